@@ -1,0 +1,60 @@
+"""The methods, one mathematical idea per file. A module joins by existing: it is discovered, listed and checked by the laws."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+from fedax.core import Algorithm, InvalidInput, UnknownName
+from fedax.core.hyper import declared
+
+
+@functools.cache
+def catalogue() -> dict[str, type[Algorithm[Any]]]:
+    """All algorithm classes by lower-case name, in alphabetical order.
+
+    >>> catalogue()["fedavg"].__name__
+    'FedAvg'
+    """
+    found: dict[str, type[Algorithm[Any]]] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for name, member in inspect.getmembers(module, inspect.isclass):
+            if issubclass(member, Algorithm) and member.__module__ == module.__name__ and "card" in vars(member):
+                found[name.lower()] = member
+    return dict(sorted(found.items()))
+
+
+def make(name: str, **hyperparameters: Any) -> Algorithm[Any]:
+    """An algorithm by name, as experiment files and the command line make it.
+
+    >>> make("fedprox", mu=0.5).mu
+    0.5
+
+    Raises:
+        UnknownName: no such algorithm or hyperparameter; the message holds the nearest name.
+        InvalidInput: a hyperparameter out of its range.
+    """
+    kinds = catalogue()
+    if name.lower() not in kinds:
+        raise UnknownName.among("algorithm", name, kinds)
+    kind = kinds[name.lower()]
+    known = declared(kind)
+    for key in hyperparameters:
+        if key not in known:
+            if not known:
+                raise InvalidInput.of(f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters")
+            raise UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
+    reals = {key: float(value) if _real(known[key].default, value) else value for key, value in hyperparameters.items()}
+    return kind(**reals)
+
+
+def _real(default: Any, value: Any) -> bool:
+    return isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool)
+
+
+def __getattr__(name: str) -> type[Algorithm[Any]]:
+    if name.lower() in catalogue() and catalogue()[name.lower()].__name__ == name:
+        return catalogue()[name.lower()]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,65 @@
+"""FedAvg, with any server optimizer."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import optax
+from jaxtyping import Array, Float
+
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Upload
+
+
+class ServerState(eqx.Module):
+    """The global model and the server optimizer's own state."""
+
+    w: Float[Array, "dim"]
+    optimizer: Any
+
+
+class FedAvg(Algorithm[ServerState]):
+    r"""Federated averaging, generalised by a server optimizer as in FedOpt.
+
+    $$ w_k = \text{local solver on } f_k \text{ from } w, \qquad
+       \bar w = \frac{\sum_{k \in S} \omega_k w_k}{\sum_{k \in S} \omega_k}, \qquad
+       w \leftarrow \text{server}(w,\; \Delta = w - \bar w). $$
+
+    The pseudo-gradient $\Delta$ goes to `server`, any Optax optimizer. Without one the new model is the mean itself, which
+    is a server SGD with learning rate 1.
+
+    Args:
+        server: an Optax optimizer, or None.
+
+    Example:
+        >>> import fedax, optax
+        >>> slow = fedax.FedAvg(server=optax.sgd(0.5))
+
+    Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, Alg. 1;
+    server optimizers: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 1.
+    """
+
+    server: optax.GradientTransformation | None = eqx.field(static=True, default=None)
+
+    card: ClassVar[Card] = Card(
+        title="FedAvg",
+        paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
+        equation="Alg. 1",
+        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+    )
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """The server optimizer; presets override it."""
+        return self.server or optax.sgd(1.0)
+
+    def init(self, fed: Federation, w: Float[Array, "dim"]) -> ServerState:
+        return ServerState(w, self.optimizer().init(w))
+
+    def round(self, fed: Federation, state: ServerState) -> ServerState:
+        mean = fed.average(self.train, fed.sample(), state.w)
+        step, optimizer = self.optimizer().update(state.w - mean, state.optimizer, state.w)
+        return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
+
+    def model(self, state: ServerState) -> Float[Array, "dim"]:
+        return state.w
+
+    def train(self, client: Client, w: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+        return Upload(client.minimize(start=w))

@@ -1,0 +1,119 @@
+"""FedDANE: a federated Newton-type method."""
+
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    InvalidInput,
+    Local,
+    PerClient,
+    Phase,
+    Reduction,
+    Scalar,
+    Upload,
+    hyper,
+)
+
+
+class DaneState(eqx.Module):
+    """The global model and the latest estimate of its gradient."""
+
+    w: Float[Array, "dim"]
+    g: Float[Array, "dim"]
+
+
+class FedDANE(Algorithm[DaneState]):
+    r"""Each device corrects its loss by the difference between a sampled global gradient and its own.
+
+    $$ g_t = \frac{\sum_{k \in S_t} n_k \nabla F_k(w)}{\sum_{k \in S_t} n_k}, \qquad
+       w_k \approx \arg\min_v\; F_k(v) + \rho^t \langle g_t - \nabla F_k(w), v \rangle + \frac{\mu}{2} \lVert v - w \rVert^2,
+       \qquad w \leftarrow \frac{\sum_{k \in S'_t} n_k w_k}{\sum_{k \in S'_t} n_k}. $$
+
+    One update takes two rounds of communication. With everyone in both cohorts this is (inexact) DANE.
+
+    Args:
+        mu: $\mu$, one number or one per device; at least 0.
+        correction: `"exact"`, the equation above; `"off"`, no linear term; `"as_released"`, what the published code computes for
+            models of two parameter arrays: in place of $\nabla F_k$ it subtracts the first entry of the second array's gradient
+            from the whole first array, and its second entry from the whole second array. A diagnostic, not a method.
+        cohorts: `"independent"` draws $S'_t$ anew (Alg. 2), `"shared"` uses $S_t$ again (as the published code does).
+        decay: $\rho$, the decayed variant of Sec. V-C; in [0, 1], 1 keeps the correction.
+        pipelined: the variant of Sec. V-C with one communication a round: devices send model and gradient together, and use the
+            previous round's $g$; in round 0 there is no correction.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.FedDANE(mu=0.01, cohorts="shared")
+
+    Source: Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019, Alg. 2.
+    """
+
+    mu: PerClient = hyper(0.1, low=0.0, per_client=True, doc="weight of the proximal term")
+    correction: Literal["exact", "off", "as_released"] = hyper(
+        "exact", choices=("exact", "off", "as_released"), doc="the linear term"
+    )
+    cohorts: Literal["independent", "shared"] = hyper(
+        "independent", choices=("independent", "shared"), doc="whether the devices that train are drawn anew"
+    )
+    decay: Scalar = hyper(1.0, low=0.0, high=1.0, doc="factor on the correction per round")
+    pipelined: bool = hyper(False, doc="use the previous round's gradient, one communication a round")
+
+    card: ClassVar[Card] = Card(
+        title="FedDANE",
+        paper="Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019 (arXiv:2001.01920)",
+        equation="Alg. 2",
+        phases=(Phase("gradient", down=(1, 0), up=(1, 0)), Phase("solve", down=(2, 0), up=(1, 0))),
+        reductions=(
+            Reduction({"correction": "off", "cohorts": "shared", "mu": 0.3}, "fedprox", {"mu": 0.3}),
+            Reduction({"decay": 0.0, "correction": "off", "cohorts": "shared", "mu": 0.0}, "fedavg"),
+        ),
+    )
+
+    def init(self, fed: Federation, w: Float[Array, "dim"]) -> DaneState:
+        return DaneState(w, jnp.zeros_like(w))
+
+    def round(self, fed: Federation, state: DaneState) -> DaneState:
+        cohort, w = fed.sample(), state.w
+        if self.pipelined:
+            return DaneState(*fed.average(self.solve_and_gradient, cohort, w, state.g))
+        g = fed.average(self.gradient, cohort, w)
+        return DaneState(fed.average(self.solve, cohort if self.cohorts == "shared" else fed.sample(), w, g), g)
+
+    def model(self, state: DaneState) -> Float[Array, "dim"]:
+        return state.w
+
+    def gradient(self, client: Client, w: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+        return Upload(client.gradient(w))
+
+    def solve(self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+        return Upload(self._minimize(client, w, g, client.gradient(w), self.decay**client.round))
+
+    def solve_and_gradient(
+        self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"]
+    ) -> Upload[tuple[Float[Array, "dim"], Float[Array, "dim"]]]:
+        own, strength = client.gradient(w), jnp.where(client.round > 0, self.decay**client.round, 0)
+        return Upload((self._minimize(client, w, g, own, strength), own))
+
+    def _minimize(
+        self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"], own: Float[Array, "dim"], strength: Scalar
+    ) -> Float[Array, "dim"]:
+        if self.correction == "as_released":
+            own = _mistaken(own, client.layout.blocks)
+        linear = None if self.correction == "off" else strength * (g - own)
+        return client.minimize(Local(anchor=w, linear=linear, prox=client.mine(self.mu)), start=w)
+
+
+def _mistaken(gradient: Float[Array, "dim"], blocks: tuple[int, ...]) -> Float[Array, "dim"]:
+    """The released code unpacks the pair (dW, db) as (_, db) and zips db with the two variables."""
+    if len(blocks) != 2 or blocks[1] < 2:
+        raise InvalidInput.of(
+            "FedDANE(correction=...)", "as_released", "models of two parameter arrays, the second of two entries or more"
+        )
+    return jnp.concatenate([jnp.full(size, gradient[blocks[0] + i]) for i, size in enumerate(blocks)])

@@ -1,0 +1,41 @@
+"""FedProx: FedAvg with a proximal term."""
+
+from typing import ClassVar
+
+from jaxtyping import Array, Float
+
+from fedax.algorithms.fedavg import FedAvg
+from fedax.core import Card, Client, Local, PerClient, Phase, Reduction, Upload, hyper
+
+
+class FedProx(FedAvg):
+    r"""Local problems are held near the global model.
+
+    $$ w_k \approx \arg\min_w\; f_k(w) + \frac{\mu}{2} \lVert w - w_t \rVert^2 . $$
+
+    The gradient of the added term is $\mu (w - w_t)$. Aggregation is FedAvg's, with any server optimizer.
+
+    Args:
+        mu: $\mu$, one number or one per client; at least 0.
+        server: as in `FedAvg`.
+
+    Example:
+        >>> import fedax
+        >>> fedax.FedProx(mu=1.0).mu
+        1.0
+
+    Source: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Alg. 2.
+    """
+
+    mu: PerClient = hyper(0.1, low=0.0, per_client=True, doc="weight of the proximal term")
+
+    card: ClassVar[Card] = Card(
+        title="FedProx",
+        paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
+        equation="Alg. 2",
+        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        reductions=(Reduction({"mu": 0.0}, "fedavg"),),
+    )
+
+    def train(self, client: Client, w: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+        return Upload(client.minimize(Local(anchor=w, prox=client.mine(self.mu)), start=w))

@@ -1,0 +1,83 @@
+"""The contract of a method: `init`, `round`, `model`, and a card that says where it comes from."""
+
+import dataclasses
+from abc import abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from fedax.core.hyper import check_declared
+from fedax.core.federation import Federation
+
+State = TypeVar("State")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """One call of `average` or `gather`: what one participant receives and sends, in model vectors and single numbers."""
+
+    work: str
+    down: tuple[int, int]
+    up: tuple[int, int]
+
+    def bits(self, dim: int, width: int) -> tuple[int, int]:
+        """Bits received and sent by one participant, for `dim` parameters of `width` bits."""
+        return tuple((vectors * dim + numbers) * width for vectors, numbers in (self.down, self.up))  # type: ignore[return-value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """With hyperparameters `setting`, the method is `to` with hyperparameters `other`: an identity that the laws check.
+
+    `equal_sizes` says that it holds if all clients have equally many examples.
+    """
+
+    setting: dict[str, Any]
+    to: str
+    other: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    equal_sizes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """Where a method comes from, and what it claims; shown by `fedax algorithms` and checked by the laws."""
+
+    title: str
+    paper: str
+    equation: str
+    phases: tuple[Phase, ...]
+    memory: str = "none"
+    reductions: tuple[Reduction, ...] = ()
+
+
+class Algorithm(eqx.Module, Generic[State]):
+    """An immutable record of hyperparameters with three pure functions over a federation.
+
+    `round` is straight-line code; its work functions are methods that see only their client, what was sent down, and their own
+    memory. A minimal method:
+
+        class FedAvg(Algorithm[Vector]):
+            def round(self, fed, state):
+                return fed.average(self.train, fed.sample(), state)
+
+            def train(self, client, w):
+                return Upload(client.minimize(start=w))
+    """
+
+    card: ClassVar[Card]
+
+    def __check_init__(self) -> None:
+        check_declared(self)
+
+    def init(self, fed: Federation, w: Float[Array, "dim"]) -> State:
+        """The state before round 0, from the model's starting point."""
+        return w  # type: ignore[return-value]
+
+    @abstractmethod
+    def round(self, fed: Federation, state: State) -> State:
+        """One communication round."""
+
+    def model(self, state: State) -> Float[Array, "dim"]:
+        """The global model held by a state."""
+        return state  # type: ignore[return-value]

@@ -1,0 +1,87 @@
+"""What a work function sees of its client."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.core.hyper import PerClient
+from fedax.core.keys import Index, stream
+from fedax.core.layout import Layout
+from fedax.core.local import Local
+from fedax.core.schedule import Schedule
+from fedax.core.task import Task
+
+if TYPE_CHECKING:
+    from fedax.core.solver import Solver
+
+Carry = TypeVar("Carry")
+
+
+class Minibatch(ABC):
+    """Some of a client's examples, as one step of local work sees them. `params` is the model's own pytree."""
+
+    @abstractmethod
+    def loss(self, params: PyTree) -> Float[Array, ""]:
+        """Mean loss over the batch, with the task's l2."""
+
+    @abstractmethod
+    def gradient(self, params: PyTree) -> PyTree:
+        """Gradient of `loss`."""
+
+
+class Client(ABC):
+    """One client in one phase of one round. Concrete in eager and deployed runs, traced in compiled ones.
+
+    Attributes:
+        index: its number in the population, from 0.
+        size: n_k, its training examples.
+        share: n_k / n, its share of all training examples.
+        steps: minibatch steps of this round.
+        round: the round, from 0.
+        layout: how the model's parameters lie in the flat vector.
+        solver, schedule, task: as given to `run`.
+    """
+
+    index: Index
+    size: Index
+    share: Float[Array, ""]
+    steps: Index
+    round: Index
+
+    def __init__(self, task: Task, solver: "Solver", schedule: Schedule, layout: Layout, streams: Key[Array, ""]) -> None:
+        self.task, self.solver, self.schedule, self.layout = task, solver, schedule, layout
+        self._streams = streams
+
+    @abstractmethod
+    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        """f_k(w): mean loss over all its training examples, with the task's l2."""
+
+    @abstractmethod
+    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """The full local gradient of f_k at w."""
+
+    @abstractmethod
+    def run(self, step: Callable[[Carry, Minibatch], Carry], carry: Carry) -> Carry:
+        """Folds `step` over this round's minibatches: all local work is built on it."""
+
+    def minimize(self, problem: Local | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """Runs the user's solver on `problem` (its own loss by default) from `start`, for this round's work."""
+        return self.solver.minimize(self, problem or Local(), start)
+
+    def key(self, purpose: str) -> Key[Array, ""]:
+        """This client's random stream of this round for one purpose."""
+        return stream(self._streams, purpose)
+
+    def mine(self, value: PerClient) -> Any:
+        """Its own entry of a per-client hyperparameter, or the common value."""
+        value = jnp.asarray(value)
+        return value[self.index] if value.ndim else value
+
+    @property
+    def rate(self) -> Any:
+        """The factor on the learning rate in this round."""
+        decay = self.schedule.decay
+        return 1.0 if decay == 1 else jnp.asarray(decay, self.layout.dtype) ** self.round

@@ -1,0 +1,53 @@
+"""The one family of exceptions that fedax raises.
+
+Everything derives from :class:`FedaxError`. Input errors also derive from `ValueError`, name the field, the value that was
+given and what is allowed, and are raised before anything is compiled or overwritten.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedaxError(Exception):
+    """Base of every exception raised on purpose by fedax."""
+
+
+class InvalidInput(FedaxError, ValueError):
+    """A value outside what a field allows."""
+
+    @classmethod
+    def of(cls, field: str, value: object, allowed: str, hint: str = "") -> "InvalidInput":
+        """Builds the message `field: got value; allowed: ...`, with an optional hint on what to do."""
+        shown = value if isinstance(value, str) and "\n" in value else repr(value)
+        return cls(f"{field}: got {shown}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+
+
+class UnknownName(InvalidInput):
+    """A name that is not in a list of choices; the message holds the nearest one."""
+
+    @classmethod
+    def among(cls, field: str, name: str, known: Iterable[str]) -> "UnknownName":
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        return cls(str(cls.of(field, name, "one of " + ", ".join(names), hint)))
+
+
+class DataError(InvalidInput):
+    """Data that cannot be trained on: empty clients, NaN, labels out of range, unequal lengths."""
+
+
+class SpecError(InvalidInput):
+    """An experiment file that cannot be read or does not validate."""
+
+
+class RunExists(FedaxError):
+    """The output directory already holds a run; nothing was overwritten."""
+
+
+class WorkError(FedaxError):
+    """A client's work failed; the message names algorithm, phase, round and client."""
+
+
+class RunFailed(FedaxError):
+    """Raised by `run(..., throw=True)` when the outcome is not ok."""

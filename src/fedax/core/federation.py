@@ -1,0 +1,110 @@
+"""The verbs of a round: all the communication there is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+import equinox as eqx
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from fedax.core.keys import Index
+
+Value = TypeVar("Value")
+
+
+class Upload(eqx.Module, Generic[Value]):
+    """What a work function returns.
+
+    Attributes:
+        value: any pytree of real arrays; sent to the server.
+        weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes the mean an estimate of
+            sum_k p_k. Sent to the server if given.
+        memory: the client's own memory after the work; stays with the client.
+    """
+
+    value: Value
+    weight: Float[Array, ""] | None = None
+    memory: PyTree = None
+
+
+class Memory(eqx.Module):
+    """The clients' memories, opaque to algorithms: only a work function sees one, its own."""
+
+    _rows: PyTree
+
+
+class Cohort(eqx.Module):
+    """Clients that work together in a phase. Using the same cohort twice means the same devices.
+
+    Attributes:
+        ids: their numbers; those from `count` on are fillers and do not work.
+        count: how many work.
+        weights: default weights of their uploads.
+    """
+
+    ids: Int[Array, "capacity"]
+    count: Index
+    weights: Float[Array, "capacity"]
+
+
+class Gathered(eqx.Module, Generic[Value]):
+    """All uploads of a cohort, stacked in its order; rows from the cohort's count on are zero and `valid` is False there."""
+
+    value: Value
+    weights: Float[Array, "capacity"]
+    ids: Int[Array, "capacity"]
+    valid: Bool[Array, "capacity"]
+
+
+class Federation(ABC):
+    """Clients and a server, during one round. Engines implement it; algorithms use nothing else.
+
+    Attributes:
+        round: the number of the round, from 0.
+        clients: the size of the population.
+        everyone: the cohort of all clients.
+    """
+
+    round: Index
+    clients: int
+
+    @property
+    @abstractmethod
+    def everyone(self) -> Cohort: ...
+
+    @abstractmethod
+    def sample(self) -> Cohort:
+        """Draws a cohort as the schedule says; another call is an independent draw."""
+
+    @abstractmethod
+    def memory(self, initial: PyTree) -> Memory:
+        """Memory in which every client starts with `initial`."""
+
+    @overload
+    def average(self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree) -> Value: ...
+    @overload
+    def average(
+        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree, memory: Memory
+    ) -> tuple[Value, Memory]: ...
+    @abstractmethod
+    def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+        r"""The weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of `work(client, *down[, own memory])`.
+
+        Streamed: O(dim) memory whatever the cohort. If all given weights are zero, the cohort's default weights are used. A
+        round in which a phase has no clients at all leaves the algorithm's state as it was. With `memory`, returns the mean and
+        the new memory.
+        """
+
+    @overload
+    def gather(self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree) -> Gathered[Value]: ...
+    @overload
+    def gather(
+        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree, memory: Memory
+    ) -> tuple[Gathered[Value], Memory]: ...
+    @abstractmethod
+    def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+        """All uploads stacked, for servers that need them one by one; O(cohort x dim) memory."""
+
+    @abstractmethod
+    def note(self, **values: Array | float) -> None:
+        """Reports diagnostics of this round (see `History.notes`); the trajectory does not change."""

@@ -1,0 +1,63 @@
+"""What a run returns."""
+
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core.channel import Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended: a value, not an exception.
+
+    Attributes:
+        kind: `"ok"`, `"diverged"` (a stop rule fired), `"non-finite"` (a client sent NaN or infinity), `"interrupted"`.
+        round: the round, from 0, in which it happened (None for ok).
+        client: the client that sent the first non-finite upload (None otherwise).
+    """
+
+    kind: Literal["ok", "diverged", "non-finite", "interrupted"] = "ok"
+    round: int | None = None
+    client: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.kind == "ok"
+
+    def __str__(self) -> str:
+        where = "" if self.round is None else f" at round {self.round}"
+        return self.kind + where + ("" if self.client is None else f" from client {self.client}")
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The course of a run.
+
+    Attributes:
+        rounds: rounds completed at each observation, starting with 0 (the initial model). Shape (observations,).
+        metrics: by name, what the observers saw, first axis (observations,).
+        notes: by name, what the algorithm reported with `note`, first axis (rounds,).
+        params: the final global model, in the user's own pytree.
+        bits: exact traffic of every round.
+        outcome: how it ended.
+        seconds: wall time of each observation since the start; compilation is in `compile_seconds`.
+        state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
+    """
+
+    algorithm: str
+    rounds: np.ndarray
+    metrics: dict[str, np.ndarray]
+    notes: dict[str, np.ndarray]
+    params: PyTree
+    bits: Traffic
+    outcome: Outcome
+    seconds: np.ndarray
+    compile_seconds: float
+    state: Any = dataclasses.field(repr=False, default=None)
+
+    def last(self, metric: str) -> float:
+        """The final value of a scalar metric."""
+        return float(self.metrics[metric][-1])

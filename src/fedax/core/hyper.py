@@ -1,0 +1,127 @@
+"""Hyperparameters, declared once with their range.
+
+From `mu: Scalar = hyper(0.1, low=0.0, doc="...")` come the check at construction, the error text, the command-line help, the
+reference pages, the validation of experiment files and the negative tests. Real hyperparameters are leaves of the
+algorithm's pytree, so a grid of them is one `vmap`; choices, switches and counts are static.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedax.core.errors import InvalidInput
+
+Scalar: TypeAlias = float | int | Float[Array, ""]
+"""A real number, as given or as an array of no axes inside a compiled program."""
+PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray
+"""One real number for all clients, or one for each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyper:
+    """What a hyperparameter allows. `low` and `high` are inclusive unless `open_low` / `open_high`."""
+
+    name: str
+    default: Any
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    choices: tuple[Any, ...] | None = None
+    per_client: bool = False
+    doc: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The range in words, as every message and every reference page shows it."""
+        if self.choices is not None:
+            return "one of " + ", ".join(repr(choice) for choice in self.choices)
+        left, right = "([" [not (self.open_low or self.low == -math.inf)], ")]"[not (self.open_high or self.high == math.inf)]
+        low, high = (f"{bound:g}".replace("inf", "infinity") for bound in (self.low, self.high))
+        kind = "whole numbers" if self.counts else "numbers"
+        return f"{kind} in {left}{low}, {high}{right}" + (", one or one per client" if self.per_client else "")
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a whole number (then static)."""
+        return isinstance(self.default, int) and not isinstance(self.default, bool)
+
+    def check(self, owner: str, value: Any) -> None:
+        """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values pass."""
+        if isinstance(value, jax.core.Tracer) or not isinstance(self.default, (int, float)) and self.choices is None:
+            return
+        if not self.allows(value):
+            raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed)
+
+    def allows(self, value: Any) -> bool:
+        if self.choices is not None:
+            return any(type(value) is type(choice) and value == choice for choice in self.choices)
+        if isinstance(value, bool | str) or value is None or (self.counts and not isinstance(value, int)):
+            return False
+        try:
+            numbers = np.asarray(value, dtype=float)
+        except (TypeError, ValueError):
+            return False
+        if numbers.ndim > (1 if self.per_client else 0):
+            return False
+        above = numbers > self.low if self.open_low else numbers >= self.low
+        below = numbers < self.high if self.open_high else numbers <= self.high
+        return bool(np.all(above & below))
+
+    def outside(self) -> Iterator[Any]:
+        """Values that must be refused, for the generated negative tests."""
+        yield "a word that is no choice"
+        yield None
+        if self.choices is not None:
+            return
+        yield math.nan
+        step = 1 if self.counts else 1e-3
+        if self.low > -math.inf:
+            yield self.low if self.open_low else self.low - step
+        if self.high < math.inf:
+            yield self.high if self.open_high else self.high + step
+
+
+def hyper(default: Any, **limits: Any) -> Any:
+    """Declares a hyperparameter of an algorithm.
+
+    Args:
+        default: its default; a `bool` is a switch, an `int` a whole number (both static), a `float` a traced real number.
+        low, high: inclusive bounds; `open_low=True` and `open_high=True` exclude them.
+        choices: the allowed values of a categorical (static) hyperparameter.
+        per_client: whether an array with one value for each client is allowed too.
+        doc: one sentence for the reference pages.
+    """
+    if isinstance(default, bool):
+        limits["choices"] = (False, True)
+    static = not isinstance(default, float)
+    return eqx.field(default=default, static=static, metadata={"hyper": {"default": default, **limits}})
+
+
+def declared(owner: type | object) -> dict[str, Hyper]:
+    """The hyperparameters of an algorithm class or object, by name, in the order of declaration."""
+    fields = dataclasses.fields(owner)  # type: ignore[arg-type]
+    return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
+
+
+def check_declared(owner: object) -> None:
+    """Checks all hyperparameters of an object against their declared ranges."""
+    for name, limits in declared(owner).items():
+        limits.check(type(owner).__name__, getattr(owner, name))
+
+
+def as_arrays(tree: Any, dtype: Any) -> Any:
+    """Turns the real numbers of a pytree into arrays, so that another value is no other program."""
+
+    def convert(leaf: Any) -> Any:
+        real = isinstance(leaf, float | np.ndarray) or eqx.is_inexact_array(leaf)
+        return jnp.asarray(leaf, dtype) if real else leaf
+
+    return jax.tree.map(convert, tree)

@@ -1,0 +1,112 @@
+"""How a client minimises its local problem."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import optimistix as optx
+from jaxtyping import Array, Float
+
+from fedax.core.client import Client, Minibatch
+from fedax.core.hyper import Scalar, check_declared, hyper
+from fedax.core.local import Local
+
+
+class Solver(eqx.Module):
+    """Turns a local problem and a starting point into a local model."""
+
+    def __check_init__(self) -> None:
+        check_declared(self)
+
+    @abstractmethod
+    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """The local model after this round's work."""
+
+
+class Descent(Solver):
+    """Minibatch steps of an Optax optimizer, with fresh state in every round; the base of `SGD` and `Optax`."""
+
+    @abstractmethod
+    def transformation(self) -> optax.GradientTransformation: ...
+
+    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        layout, optimizer = client.layout, self.transformation()
+        if client.schedule.decay != 1:
+            optimizer = optax.chain(optimizer, optax.scale(client.rate))
+
+        def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
+            params, state = carry
+            gradient = problem.added_gradient(layout, batch.gradient(params), params)
+            updates, state = optimizer.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state
+
+        params = layout.unravel(start)
+        return layout.ravel(client.run(step, (params, optimizer.init(params)))[0])
+
+
+class SGD(Descent):
+    r"""Stochastic gradient descent, $v \leftarrow \theta v + g,\; w \leftarrow w - \eta v$, with v = 0 at the round's start.
+
+    >>> SGD(0.1).learning_rate
+    0.1
+
+    Args:
+        learning_rate: $\eta$, above 0.
+        momentum: $\theta$ (heavy ball), in [0, 1).
+    """
+
+    learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
+    momentum: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
+
+    def transformation(self) -> optax.GradientTransformation:
+        still = not isinstance(self.momentum, jax.Array) and self.momentum == 0
+        return optax.sgd(self.learning_rate, None if still else self.momentum)
+
+
+class Optax(Descent):
+    """Any Optax optimizer as the local solver.
+
+    >>> import optax
+    >>> solver = Optax(optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3)))
+    """
+
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return self.optimizer
+
+
+class Exact(Solver):
+    r"""Minimises the local problem over all its examples to stationarity, whatever the schedule says of steps.
+
+    For convex problems of moderate size (DANE, the theory's "exact local solver"): BFGS of Optimistix.
+
+    Args:
+        tol: absolute and relative tolerance of the solve, above 0.
+        max_steps: iterations after which the best point so far is returned.
+    """
+
+    tol: Scalar = hyper(1e-10, low=0.0, open_low=True, doc="tolerance of the solve")
+    max_steps: int = hyper(1000, low=1, doc="most iterations")
+
+    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        layout = client.layout
+
+        @jax.custom_jvp
+        def objective(w: Float[Array, "dim"], _: None) -> Float[Array, ""]:
+            return client.loss(w) + problem.added_value(w)
+
+        @objective.defjvp
+        def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            # the full loss is a loop of dynamic length, which reverse mode cannot differentiate; its gradient is known
+            w, tangent = primals[0], tangents[0]
+            slope = client.gradient(w) + layout.ravel(
+                problem.added_gradient(layout, jax.tree.map(jnp.zeros_like, layout.unravel(w)), layout.unravel(w))
+            )
+            return objective(w, None), slope @ tangent
+
+        method = optx.BestSoFarMinimiser(optx.BFGS(rtol=self.tol, atol=self.tol))
+        return optx.minimise(objective, method, start, max_steps=self.max_steps, throw=False).value

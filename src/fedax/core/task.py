@@ -1,0 +1,163 @@
+"""What is learned: per-example losses and scores, federated data, the starting point."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from fedax.core.errors import DataError, InvalidInput
+
+Examples: TypeAlias = Mapping[str, Any]
+"""Named arrays of equal length, one row per example."""
+PerExample: TypeAlias = Callable[[PyTree, Any, Any], Any]
+"""`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no augmentation."""
+
+
+def rows_of(examples: Examples, where: str) -> int:
+    """The common number of rows; raises `DataError` on unequal lengths or NaN, naming `where` and the array."""
+    lengths = {name: len(values) for name, values in examples.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError.of(where, lengths, "arrays with one row per example, all of the same length")
+    for name, values in examples.items():
+        values = np.asarray(values)
+        if values.dtype.kind not in "fiub":
+            raise DataError.of(f"{where}[{name!r}]", str(values.dtype), "arrays of real or whole numbers")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise DataError.of(f"{where}[{name!r}]", f"NaN or infinity in row {row}", "finite numbers")
+    return next(iter(lengths.values()))
+
+
+class Ragged(eqx.Module):
+    """Examples of many clients, flat and in client order: client k owns rows `offsets[k]` to `offsets[k + 1]`.
+
+    No padding: a federation with power-law sizes costs the memory of its samples.
+    """
+
+    arrays: dict[str, Array | np.ndarray]
+    offsets: Int[Array | np.ndarray, "bounds"]
+    clients: int = eqx.field(static=True)
+    largest: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, clients: Sequence[Examples], *, where: str = "clients", allow_empty: bool = False) -> "Ragged":
+        """Concatenates the clients' named arrays.
+
+        Raises:
+            DataError: no client, an empty client (unless allowed), different names, NaN, unequal lengths or shapes.
+        """
+        if not clients:
+            raise DataError.of(where, "an empty list", "at least one client")
+        names = set(clients[0])
+        sizes = []
+        for k, client in enumerate(clients):
+            if set(client) != names:
+                raise DataError.of(f"{where}[{k}]", sorted(client), f"the arrays {sorted(names)}, as client 0 has")
+            sizes.append(rows_of(client, f"{where}[{k}]"))
+            if sizes[-1] == 0 and not allow_empty:
+                raise DataError.of(f"{where}[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data.")
+        arrays = {}
+        for name in clients[0]:
+            parts = [np.asarray(client[name]) for client in clients]
+            shapes = {part.shape[1:] for part in parts}
+            if len(shapes) > 1:
+                raise DataError.of(f"{where}[...][{name!r}]", sorted(shapes), "the same shape of one example in all clients")
+            arrays[name] = np.concatenate(parts)
+        return cls.flat(arrays, sizes)
+
+    @classmethod
+    def flat(cls, arrays: Examples, sizes: Sequence[int] | np.ndarray) -> "Ragged":
+        """From arrays that already lie in client order, and the clients' sizes. Real numbers get the default float type."""
+        offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
+        ready = {name: canonical(values) for name, values in arrays.items()}
+        return cls(ready, offsets, len(sizes), int(np.max(sizes)))
+
+    @property
+    def sizes(self) -> Int[Array | np.ndarray, "clients"]:
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def total(self) -> int:
+        return next(iter(self.arrays.values())).shape[0]
+
+    def client(self, k: int) -> dict[str, Array | np.ndarray]:
+        """The examples of one client."""
+        rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
+        return {name: values[rows] for name, values in self.arrays.items()}
+
+
+def canonical(values: Any) -> np.ndarray:
+    """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled)."""
+    values = np.asarray(values)
+    if values.dtype.kind == "f":
+        return values.astype(jax.dtypes.canonicalize_dtype(float))
+    return values.astype(np.int32) if values.dtype == np.int64 and not jax.config.jax_enable_x64 else values
+
+
+class Task(eqx.Module):
+    r"""A federated learning problem $\min_w \sum_k \frac{n_k}{n} f_k(w)$, $f_k$ the mean loss over client k's examples.
+
+    Args:
+        start: `key -> params`, the starting point (any pytree of real arrays of one dtype).
+        loss: `(params, examples, key) -> (batch,)`, one loss per example; masking and weighting are the engine's.
+        train: the clients' training examples.
+        scores: further per-example quantities by name, of the same signature, such as `{"accuracy": ...}`.
+        test: the clients' test examples, in the same client order (a client may have none).
+        holdout: a global test set; by default the union of the clients' test examples.
+        l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported example losses). At least 0.
+        name: for tables and messages.
+
+    Raises:
+        InvalidInput: a loss that is not per-example, or data that do not fit the model.
+    """
+
+    start: Callable[[Key[Array, ""]], PyTree] = eqx.field(static=True)
+    loss: PerExample = eqx.field(static=True)
+    train: Ragged
+    scores: dict[str, PerExample] = eqx.field(static=True, default_factory=dict)
+    test: Ragged | None = None
+    holdout: dict[str, Array | np.ndarray] | None = None
+    l2: float = eqx.field(static=True, default=0.0)
+    name: str = eqx.field(static=True, default="task")
+
+    def __check_init__(self) -> None:
+        if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
+            raise InvalidInput.of("Task(l2=...)", self.l2, "finite numbers >= 0")
+        if self.test is not None and self.test.clients != self.train.clients:
+            raise DataError.of("Task(test=...)", f"{self.test.clients} clients", f"{self.train.clients}, as in train")
+        if self.holdout is not None:
+            rows_of(self.holdout, "holdout")
+        probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
+        for name, function in {"loss": self.loss, **self.scores}.items():
+            self._check_per_example(name, function, probe)
+
+    def _check_per_example(self, name: str, function: PerExample, probe: dict[str, jax.ShapeDtypeStruct]) -> None:
+        shapes = {key: tuple(value.shape[1:]) for key, value in probe.items()}
+        try:
+            params = jax.eval_shape(self.start, jax.random.key(0))
+            result = jax.eval_shape(function, params, probe, None)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InvalidInput.of(
+                f"Task({name}=...)", f"a function that fails on examples of shapes {shapes}", "a function that fits", reason
+            ) from error
+        if getattr(result, "shape", None) != (3,):
+            got = f"shape {result.shape} for 3 examples" if hasattr(result, "shape") else type(result).__name__
+            hint = "Return one number per example, without a mean or a sum."
+            raise InvalidInput.of(f"Task({name}=...)", got, "one value per example, shape (batch,)", hint)
+
+    @property
+    def test_set(self) -> Mapping[str, Any] | None:
+        """The global test examples: `holdout`, or all clients' test examples, or None."""
+        return self.holdout if self.holdout is not None else self.test.arrays if self.test is not None else None
+
+    def total(
+        self, function: PerExample, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+    ) -> Float[Array, ""]:
+        """The weighted sum of a per-example function; rows of weight 0 (padding) do not count, whatever they hold."""
+        values = function(params, data, key)
+        return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0))

@@ -1,0 +1,233 @@
+"""The reference engine: a Python loop over real slices, nothing compiled, nothing padded.
+
+Slow and plain on purpose. Every other engine must agree with it, and when a work function fails it says where.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.channel import bits_of
+from fedax.core.client import Carry, Client, Minibatch
+from fedax.core.errors import FedaxError, WorkError
+from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
+from fedax.core.hyper import as_arrays
+from fedax.core.keys import stream
+from fedax.core.layout import Layout
+from fedax.core.schedule import Schedule, mean_weights
+from fedax.core.solver import Solver
+from fedax.core.task import Task
+from fedax.core.view import Observer
+from fedax.engines.base import Engine, Log, Session
+from fedax.engines.client import Setup
+from fedax.engines.order import shuffled
+from fedax.engines.view import CompiledView
+
+
+class EagerClient(Client):
+    """A client with concrete numbers and its own arrays."""
+
+    def __init__(self, setup: Setup, index: int, round: int, root: Key[Array, ""], occurrence: int) -> None:
+        super().__init__(
+            setup.task, setup.solver, setup.schedule, setup.layout, stream(root, "client", round, index, occurrence)
+        )
+        self.index, self.round = index, round
+        self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
+        self.size = int(setup.task.train.sizes[index])
+        self.share = jnp.asarray(self.size / setup.task.train.total, setup.layout.dtype)
+        self.steps = int(setup.schedule.steps_of(self.size))
+
+    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
+
+    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        return self.layout.ravel(EagerMinibatch(self, self.data, None).gradient(self.layout.unravel(w)))
+
+    def run(self, step: Callable[[Carry, Minibatch], Carry], carry: Carry) -> Carry:
+        full = self.schedule.batch_size == "full"
+        width = self.size if full else int(self.schedule.batch_size)
+        done, epoch = 0, 0
+        while done < self.steps:
+            order = np.arange(self.size)
+            if self.schedule.order == "shuffled" and not full:
+                key = jax.random.fold_in(self.key("order"), epoch)
+                order = np.asarray(shuffled(key, self.size, self.size))
+            for begin in range(0, self.size, min(width, self.size)):
+                if done == self.steps:
+                    break
+                rows = order[begin : begin + width]
+                noise = jax.random.fold_in(jax.random.fold_in(self.key("noise"), done), 0)
+                carry = step(carry, EagerMinibatch(self, {name: values[rows] for name, values in self.data.items()}, noise))
+                done += 1
+            epoch += 1
+        return carry
+
+
+class EagerMinibatch(Minibatch):
+    """Some examples, as they are."""
+
+    def __init__(self, client: EagerClient, data: dict[str, Array], key: Any) -> None:
+        self.client, self.data, self.key = client, data, key
+
+    def loss(self, params: PyTree) -> Float[Array, ""]:
+        task = self.client.task
+        loss = jnp.mean(task.loss(params, self.data, self.key))
+        return loss + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if task.l2 else loss
+
+    def gradient(self, params: PyTree) -> PyTree:
+        return jax.grad(self.loss)(params)
+
+
+class OpaqueMemory(Memory):
+    """Clients' memories behind a name: an algorithm that looks inside finds nothing."""
+
+    def __init__(self, rows: dict[int, PyTree]) -> None:
+        self._rows = rows
+
+
+class EagerFederation(Federation):
+    """One round, step by step."""
+
+    def __init__(self, setup: Setup, algorithm: str, round: int, root: Key[Array, ""]) -> None:
+        self.setup, self.algorithm, self.round, self.root = setup, algorithm, round, root
+        self.clients = setup.task.train.clients
+        self.notes: dict[str, Any] = {}
+        self.down = self.up = 0
+        self.bad_client, self.nobody = -1, False
+        self._draws = 0
+        self._occurrences: dict[str, int] = {}
+
+    @property
+    def everyone(self) -> Cohort:
+        return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), drawn=False)
+
+    def sample(self) -> Cohort:
+        key = stream(self.root, "cohort", self.round, self._draws)
+        self._draws += 1
+        ids, count = self.setup.schedule.draw(key, jnp.asarray(self.setup.task.train.offsets))
+        return self._cohort(ids[: int(count)], drawn=True)
+
+    def _cohort(self, ids: Array, drawn: bool) -> Cohort:
+        share = jnp.asarray(self.setup.task.train.sizes[np.asarray(ids)] / self.setup.task.train.total, self.setup.layout.dtype)
+        return Cohort(ids, ids.shape[0], mean_weights(self.setup.schedule, share, drawn))
+
+    def memory(self, initial: PyTree) -> Memory:
+        return OpaqueMemory({k: initial for k in range(self.clients)})
+
+    def note(self, **values: Array | float) -> None:
+        self.notes.update({name: np.asarray(value) for name, value in values.items()})
+
+    def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+        uploads, memory = self._phase(work, cohort, down, memory)
+        if not uploads:
+            raise _NobodyError
+        weights = _weights(uploads, cohort)
+        total = sum(weights)
+        mean = jax.tree.map(
+            lambda *parts: sum(w.astype(p.dtype) * p for w, p in zip(weights, parts, strict=True)) / total.astype(parts[0].dtype),
+            *(upload.value for upload in uploads),
+        )
+        return mean if memory is None else (mean, memory)
+
+    def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+        uploads, memory = self._phase(work, cohort, down, memory)
+        if not uploads:
+            raise _NobodyError
+        values = jax.tree.map(lambda *parts: jnp.stack(parts), *(upload.value for upload in uploads))
+        weights = jnp.stack([
+            default if upload.weight is None else upload.weight
+            for upload, default in zip(uploads, cohort.weights, strict=True)
+        ])
+        gathered = Gathered(values, weights, cohort.ids, jnp.ones(len(uploads), bool))
+        return gathered if memory is None else (gathered, memory)
+
+    def _phase(
+        self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Iterable[PyTree], memory: Any
+    ) -> tuple[list[Upload[Any]], Memory | None]:
+        name = getattr(work, "__name__", type(work).__name__)
+        occurrence = self._occurrences[name] = self._occurrences.get(name, -1) + 1
+        uploads: list[Upload[Any]] = []
+        after = None if memory is None else dict(memory._rows)
+        for k in (int(k) for k in cohort.ids):
+            client = EagerClient(self.setup, k, int(self.round), self.root, occurrence)
+            try:
+                upload = work(client, *down, *(() if memory is None else (memory._rows[k],)))
+            except FedaxError:
+                raise
+            except Exception as error:
+                place = f"{self.algorithm}.{name}, round {self.round}, client {k}"
+                raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
+            uploads.append(upload)
+            if after is not None:
+                after[k] = upload.memory
+            self.down += bits_of(list(down))
+            self.up += bits_of(upload.value) + (0 if upload.weight is None else bits_of(upload.weight))
+            finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(upload.value))
+            self.bad_client = k if self.bad_client < 0 and not finite else self.bad_client
+        return uploads, None if after is None else OpaqueMemory(after)
+
+
+class _NobodyError(FedaxError):
+    """A phase without clients: the round leaves the state as it was."""
+
+
+def _weights(uploads: Sequence[Upload[Any]], cohort: Cohort) -> list[Array]:
+    own = [upload.weight for upload in uploads if upload.weight is not None]
+    return own if own and math.fsum(float(w) for w in own) > 0 else list(cohort.weights)
+
+
+class Eager(Engine):
+    """The reference engine; see the module. No arguments."""
+
+    def session(
+        self,
+        algorithm: Algorithm[Any],
+        task: Task,
+        solver: Solver,
+        schedule: Schedule,
+        layout: Layout,
+        root: Key[Array, ""],
+        longest: int,
+    ) -> "EagerSession":
+        setup = Setup(task, as_arrays(solver, layout.dtype), schedule, layout)
+        return EagerSession(setup, as_arrays(algorithm, layout.dtype), root)
+
+
+class EagerSession(Session):
+    """Runs rounds in Python."""
+
+    def __init__(self, setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""]) -> None:
+        self.setup, self.algorithm, self.root = setup, algorithm, root
+
+    def _federation(self, round: int) -> EagerFederation:
+        return EagerFederation(self.setup, type(self.algorithm).__name__, round, self.root)
+
+    def start(self, w: Float[Array, "dim"]) -> Any:
+        return self.algorithm.init(self._federation(0), w)
+
+    def advance(self, state: Any, first: int, count: int) -> tuple[Any, Log]:
+        notes: dict[str, list[Any]] = {}
+        down, up, bad = [], [], []
+        for t in range(first, first + count):
+            fed = self._federation(t)
+            try:
+                state = self.algorithm.round(fed, state)
+            except _NobodyError:
+                fed.bad_client = -1
+            for name, value in fed.notes.items():
+                notes.setdefault(name, []).append(value)
+            down.append(fed.down)
+            up.append(fed.up)
+            bad.append(fed.bad_client)
+        stacked = {name: np.stack(values) for name, values in notes.items()}
+        return state, Log(stacked, *(np.asarray(values, np.int64) for values in (down, up, bad)))
+
+    def observe(self, state: Any, observers: Sequence[Observer]) -> dict[str, np.ndarray]:
+        view = CompiledView(self.setup, self.algorithm.model(state))
+        return {name: np.asarray(value) for observer in observers for name, value in observer(view).items()}

@@ -1,0 +1,149 @@
+"""Rounds between two observations as one compiled program."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Key
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.channel import unpack
+from fedax.core.errors import InvalidInput
+from fedax.core.federation import Memory
+from fedax.core.hyper import as_arrays
+from fedax.core.keys import Index
+from fedax.core.layout import Layout
+from fedax.core.schedule import Schedule
+from fedax.core.solver import Solver
+from fedax.core.task import Task
+from fedax.core.view import Observer
+from fedax.engines.base import Engine, Log, Session
+from fedax.engines.client import Setup
+from fedax.engines.simulation.federation import SimulatedFederation, mesh_of
+from fedax.engines.view import CompiledView
+
+
+class Simulation(Engine):
+    """The compiled engine for one machine.
+
+    Args:
+        placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
+            nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`.
+        chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
+        devices: devices of the mesh that clients are spread over, longest first; None means all.
+        microbatch: the most examples that pass through the model at once, at least 1; larger batches are accumulated.
+
+    The placement, the number of devices and the microbatch do not change a trajectory beyond rounding.
+    """
+
+    def __init__(
+        self,
+        placement: Literal["auto", "sequential", "chunked"] = "auto",
+        chunk: int | None = None,
+        devices: int | None = None,
+        microbatch: int = 256,
+    ) -> None:
+        if placement not in ("auto", "sequential", "chunked"):
+            raise InvalidInput.of("Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked'")
+        available = len(jax.devices())
+        for name, value, top in (("chunk", chunk, None), ("devices", devices, available), ("microbatch", microbatch, None)):
+            if value is not None and (value < 1 or (top is not None and value > top)):
+                raise InvalidInput.of(f"Simulation({name}=...)", value, "whole numbers >= 1" if top is None else f"1 to {top}")
+        cpu = jax.default_backend() == "cpu"
+        self.placement = ("sequential" if cpu else "chunked") if placement == "auto" else placement
+        self.chunk = 1 if self.placement == "sequential" else chunk or (8 if cpu else 32)
+        self.devices = devices or available
+        self.microbatch = microbatch
+
+    def session(
+        self,
+        algorithm: Algorithm[Any],
+        task: Task,
+        solver: Solver,
+        schedule: Schedule,
+        layout: Layout,
+        root: Key[Array, ""],
+        longest: int,
+    ) -> "SimulationSession":
+        setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, self.devices)
+        return SimulationSession(setup, algorithm, root, longest)
+
+
+class SimulationSession(Session):
+    """Holds the program's inputs on the devices."""
+
+    def __init__(self, setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], longest: int) -> None:
+        dtype = setup.layout.dtype
+        self._place = NamedSharding(mesh_of(setup.devices), P())
+        self.inputs = self._put((as_arrays(setup.solver, dtype), as_arrays(algorithm, dtype), root))
+        data = self._put(setup.task)
+        self.setup = eqx.tree_at(lambda s: (s.task, s.solver), setup, (data, self.inputs[0]))
+        self.algorithm, self.root, self.longest = self.inputs[1], self.inputs[2], longest
+
+    def _put(self, tree: Any) -> Any:
+        arrays, rest = eqx.partition(tree, eqx.is_array_like)
+        return eqx.combine(jax.device_put(arrays, self._place), rest)
+
+    def start(self, w: Float[Array, "dim"]) -> Any:
+        return _start(self.setup, self.algorithm, self.root, self._put(w))
+
+    def advance(self, state: Any, first: int, count: int) -> tuple[Any, Log]:
+        fixed = (self.setup, self.algorithm, self.root, jnp.int32(first), jnp.int32(count), self.longest)
+        state, (notes, traffic, bad) = advance(fixed, state)
+        notes, traffic, bad = jax.tree.map(lambda x: np.asarray(x)[:count], (notes, traffic, bad))
+        down, up = (
+            sum((unpack(*phase[way]) * phase["participants"] for phase in traffic), np.zeros(count, np.int64))
+            for way in ("down", "up")
+        )
+        return state, Log(notes, down, up, bad)
+
+    def observe(self, state: Any, observers: Sequence[Observer]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(value) for name, value in observe(self.setup, self.algorithm, state, tuple(observers)).items()}
+
+
+@eqx.filter_jit
+def _start(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Any:
+    return algorithm.init(SimulatedFederation(setup, jnp.int32(0), root), w)
+
+
+def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, state: Any) -> tuple[Any, Any]:
+    """The state after a round, and what it reported: notes, traffic of each phase, the first non-finite client."""
+    fed = SimulatedFederation(setup, round, root)
+    after = algorithm.round(fed, state)
+    # in a round without participants, means are 0/0; the state stays. Memories were written by nobody.
+    kept = jax.tree.map(
+        lambda old, new: new if isinstance(new, Memory) else jnp.where(fed.nobody, old, new),
+        state,
+        after,
+        is_leaf=lambda node: isinstance(node, Memory),
+    )
+    return kept, (fed.notes, fed.traffic, jnp.where(fed.nobody, -1, fed.bad_client))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def advance(fixed: tuple[Setup, Algorithm[Any], Key[Array, ""], Index, Index, int], state: Any) -> tuple[Any, Any]:
+    """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
+    setup, algorithm, root, first, count, longest = fixed
+    shape = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state)[1])
+    log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
+
+    def body(i: Index, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, log = carry
+        state, report = one_round(setup, algorithm, root, first + i, state)
+        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report)
+
+    return jax.lax.fori_loop(0, count, body, (state, log))
+
+
+@eqx.filter_jit
+def observe(setup: Setup, algorithm: Algorithm[Any], state: Any, observers: tuple[Observer, ...]) -> dict[str, Any]:
+    view = CompiledView(setup, algorithm.model(state))
+    metrics: dict[str, Any] = {}
+    for observer in observers:
+        metrics |= observer(view)
+    return metrics

@@ -1,0 +1,207 @@
+"""The verbs of a round inside a compiled program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int, Key, PyTree
+
+from fedax.core.channel import bits_of, pack
+from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
+from fedax.core.keys import Index, stream
+from fedax.core.schedule import mean_weights
+from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.simulation.placement import longest_first
+
+
+def mesh_of(devices: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:devices]), ("clients",))
+
+
+class SimulatedFederation(Federation):
+    """One round, traced. Collects traffic, notes and the first non-finite upload on the way."""
+
+    def __init__(self, setup: Setup, round: Index, root: Key[Array, ""]) -> None:
+        self.setup, self.round, self.root = setup, round, root
+        self.clients = setup.task.train.clients
+        self.notes: dict[str, Array] = {}
+        self.traffic: list[dict[str, Any]] = []
+        self.bad_client: Int[Array, ""] = jnp.int32(-1)
+        self.nobody = jnp.bool_(False)
+        self._draws = 0
+        self._occurrences: dict[str, int] = {}
+
+    @property
+    def everyone(self) -> Cohort:
+        return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, drawn=False)
+
+    def sample(self) -> Cohort:
+        key = stream(self.root, "cohort", self.round, self._draws)
+        self._draws += 1
+        ids, count = self.setup.schedule.draw(key, jnp.asarray(self.setup.task.train.offsets))
+        return self._cohort(ids, count, drawn=True)
+
+    def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
+        sizes = jnp.asarray(self.setup.task.train.sizes)[ids]
+        share = sizes.astype(self.setup.layout.dtype) / self.setup.task.train.total
+        return Cohort(ids, count, mean_weights(self.setup.schedule, share, drawn))
+
+    def memory(self, initial: PyTree) -> Memory:
+        return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (self.clients, *jnp.shape(x))), initial))
+
+    def note(self, **values: Array | float) -> None:
+        self.notes.update({name: jnp.asarray(value) for name, value in values.items()})
+
+    def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+        sums, _, memory = self._phase(work, cohort, down, memory, keep=False)
+        value, weight, *fallback = sums
+        if fallback:  # the algorithm's own weights may all be zero; then the default ones count
+            fallback, fallback_weight = fallback
+            value = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), value, fallback)
+            weight = jnp.where(weight > 0, weight, fallback_weight)
+        mean = jax.tree.map(lambda x: x / weight.astype(x.dtype), value)
+        return mean if memory is None else (mean, memory)
+
+    def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
+        _, (values, weights), memory = self._phase(work, cohort, down, memory, keep=True)
+        valid = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        gathered = Gathered(values, weights, cohort.ids, valid)
+        return gathered if memory is None else (gathered, memory)
+
+    def _phase(
+        self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, keep: bool
+    ) -> tuple[Any, Any, Memory | None]:
+        """Runs one phase: sums of the uploads (unless `keep`), the uploads (if `keep`), the new memory."""
+        setup, capacity = self.setup, cohort.ids.shape[0]
+        name = getattr(work, "__name__", type(work).__name__)
+        occurrence = self._occurrences[name] = self._occurrences.get(name, -1) + 1
+        held = None if memory is None else jax.tree.map(lambda rows: jnp.asarray(rows)[cohort.ids], memory._rows)
+        self.nobody = self.nobody | jnp.asarray(cohort.count == 0)
+
+        steps = jnp.asarray(setup.schedule.steps_of(jnp.asarray(setup.task.train.sizes)[cohort.ids]), jnp.int32)
+        table, counts = longest_first(jnp.broadcast_to(steps, (capacity,)), cohort.count, setup.devices)
+
+        # everything traced goes in as an argument, never by closure: a mesh sees arguments only
+        job = _Job(work, setup, cohort, down, held, self.root, self.round, occurrence)
+        shapes = jax.eval_shape(job, jnp.int32(0), jnp.bool_(True))
+        self._record(cohort, down, shapes)
+        sums, kept, remembered, bad = self._place(job, table, counts, shapes, keep)
+
+        self.bad_client = jnp.where(
+            (self.bad_client < 0) & (bad < capacity), cohort.ids[jnp.minimum(bad, capacity - 1)], self.bad_client
+        )
+        if memory is not None:
+            # a filler's id is out of range, so its row is dropped
+            ids = jnp.where(jnp.arange(capacity, dtype=jnp.int32) < cohort.count, cohort.ids, self.clients)
+            memory = Memory(_put(memory._rows, ids, remembered))
+        return sums, kept, memory
+
+    def _record(self, cohort: Cohort, down: Any, shapes: Any) -> None:
+        value, weight, _, _, _ = shapes
+        up = bits_of(value) + (0 if weight is None else bits_of(weight))
+        entry = {"down": pack(bits_of(down)), "up": pack(up), "participants": jnp.asarray(cohort.count, jnp.int32)}
+        self.traffic.append(jax.tree.map(jnp.int32, entry))
+
+    def _place(self, job: Any, table: Array, counts: Array, shapes: Any, keep: bool) -> Any:
+        """Works the clients off, on one device or on the mesh, and adds up what the devices have."""
+        if self.setup.devices == 1:
+            return self._work_off(job, table[0], counts[0], shapes, keep)
+
+        arrays, code = eqx.partition(job, eqx.is_array)
+
+        def on_device(places: Array, count: Array, arrays: Any) -> Any:
+            own = eqx.combine(arrays, code)
+            sums, kept, remembered, bad = self._work_off(own, places[0], count[0], shapes, keep)
+            return *jax.lax.psum((sums, kept, remembered), "clients"), jax.lax.pmin(bad, "clients")
+
+        mesh, split = mesh_of(self.setup.devices), P("clients")
+        program = jax.shard_map(on_device, mesh=mesh, in_specs=(split, split, P()), out_specs=P(), check_vma=False)
+        return program(table, counts, arrays)
+
+    def _work_off(self, job: Any, places: Array, count: Array, shapes: Any, keep: bool) -> Any:
+        """One device's clients in order, `chunk` at a time. Results of a place stand in its row; other rows are zero."""
+        capacity, chunk = places.shape[0], self.setup.chunk
+        value_shape, weight_shape, memory_shape, default_shape, _ = shapes
+        places = jnp.pad(places, (0, chunk))
+        sums = (value_shape, default_shape)
+        if weight_shape is not None:
+            sums = (*sums, *sums)
+        kept = _zeros((value_shape, default_shape), capacity) if keep else None
+        state = None if keep else _zeros(sums), kept, _zeros(memory_shape, capacity), jnp.int32(capacity)
+
+        def some(i: Index, state: Any) -> Any:
+            sums, kept, remembered, bad = state
+            mine = jax.lax.dynamic_slice_in_dim(places, i * chunk, chunk)
+            active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
+            if chunk == 1:
+                results = jax.tree.map(lambda x: x[None], job(mine[0], jnp.bool_(True)))
+            else:
+                results = jax.vmap(job)(mine, active)
+            value, weight, memory, default, finite = results
+            if chunk > 1:
+                value, weight, default = _where(active, (value, weight, default), 0)
+            given = default if weight is None else weight.astype(default.dtype)
+            rows = jnp.where(active, mine, capacity)
+            if keep:
+                kept = _put(kept, rows, (value, given))
+            else:
+                sums = _plus(sums, (value, given) if weight is None else (value, given, value, default))
+            bad = jnp.minimum(bad, jnp.min(jnp.where(active & ~finite, mine, capacity)))
+            return sums, kept, _put(remembered, rows, memory), bad
+
+        return jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, state)
+
+
+class _Job(eqx.Module):
+    """A phase's work for one place of the cohort."""
+
+    work: Callable[..., Upload[Any]]
+    setup: Setup
+    cohort: Cohort
+    down: Any
+    held: Any
+    root: Key[Array, ""]
+    round: Index
+    occurrence: int = eqx.field(static=True)
+
+    def __call__(self, place: Index, active: Array) -> Any:
+        """Upload, its weight, the new memory, the default weight, and whether the upload is finite."""
+        ids = self.cohort.ids
+        client = CompiledClient(self.setup, ids[place], self.round, self.root, self.occurrence, active)
+        own = () if self.held is None else (jax.tree.map(lambda rows: rows[place], self.held),)
+        upload = self.work(client, *self.down, *own)
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(upload.value)]))
+        return upload.value, upload.weight, upload.memory, self.cohort.weights[place], finite
+
+
+def _zeros(shapes: Any, rows: int | None = None) -> Any:
+    lead = () if rows is None else (rows,)
+    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)
+
+
+def _where(mask: Array, values: Any, other: float) -> Any:
+    return jax.tree.map(lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, other), values)
+
+
+def _put(rows: Any, places: Array, values: Any) -> Any:
+    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), rows, values)
+
+
+def _plus(sums: Any, chunk: tuple[Any, ...]) -> Any:
+    """Adds a chunk to pairs of (weighted sum of values, sum of weights)."""
+
+    def weighted(total: Array, values: Array, weights: Array) -> Array:
+        weights = weights.astype(total.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
+        return total + (weights * values).sum(0)
+
+    result: tuple[Any, ...] = ()
+    for i in range(0, len(chunk), 2):
+        value, weights = chunk[i], chunk[i + 1]
+        total = jax.tree.map(lambda t, v, weights=weights: weighted(t, v, weights), sums[i], value)
+        result = (*result, total, sums[i + 1] + weights.sum())
+    return result

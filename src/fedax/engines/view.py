@@ -1,0 +1,82 @@
+"""Passes over everybody's data for observers: flat, in large pieces, not client by client."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core.keys import Index
+from fedax.core.task import Examples, Ragged
+from fedax.core.view import Gradients, Split, View
+from fedax.engines.client import CompiledClient, Setup
+
+PIECE = 2048
+"""Examples that pass through the model at once in an evaluation."""
+
+
+class CompiledView(View):
+    """See `View`."""
+
+    def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:
+        self.setup, self.w, self.task = setup, w, setup.task
+        self._sums: dict[tuple[str, str], Any] = {}
+
+    def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
+        data: Ragged = getattr(self.task, split)
+        sums = self._passes(split, data.arrays, data)[score]
+        return sums / jnp.asarray(data.sizes).astype(sums.dtype)
+
+    def overall(self, split: Split, score: str) -> Float[Array, ""]:
+        if split == "holdout" and self.task.holdout is None:
+            split = "test"
+        data = getattr(self.task, split)
+        if isinstance(data, Ragged):
+            return self._passes(split, data.arrays, data)[score].sum() / data.total
+        sums = self._passes(split, data, None)[score]
+        return sums.sum() / next(iter(data.values())).shape[0]
+
+    def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
+        """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""
+        if split not in self._sums:
+            total = next(iter(arrays.values())).shape[0]
+            width = min(PIECE, total)
+            groups = 1 if data is None else data.clients
+            params, task = self.setup.layout.unravel(self.w), self.task
+            functions = {"loss": task.loss, **task.scores}
+
+            def add(i: Index, sums: dict[str, Array]) -> dict[str, Array]:
+                # the last piece is moved back into the data; rows seen before do not count again
+                begin = jnp.minimum(i * width, total - width)
+                row = begin + jnp.arange(width, dtype=jnp.int32)
+                piece = {k: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for k, v in arrays.items()}
+                fresh = row >= i * width
+                owner = jnp.zeros_like(row) if data is None else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
+                values = {name: f(params, piece, None).astype(self.w.dtype) for name, f in functions.items()}
+                return {
+                    name: sums[name].at[owner].add(jnp.where(fresh, value, 0)) for name, value in values.items()
+                }
+
+            zero = {name: jnp.zeros(groups, self.w.dtype) for name in functions}
+            self._sums[split] = jax.lax.fori_loop(0, -(-total // width), add, zero)
+        return self._sums[split]
+
+    def gradients(self) -> Gradients:
+        if not hasattr(self, "_gradients"):
+            self._gradients = self._moments()
+        return self._gradients
+
+    def _moments(self) -> Gradients:
+        clients, zero = self.task.train.clients, jnp.zeros_like(self.w)
+        nothing = zero[0] if zero.ndim else zero
+
+        def add(k: Index, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+            client = CompiledClient(self.setup, k, 0, jax.random.key(0), 0)
+            gradient = client.gradient(self.w)
+            square = (gradient**2).sum()
+            terms = (client.share * gradient, client.share * square, gradient / clients, square / clients)
+            return tuple(total + term for total, term in zip(sums, terms, strict=True))
+
+        mean, square, uniform, square_uniform = jax.lax.fori_loop(0, clients, add, (zero, nothing, zero, nothing))
+        variance = square_uniform - 2 * uniform @ mean + mean @ mean
+        return Gradients(mean, square, uniform, square_uniform, jnp.maximum(variance, 0))

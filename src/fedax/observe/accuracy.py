@@ -1,0 +1,49 @@
+"""Losses and scores of the global model."""
+
+from typing import Any
+
+import equinox as eqx
+
+from fedax.core import InvalidInput, Observer, Task, UnknownName, View
+
+
+class TrainLoss(Observer):
+    r"""`train_loss`: $f(w) = \sum_k \frac{n_k}{n} f_k(w)$ over all clients' training examples, without l2."""
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        return {"train_loss": view.overall("train", "loss")}
+
+
+class HoldoutScore(Observer):
+    """`test_<score>`: the mean of a per-example score over the global test set (all clients' test examples by default).
+
+    Args:
+        score: `"loss"`, or a score of the task such as `"accuracy"`.
+    """
+
+    score: str = eqx.field(static=True, default="accuracy")
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        return {f"test_{self.score}": view.overall("holdout", self.score)}
+
+    def check(self, task: Task) -> None:
+        needs(self, task, self.score, task.test_set)
+
+
+def needs(observer: Observer, task: Task, score: str, data: Any) -> None:
+    """Refuses a task without the data or the score that an observer watches."""
+    name = f"observe {type(observer).__name__}"
+    if data is None:
+        raise InvalidInput.of(name, f"task {task.name!r} without test examples", "tasks with test examples")
+    if score != "loss" and score not in task.scores:
+        raise UnknownName.among(name, score, ["loss", *task.scores])
+
+
+def TestAccuracy() -> HoldoutScore:
+    """`test_accuracy`: accuracy on the global test set, in [0, 1]."""
+    return HoldoutScore("accuracy")
+
+
+def TestLoss() -> HoldoutScore:
+    """`test_loss`: mean loss on the global test set."""
+    return HoldoutScore("loss")
