@@ -24,6 +24,7 @@ from fedax.engines.eager import Eager as Eager
 from fedax.engines.loop import Divergence as Divergence
 from fedax.engines.loop import Progress as Progress
 from fedax.engines.loop import run as run
+from fedax.engines.loop import run_grid as run_grid
 from fedax.engines.simulation import Simulation as Simulation
 
 __version__ = _version("fedax")

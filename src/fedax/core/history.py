@@ -43,7 +43,7 @@ class History:
         params: the final global model, in the user's own pytree.
         bits: exact traffic of every round.
         outcome: how it ended.
-        seconds: wall time of each observation since the start; compilation is in `compile_seconds`.
+        seconds: wall time of each observation since the start, compilation included.
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
     """
 
@@ -55,7 +55,6 @@ class History:
     bits: Traffic
     outcome: Outcome
     seconds: np.ndarray
-    compile_seconds: float
     state: Any = dataclasses.field(repr=False, default=None)
 
     def last(self, metric: str) -> float:

@@ -17,7 +17,7 @@ from fedax.core.view import Observer
 
 
 class Log(NamedTuple):
-    """What rounds report, each array with a first axis (rounds,)."""
+    """What rounds report of one algorithm, each array with a first axis (rounds,)."""
 
     notes: dict[str, np.ndarray]
     down: np.ndarray
@@ -26,19 +26,27 @@ class Log(NamedTuple):
 
 
 class Session(ABC):
-    """One run on one engine: the state stays with the caller, between rounds."""
+    """A run of one or several algorithms on one engine. The states stay with the caller, between rounds."""
 
     @abstractmethod
     def start(self, w: Float[Array, "dim"]) -> Any:
-        """The algorithm's state before round 0."""
+        """The states before round 0."""
 
     @abstractmethod
-    def advance(self, state: Any, first: int, count: int) -> tuple[Any, Log]:
-        """Rounds `first` to `first + count - 1`; the given state may be consumed."""
+    def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
+        """Rounds `first` to `first + count - 1` of all algorithms; the given states may be consumed."""
 
     @abstractmethod
-    def observe(self, state: Any, observers: Sequence[Observer]) -> dict[str, np.ndarray]:
-        """The metrics of all observers on the state's model."""
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
+        """For each algorithm, the metrics of all observers on its state's model."""
+
+    @abstractmethod
+    def split(self, states: Any) -> list[Any]:
+        """The single algorithms' states."""
+
+    @abstractmethod
+    def join(self, states: list[Any]) -> Any:
+        """The inverse of `split`, on fresh copies."""
 
 
 class Engine(ABC):
@@ -47,7 +55,7 @@ class Engine(ABC):
     @abstractmethod
     def session(
         self,
-        algorithm: Algorithm[Any],
+        algorithms: Sequence[Algorithm[Any]],
         task: Task,
         solver: Solver,
         schedule: Schedule,
@@ -55,7 +63,10 @@ class Engine(ABC):
         root: Key[Array, ""],
         longest: int,
     ) -> Session:
-        """Prepares a run; `longest` is the most rounds that one `advance` will be asked for."""
+        """Prepares a run. Several algorithms are of one class and differ in real hyperparameters only.
+
+        `longest` is the most rounds that one `advance` will be asked for.
+        """
 
 
 def starting_point(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:

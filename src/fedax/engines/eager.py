@@ -187,7 +187,7 @@ class Eager(Engine):
 
     def session(
         self,
-        algorithm: Algorithm[Any],
+        algorithms: Sequence[Algorithm[Any]],
         task: Task,
         solver: Solver,
         schedule: Schedule,
@@ -196,28 +196,32 @@ class Eager(Engine):
         longest: int,
     ) -> "EagerSession":
         setup = Setup(task, as_arrays(solver, layout.dtype), schedule, layout)
-        return EagerSession(setup, as_arrays(algorithm, layout.dtype), root)
+        return EagerSession(setup, as_arrays(list(algorithms), layout.dtype), root)
 
 
 class EagerSession(Session):
-    """Runs rounds in Python."""
+    """Runs rounds in Python, one algorithm after the other."""
 
-    def __init__(self, setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""]) -> None:
-        self.setup, self.algorithm, self.root = setup, algorithm, root
+    def __init__(self, setup: Setup, algorithms: list[Algorithm[Any]], root: Key[Array, ""]) -> None:
+        self.setup, self.algorithms, self.root = setup, algorithms, root
 
-    def _federation(self, round: int) -> EagerFederation:
-        return EagerFederation(self.setup, type(self.algorithm).__name__, round, self.root)
+    def _federation(self, algorithm: Algorithm[Any], round: int) -> EagerFederation:
+        return EagerFederation(self.setup, type(algorithm).__name__, round, self.root)
 
     def start(self, w: Float[Array, "dim"]) -> Any:
-        return self.algorithm.init(self._federation(0), w)
+        return [algorithm.init(self._federation(algorithm, 0), w) for algorithm in self.algorithms]
 
-    def advance(self, state: Any, first: int, count: int) -> tuple[Any, Log]:
+    def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
+        results = [self._advance(a, state, first, count) for a, state in zip(self.algorithms, states, strict=True)]
+        return [state for state, _ in results], [log for _, log in results]
+
+    def _advance(self, algorithm: Algorithm[Any], state: Any, first: int, count: int) -> tuple[Any, Log]:
         notes: dict[str, list[Any]] = {}
         down, up, bad = [], [], []
         for t in range(first, first + count):
-            fed = self._federation(t)
+            fed = self._federation(algorithm, t)
             try:
-                state = self.algorithm.round(fed, state)
+                state = algorithm.round(fed, state)
             except _NobodyError:
                 fed.bad_client = -1
             for name, value in fed.notes.items():
@@ -228,6 +232,14 @@ class EagerSession(Session):
         stacked = {name: np.stack(values) for name, values in notes.items()}
         return state, Log(stacked, *(np.asarray(values, np.int64) for values in (down, up, bad)))
 
-    def observe(self, state: Any, observers: Sequence[Observer]) -> dict[str, np.ndarray]:
-        view = CompiledView(self.setup, self.algorithm.model(state))
-        return {name: np.asarray(value) for observer in observers for name, value in observer(view).items()}
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
+        views = [CompiledView(self.setup, a.model(state)) for a, state in zip(self.algorithms, states, strict=True)]
+        return [
+            {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
+        ]
+
+    def split(self, states: Any) -> list[Any]:
+        return list(states)
+
+    def join(self, states: list[Any]) -> Any:
+        return list(states)

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed
 from fedax.core.history import History, Outcome
+from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD, Solver
@@ -86,6 +86,68 @@ def run(
     Raises:
         InvalidInput: an argument out of range, before anything is compiled.
     """
+    before = None if resume is None else [resume]
+    history = _run([algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before)[0]
+    if throw and not history.outcome.ok:
+        raise RunFailed(f"{history.algorithm}: {history.outcome}")
+    return history
+
+
+def run_grid(
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    *,
+    solver: Solver | None = None,
+    schedule: Schedule | None = None,
+    rounds: int = 100,
+    seed: int = 0,
+    observe: Sequence[Observer] = (),
+    observe_every: int = 1,
+    engine: Engine | None = None,
+    stop: Divergence | None = None,
+    progress: Callable[[Progress], bool | None] | None = None,
+    resume: Sequence[History] | None = None,
+) -> list[History]:
+    """Runs a grid of real hyperparameters of one method as one compiled program; otherwise as `run`.
+
+    All members see the same cohorts and minibatches. A member that diverges keeps its history up to there, and the others go
+    on. `progress` hears of the first member.
+
+    Args:
+        algorithms: of one class, with equal choices, switches and counts.
+
+    >>> import fedax
+    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    >>> grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
+    >>> histories = fedax.run_grid(grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), rounds=1)
+    >>> [round(float(history.params), 4) for history in histories]
+    [2.625, 1.75]
+
+    Raises:
+        InvalidInput: as `run`; also members that differ in more than real hyperparameters.
+    """
+    kinds = {_likeness(member) for member in algorithms}
+    if len(kinds) != 1:
+        names = ", ".join(repr(member) for member in algorithms)
+        raise InvalidInput.of("run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters")
+    before = None if resume is None else list(resume)
+    return _run(list(algorithms), task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before)
+
+
+def _run(
+    algorithms: list[Algorithm[Any]],
+    task: Task,
+    solver: Solver | None,
+    schedule: Schedule | None,
+    rounds: int,
+    seed: int,
+    observe: Sequence[Observer],
+    observe_every: int,
+    engine: Engine | None,
+    stop: Divergence | None,
+    progress: Callable[[Progress], bool | None] | None,
+    resume: list[History] | None,
+) -> list[History]:
     for name, value, low in (("rounds", rounds, 0), ("observe_every", observe_every, 1), ("seed", seed, 0)):
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
@@ -93,78 +155,103 @@ def run(
     schedule.check_population(task.train.clients)
     for observer in observe:
         observer.check(task)
-
     params, root = starting_point(task, seed)
     layout = Layout.of(params)
-    session = engine.session(algorithm, task, solver, schedule, layout, root, min(observe_every, max(rounds, 1)))
-    history = _Recorder(session, observe, type(algorithm).__name__, resume)
-    with np.errstate(invalid="ignore"):
-        state = session.start(layout.ravel(params)) if resume is None else jax.tree.map(jnp.array, resume.state)
-        outcome, done = Outcome(), int(resume.rounds[-1]) if resume else 0
-        try:
-            if resume is None:
-                history.observe(state, 0)
-                _tell(progress, history, 0, rounds)
-            while done < rounds and outcome.ok:
-                count = min(observe_every - done % observe_every, rounds - done)
-                state, log = session.advance(state, done, count)
-                done += count
-                outcome = history.add(log, done - count)
-                history.observe(state, done)
-                if stop and outcome.ok and stop.fires(history.rounds, history.losses(stop)):
-                    outcome = Outcome("diverged", done - 1)
-                if _tell(progress, history, done, rounds) and outcome.ok and done < rounds:
-                    outcome = Outcome("interrupted", done - 1)
-        except KeyboardInterrupt:
-            outcome = Outcome("interrupted", done)
-        result = history.finish(layout.unravel(algorithm.model(state)), outcome, state)
-    if throw and not outcome.ok:
-        raise RunFailed(f"{type(algorithm).__name__}: {outcome}")
-    return result
+    session = engine.session(algorithms, task, solver, schedule, layout, root, min(observe_every, max(rounds, 1)))
+    clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
+    courses = [_Course(type(a).__name__, clock, resume[i] if resume else None) for i, a in enumerate(algorithms)]
+    states = session.join([history.state for history in resume]) if resume else session.start(layout.ravel(params))
+    done = int(resume[0].rounds[-1]) if resume else 0
+
+    def look() -> bool:
+        for course, metrics in zip(courses, session.observe(states, observe), strict=True):
+            course.observe(metrics, done, stop)
+        return bool(progress and progress(Progress(done, rounds, clock.now, courses[0].latest)))
+
+    try:
+        asked = look() if not resume else False
+        while done < rounds and not asked and any(course.outcome.ok for course in courses):
+            count = min(observe_every - done % observe_every, rounds - done)
+            states, logs = session.advance(states, done, count)
+            for course, log in zip(courses, logs, strict=True):
+                course.add(log, done)
+            done += count
+            asked = look()
+        if asked and done < rounds:
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        for course in courses:
+            course.interrupt(done)
+    finals = session.split(states)
+    models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
+    return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
 
 
-def _tell(progress: Callable[[Progress], bool | None] | None, history: "_Recorder", done: int, rounds: int) -> bool:
-    latest = {name: values[-1] for name, values in history.metrics.items()}
-    return bool(progress and progress(Progress(done, rounds, history.seconds[-1], latest)))
+def _likeness(algorithm: Algorithm[Any]) -> Any:
+    """Equal for algorithms that one program can serve."""
+    leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
+    return structure, tuple(np.shape(leaf) for leaf in leaves)
 
 
-class _Recorder:
-    """Grows a history."""
+class _Clock:
+    """Seconds of the run, those before a resumption included."""
 
-    def __init__(self, session: Session, observers: Sequence[Observer], algorithm: str, before: History | None) -> None:
-        self.session, self.observers, self.algorithm, self.before = session, observers, algorithm, before
-        self.rounds: list[int] = list(before.rounds) if before else []
+    def __init__(self, before: float) -> None:
+        self._begun = time.perf_counter() - before
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self._begun
+
+
+class _Course:
+    """Grows the history of one algorithm, until it ends."""
+
+    def __init__(self, algorithm: str, clock: _Clock, before: History | None) -> None:
+        self.algorithm, self.clock, self.before, self.outcome = algorithm, clock, before, Outcome()
+        self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
         self.seconds: list[float] = list(before.seconds) if before else []
         self.metrics: dict[str, list[Any]] = {k: list(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
-        self.begun, self.compiled = time.perf_counter() - (self.seconds[-1] if before else 0.0), 0.0
+        self._ended = False
 
-    def observe(self, state: Any, done: int) -> None:
-        for name, value in self.session.observe(state, self.observers).items():
-            self.metrics.setdefault(name, []).append(value)
-        self.rounds.append(done)
-        self.seconds.append(time.perf_counter() - self.begun)
+    @property
+    def latest(self) -> dict[str, Any]:
+        return {name: values[-1] for name, values in self.metrics.items()}
 
-    def add(self, log: Log, first: int) -> Outcome:
+    def add(self, log: Log, first: int) -> None:
+        if self._ended:
+            return
         self.logs.append(log)
         bad = np.flatnonzero(log.bad_client >= 0)
-        return Outcome("non-finite", first + int(bad[0]), int(log.bad_client[bad[0]])) if len(bad) else Outcome()
+        if len(bad):
+            self.outcome = Outcome("non-finite", first + int(bad[0]), int(log.bad_client[bad[0]]))
 
-    def losses(self, stop: Divergence) -> list[float]:
+    def observe(self, metrics: dict[str, np.ndarray], done: int, stop: Divergence | None) -> None:
+        if self._ended:
+            return
+        for name, value in metrics.items():
+            self.metrics.setdefault(name, []).append(value)
+        self.rounds.append(done)
+        self.seconds.append(self.clock.now)
+        if stop and self.outcome.ok and done and stop.fires(self.rounds, self._losses(stop)):
+            self.outcome = Outcome("diverged", done - 1)
+        self._ended = not self.outcome.ok
+
+    def interrupt(self, done: int) -> None:
+        if self.outcome.ok:
+            self.outcome = Outcome("interrupted", done)
+
+    def _losses(self, stop: Divergence) -> list[float]:
         if "train_loss" not in self.metrics:
             raise InvalidInput.of("run(stop=...)", stop, "None, or observers that give train_loss")
         return [float(value) for value in self.metrics["train_loss"]]
 
-    def finish(self, params: Any, outcome: Outcome, state: Any) -> History:
-        before = self.before
-        notes, down, up = {}, *(np.concatenate([getattr(log, way) for log in self.logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
-        for name in self.logs[0].notes if self.logs else ():
-            notes[name] = np.concatenate([log.notes[name] for log in self.logs])
-        if before:
-            down, up = np.concatenate([before.bits.down, down]), np.concatenate([before.bits.up, up])
-            notes = {name: np.concatenate([before.notes[name], values]) for name, values in notes.items()} or before.notes
+    def finish(self, params: Any, state: Any) -> History:
+        past = [Log(self.before.notes, self.before.bits.down, self.before.bits.up, np.zeros(0))] if self.before else []
+        logs = [*past, *self.logs]
+        down, up = (np.concatenate([getattr(log, way) for log in logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
+        notes = {name: np.concatenate([log.notes[name] for log in logs]) for name in (logs[-1].notes if logs else ())}
         metrics = {name: np.stack(values) for name, values in self.metrics.items()}
-        arrays = np.asarray(self.rounds), np.asarray(self.seconds)
-        return History(
-            self.algorithm, arrays[0], metrics, notes, params, Traffic(down, up), outcome, arrays[1], self.compiled, state
-        )
+        rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
+        return History(self.algorithm, rounds, metrics, notes, params, Traffic(down, up), self.outcome, seconds, state)

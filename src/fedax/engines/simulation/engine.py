@@ -1,6 +1,6 @@
 """Rounds between two observations as one compiled program."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -62,7 +62,7 @@ class Simulation(Engine):
 
     def session(
         self,
-        algorithm: Algorithm[Any],
+        algorithms: Sequence[Algorithm[Any]],
         task: Task,
         solver: Solver,
         schedule: Schedule,
@@ -71,44 +71,66 @@ class Simulation(Engine):
         longest: int,
     ) -> "SimulationSession":
         setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, self.devices)
-        return SimulationSession(setup, algorithm, root, longest)
+        return SimulationSession(setup, algorithms, root, longest)
 
 
 class SimulationSession(Session):
-    """Holds the program's inputs on the devices."""
+    """Holds the program's inputs on the devices. Several algorithms are one `vmap` over their hyperparameters."""
 
-    def __init__(self, setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], longest: int) -> None:
+    def __init__(
+        self, setup: Setup, algorithms: Sequence[Algorithm[Any]], root: Key[Array, ""], longest: int
+    ) -> None:
         dtype = setup.layout.dtype
-        self._place = NamedSharding(mesh_of(setup.devices), P())
-        self.inputs = self._put((as_arrays(setup.solver, dtype), as_arrays(algorithm, dtype), root))
-        data = self._put(setup.task)
-        self.setup = eqx.tree_at(lambda s: (s.task, s.solver), setup, (data, self.inputs[0]))
-        self.algorithm, self.root, self.longest = self.inputs[1], self.inputs[2], longest
+        self._everywhere = NamedSharding(mesh_of(setup.devices), P())
+        self._count, self.longest = len(algorithms), longest
+        algorithm = self.join([as_arrays(member, dtype) for member in algorithms])
+        solver, task = as_arrays(setup.solver, dtype), setup.task
+        setup = Setup(task, solver, setup.schedule, setup.layout, setup.microbatch, setup.placement, setup.chunk, setup.devices)
+        self.setup, self.algorithm, self.root = (self._put(part) for part in (setup, algorithm, root))
 
     def _put(self, tree: Any) -> Any:
-        arrays, rest = eqx.partition(tree, eqx.is_array_like)
-        return eqx.combine(jax.device_put(arrays, self._place), rest)
+        arrays, rest = eqx.partition(tree, eqx.is_array)
+        return eqx.combine(jax.device_put(arrays, self._everywhere), rest)
+
+    def join(self, states: list[Any]) -> Any:
+        if self._count == 1:
+            return jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, states[0])
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *states)
+
+    def split(self, states: Any) -> list[Any]:
+        if self._count == 1:
+            return [states]
+        return [jax.tree.map(lambda leaf, i=i: leaf[i], states) for i in range(self._count)]
 
     def start(self, w: Float[Array, "dim"]) -> Any:
-        return _start(self.setup, self.algorithm, self.root, self._put(w))
+        return _start(self.setup, self.algorithm, self.root, self._put(w), self._count)
 
-    def advance(self, state: Any, first: int, count: int) -> tuple[Any, Log]:
-        fixed = (self.setup, self.algorithm, self.root, jnp.int32(first), jnp.int32(count), self.longest)
-        state, (notes, traffic, bad) = advance(fixed, state)
-        notes, traffic, bad = jax.tree.map(lambda x: np.asarray(x)[:count], (notes, traffic, bad))
+    def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
+        fixed = (self.setup, self.algorithm, self.root, jnp.int32(first), jnp.int32(count), self.longest, self._count)
+        states, report = advance(fixed, states)
+        return states, [self._log(single, count) for single in self.split(jax.tree.map(np.asarray, report))]
+
+    def _log(self, report: Any, count: int) -> Log:
+        notes, traffic, bad = jax.tree.map(lambda x: x[:count], report)
         down, up = (
             sum((unpack(*phase[way]) * phase["participants"] for phase in traffic), np.zeros(count, np.int64))
             for way in ("down", "up")
         )
-        return state, Log(notes, down, up, bad)
+        return Log(notes, down, up, bad)
 
-    def observe(self, state: Any, observers: Sequence[Observer]) -> dict[str, np.ndarray]:
-        return {name: np.asarray(value) for name, value in observe(self.setup, self.algorithm, state, tuple(observers)).items()}
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
+        metrics = observe(self.setup, self.algorithm, states, tuple(observers), self._count)
+        return self.split(jax.tree.map(np.asarray, metrics))
+
+
+def over(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, over the first axis of its arguments if there are several algorithms."""
+    return eqx.filter_vmap(function) if count > 1 else function
 
 
 @eqx.filter_jit
-def _start(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Any:
-    return algorithm.init(SimulatedFederation(setup, jnp.int32(0), root), w)
+def _start(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"], count: int) -> Any:
+    return over(count, lambda member: member.init(SimulatedFederation(setup, jnp.int32(0), root), w))(algorithm)
 
 
 def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, state: Any) -> tuple[Any, Any]:
@@ -126,24 +148,34 @@ def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], rou
 
 
 @eqx.filter_jit(donate="all-except-first")
-def advance(fixed: tuple[Setup, Algorithm[Any], Key[Array, ""], Index, Index, int], state: Any) -> tuple[Any, Any]:
+def advance(
+    fixed: tuple[Setup, Algorithm[Any], Key[Array, ""], Index, Index, int, int], states: Any
+) -> tuple[Any, Any]:
     """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
-    setup, algorithm, root, first, count, longest = fixed
-    shape = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state)[1])
-    log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
+    setup, algorithm, root, first, count, longest, members = fixed
 
-    def body(i: Index, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        state, log = carry
-        state, report = one_round(setup, algorithm, root, first + i, state)
-        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report)
+    def rounds(algorithm: Algorithm[Any], state: Any) -> tuple[Any, Any]:
+        shape = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state)[1])
+        log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
 
-    return jax.lax.fori_loop(0, count, body, (state, log))
+        def body(i: Index, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, log = carry
+            state, report = one_round(setup, algorithm, root, first + i, state)
+            return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report)
+
+        return jax.lax.fori_loop(0, count, body, (state, log))
+
+    return over(members, rounds)(algorithm, states)
 
 
 @eqx.filter_jit
-def observe(setup: Setup, algorithm: Algorithm[Any], state: Any, observers: tuple[Observer, ...]) -> dict[str, Any]:
-    view = CompiledView(setup, algorithm.model(state))
-    metrics: dict[str, Any] = {}
-    for observer in observers:
-        metrics |= observer(view)
-    return metrics
+def observe(
+    setup: Setup, algorithm: Algorithm[Any], states: Any, observers: tuple[Observer, ...], members: int
+) -> dict[str, Any]:
+    """The metrics of all observers, which share their passes over the data."""
+
+    def metrics(algorithm: Algorithm[Any], state: Any) -> dict[str, Any]:
+        view = CompiledView(setup, algorithm.model(state))
+        return {name: value for observer in observers for name, value in observer(view).items()}
+
+    return over(members, metrics)(algorithm, states)

@@ -1,0 +1,89 @@
+"""TOML text whose keys know their line, so that messages can point into the file."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedax.core import SpecError
+
+Place = tuple[str | int, ...]
+"""Where a value stands in a document: keys, and positions in arrays."""
+
+
+class Source:
+    """The text of an experiment file.
+
+    >>> Source('rounds = 1\\n[task]\\nname = "digits"', "a.toml").line_of(("task", "name"))
+    3
+
+    Args:
+        text: the TOML text.
+        name: the file's name, for messages.
+
+    Raises:
+        SpecError: malformed TOML, with its line.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+        try:
+            self.document: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            reason, line = _reason(str(error), text)
+            raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
+
+    @classmethod
+    def read(cls, path: Path) -> "Source":
+        """Reads a file.
+
+        Raises:
+            SpecError: a file that cannot be read, is not UTF-8, or is malformed.
+        """
+        try:
+            return cls(path.read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            raise SpecError(f"{path}: cannot be read: {error.strerror or error}.") from error
+        except UnicodeDecodeError as error:
+            raise SpecError(f"{path}: cannot be read: not UTF-8 text (byte {error.start}).") from error
+
+    def line_of(self, place: Place) -> int | None:
+        """The line, from 1, on which the value at a place begins; that of the nearest enclosing table if it is not there."""
+        while place and _find(self.document, place) is None:
+            place = place[:-1]
+        if not place:
+            return None
+        # A prefix of the text that is valid TOML ends between two statements. The statement that first brings the
+        # place begins right after the longest valid prefix without it.
+        begin = 1
+        for count, _ in enumerate(self.text.splitlines(), start=1):
+            try:
+                document = tomllib.loads("\n".join(self.text.splitlines()[:count]))
+            except tomllib.TOMLDecodeError:
+                continue
+            if _find(document, place) is not None:
+                return begin
+            begin = count + 1
+        return None
+
+    def error(self, place: Place, message: str) -> SpecError:
+        """A `SpecError` that begins with the file and the line of a place."""
+        line = self.line_of(place)
+        return SpecError(f"{self.name}{'' if line is None else f', line {line}'}: {message}")
+
+
+def _find(document: Any, place: Place) -> Any:
+    for key in place:
+        try:
+            document = document[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+def _reason(message: str, text: str) -> tuple[str, int]:
+    """The parser's own words without their trailing position, and the line."""
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
+    if match is None:
+        return message, 1
+    return match[1].replace("'\\n'", "end of line"), int(match[2] or max(len(text.splitlines()), 1))
