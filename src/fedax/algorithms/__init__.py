@@ -46,6 +46,7 @@ def make(name: str, **hyperparameters: Any) -> Algorithm[Any]:
             if not known:
                 raise InvalidInput.of(f"{kind.__name__}({key}=...)", hyperparameters[key], "no hyperparameters")
             raise UnknownName.among(f"hyperparameter of {kind.__name__}", key, known)
+        known[key].check(kind.__name__, hyperparameters[key])
     reals = {key: float(value) if _real(known[key].default, value) else value for key, value in hyperparameters.items()}
     return kind(**reals)
 

@@ -72,7 +72,7 @@ class FedDANE(Algorithm[DaneState]):
         phases=(Phase("gradient", down=(1, 0), up=(1, 0)), Phase("solve", down=(2, 0), up=(1, 0))),
         reductions=(
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.3}, "fedprox", {"mu": 0.3}),
-            Reduction({"decay": 0.0, "correction": "off", "cohorts": "shared", "mu": 0.0}, "fedavg"),
+            Reduction({"correction": "off", "cohorts": "shared", "mu": 0.0}, "fedavg"),
         ),
     )
 
@@ -93,19 +93,22 @@ class FedDANE(Algorithm[DaneState]):
         return Upload(client.gradient(w))
 
     def solve(self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
-        return Upload(self._minimize(client, w, g, client.gradient(w), self.decay**client.round))
+        return Upload(self._minimize(client, w, g, client.gradient(w)))
 
     def solve_and_gradient(
         self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"]
     ) -> Upload[tuple[Float[Array, "dim"], Float[Array, "dim"]]]:
-        own, strength = client.gradient(w), jnp.where(client.round > 0, self.decay**client.round, 0)
-        return Upload((self._minimize(client, w, g, own, strength), own))
+        own = client.gradient(w)
+        return Upload((self._minimize(client, w, g, own), own))
 
     def _minimize(
-        self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"], own: Float[Array, "dim"], strength: Scalar
+        self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"], own: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         if self.correction == "as_released":
             own = _mistaken(own, client.layout.blocks)
+        strength = self.decay ** jnp.asarray(client.round, w.dtype)
+        if self.pipelined:  # in round 0 there is no gradient yet
+            strength = jnp.where(client.round == 0, 0, strength)
         linear = None if self.correction == "off" else strength * (g - own)
         return client.minimize(Local(anchor=w, linear=linear, prox=client.mine(self.mu)), start=w)
 

@@ -84,4 +84,4 @@ class Client(ABC):
     def rate(self) -> Any:
         """The factor on the learning rate in this round."""
         decay = self.schedule.decay
-        return 1.0 if decay == 1 else jnp.asarray(decay, self.layout.dtype) ** self.round
+        return 1.0 if decay == 1 else jnp.asarray(decay, self.layout.dtype) ** jnp.asarray(self.round, self.layout.dtype)

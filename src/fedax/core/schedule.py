@@ -65,7 +65,7 @@ class Schedule(eqx.Module):
         """The largest number of clients that `draw` can return."""
         return clients if self.cohort is None or self.sampling == "poisson" else self.cohort
 
-    def steps_of(self, size: Index) -> Index:
+    def steps_of(self, size: Index | Int[Array, "cohort"]) -> Index | Int[Array, "cohort"]:
         """Minibatch steps of a client with `size` examples."""
         if self.steps is not None:
             return self.steps

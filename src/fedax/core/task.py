@@ -115,7 +115,7 @@ class Task(eqx.Module):
         InvalidInput: a loss that is not per-example, or data that do not fit the model.
     """
 
-    start: Callable[[Key[Array, ""]], PyTree] = eqx.field(static=True)
+    start: Callable[[Key[Array, ""]], PyTree]
     loss: PerExample = eqx.field(static=True)
     train: Ragged
     scores: dict[str, PerExample] = eqx.field(static=True, default_factory=dict)

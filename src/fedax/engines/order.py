@@ -19,11 +19,11 @@ def shuffled(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"
     position = jnp.arange(width, dtype=jnp.uint32)
     words = jax.random.bits(key, (width,), jnp.uint32)
     coarse = (words >> 16) << 16
-    last = jnp.uint32(0xFFFFFFFF)
+    last, bound = jnp.uint32(0xFFFFFFFF), jnp.asarray(size, jnp.uint32)
     if width <= SMALL:
-        packed = jax.lax.sort(jnp.where(position < size, coarse | position, last))
+        packed = jax.lax.sort(jnp.where(position < bound, coarse | position, last))
         return (packed & jnp.uint32(0xFFFF)).astype(jnp.int32)
-    words = jnp.where(position < size, jnp.where(size <= SMALL, coarse, words), last)
+    words = jnp.where(position < bound, jnp.where(bound <= SMALL, coarse, words), last)
     return jax.lax.sort((words, position), num_keys=1)[1].astype(jnp.int32)
 
 

@@ -1,10 +1,13 @@
 """Tasks from a user's own loss and plain arrays."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -27,7 +30,8 @@ def from_loss(
 
     Args:
         loss: `loss(params, examples) -> (batch,)`, or `loss(params, examples, key)` for losses with dropout or augmentation
-            (the key is None in evaluation). `examples` is what a client holds, with a batch axis: an array, or a dict of arrays.
+            (the key is None in evaluation). `examples` is what a client holds, with a batch axis: an array or a dict of
+            arrays.
         params: the starting point; any pytree of real numbers or arrays.
         clients: for each client an array, or a dict of arrays, with one row per example.
         test: the same for test examples; a client may have none.
@@ -52,7 +56,7 @@ def from_loss(
     plain = not isinstance(clients[0], dict) if len(clients) else False
     functions = {key: _adapt(function, plain) for key, function in {"loss": loss, **(scores or {})}.items()}
     return Task(
-        start=lambda key: jax.tree.map(jax.numpy.asarray, start),
+        start=_Given(start),
         loss=functions.pop("loss"),
         train=Ragged.of([_named(client, plain) for client in clients]),
         scores=functions,
@@ -71,11 +75,27 @@ def _named(client: Any, plain: bool) -> Examples:
     return {"x": np.asarray(client)} if plain else client
 
 
+class _Given(eqx.Module):
+    """A starting point that does not depend on the seed."""
+
+    params: PyTree
+
+    def __call__(self, key: Any) -> PyTree:
+        return jax.tree.map(jnp.asarray, self.params)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Adapted:
+    """A user's function in the engine's form; equal for the same function, so tasks share compiled programs."""
+
+    function: Callable[..., Any]
+    plain: bool
+    takes_key: bool
+
+    def __call__(self, params: PyTree, examples: Any, key: Any) -> Any:
+        data = examples["x"] if self.plain else examples
+        return self.function(params, data, key) if self.takes_key else self.function(params, data)
+
+
 def _adapt(function: Callable[..., Any], plain: bool) -> PerExample:
-    takes_key = len(inspect.signature(function).parameters) >= 3
-
-    def adapted(params: PyTree, examples: Any, key: Any) -> Any:
-        data = examples["x"] if plain else examples
-        return function(params, data, key) if takes_key else function(params, data)
-
-    return adapted
+    return _Adapted(function, plain, len(inspect.signature(function).parameters) >= 3)

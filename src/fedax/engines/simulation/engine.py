@@ -125,7 +125,7 @@ class SimulationSession(Session):
 
 def over(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, over the first axis of its arguments if there are several algorithms."""
-    return eqx.filter_vmap(function) if count > 1 else function
+    return eqx.filter_vmap(function, axis_size=count) if count > 1 else function
 
 
 @eqx.filter_jit

@@ -184,7 +184,7 @@ def _zeros(shapes: Any, rows: int | None = None) -> Any:
     return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)
 
 
-def _where(mask: Array, values: Any, other: float) -> Any:
+def _where(mask: Array, values: Any, other: float | int) -> Any:
     return jax.tree.map(lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, other), values)
 
 

@@ -1,0 +1,231 @@
+"""Methods against what linear algebra says of them on quadratics f_k(w) = (w - b_k)' A_k (w - b_k) / 2, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from problems import quadratic, random_quadratic, vector
+
+ONE = fedax.Simulation("sequential", devices=1)
+FULL = fedax.Schedule(steps=5, batch_size="full")
+A, B = random_quadratic()
+OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / len(A))
+
+
+def run(algorithm, rounds, solver=None, schedule=FULL, task=None, **options):
+    solver = solver or fedax.SGD(0.1)
+    task = task or quadratic(A, B)
+    options = {"observe_every": rounds, "engine": ONE, **options}
+    return fedax.run(algorithm, task, solver=solver, schedule=schedule, rounds=rounds, **options)
+
+
+def fixed_point(lr, steps, weights):
+    """The w with sum_k p_k (I - (I - lr A_k)^H)(w - b_k) = 0: where FedAvg's local runs cancel on average."""
+    eye = np.eye(A.shape[1])
+    pulls = [p * (eye - np.linalg.matrix_power(eye - lr * a, steps)) for p, a in zip(weights, A, strict=True)]
+    return np.linalg.solve(sum(pulls), sum(pull @ b for pull, b in zip(pulls, B, strict=True)))
+
+
+def test_fedavg_stops_at_its_biased_fixed_point():
+    expected = fixed_point(0.1, 5, np.full(4, 0.25))
+    found = vector(run(fedax.FedAvg(), 300))
+    np.testing.assert_allclose(found, expected, atol=1e-10, rtol=0)
+    assert np.linalg.norm(expected - OPTIMUM) > 1e-2  # the bias is real
+
+
+def test_fedavg_weighs_clients_by_their_examples():
+    sizes = [1, 2, 3, 10]
+    expected = fixed_point(0.1, 5, np.array(sizes) / 16)
+    np.testing.assert_allclose(vector(run(fedax.FedAvg(), 300, task=quadratic(A, B, sizes))), expected, atol=1e-10, rtol=0)
+
+
+def test_one_full_step_is_gradient_descent():
+    """H = 1: each round multiplies the error by I - lr mean(A)."""
+    schedule = fedax.Schedule(steps=1, batch_size="full")
+    found = vector(run(fedax.FedAvg(), 7, schedule=schedule))
+    expected = OPTIMUM + np.linalg.matrix_power(np.eye(3) - 0.1 * A.mean(0), 7) @ (0 - OPTIMUM)
+    np.testing.assert_allclose(found, expected, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_local_momentum_is_heavy_ball_with_a_fresh_buffer(momentum):
+    w, lr = np.zeros(3), 0.1
+    for _ in range(3):
+        locals_ = []
+        for a, b in zip(A, B, strict=True):
+            y, speed = w.copy(), np.zeros(3)
+            for _ in range(5):
+                speed = momentum * speed + a @ (y - b)
+                y = y - lr * speed
+            locals_.append(y)
+        w = np.mean(locals_, axis=0)
+    found = vector(run(fedax.FedAvg(), 3, solver=fedax.SGD(0.1, momentum=momentum)))
+    np.testing.assert_allclose(found, w, atol=1e-13, rtol=0)
+
+
+def test_fedprox_pulls_with_mu_times_the_distance():
+    """One client, one round: y <- y - lr (A (y - b) + mu (y - w)), the gradient of mu/2 |y - w|^2 and not of mu/2 |y - w|."""
+    task, mu, w = quadratic(A[:1], B[:1]), 0.7, np.zeros(3)
+    y = w.copy()
+    for _ in range(5):
+        y = y - 0.1 * (A[0] @ (y - B[0]) + mu * (y - w))
+    np.testing.assert_allclose(vector(run(fedax.FedProx(mu=mu), 1, task=task)), y, atol=1e-13, rtol=0)
+
+
+def test_fedprox_with_one_mu_per_client():
+    mus, w = np.array([0.0, 0.5, 1.0, 4.0]), np.zeros(3)
+    exact = [np.linalg.solve(a + mu * np.eye(3), a @ b + mu * w) for a, b, mu in zip(A, B, mus, strict=True)]
+    found = run(fedax.FedProx(mu=mus), 1, solver=fedax.Exact(1e-12))
+    np.testing.assert_allclose(vector(found), np.mean(exact, axis=0), atol=1e-8, rtol=0)
+
+
+def dane_step(w, mu):
+    """The exact DANE update with everyone: w - mean((A_k + mu I)^-1) grad f(w)."""
+    gradient = A.mean(0) @ (w - OPTIMUM)
+    return w - np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ gradient
+
+
+def test_feddane_with_everyone_and_exact_solves_converges_linearly():
+    """Each round multiplies the error by I - mean((A_k + mu I)^-1) mean(A), whose spectral radius is the rate."""
+    mu, solver = 0.5, fedax.Exact(1e-13)
+    found = run(fedax.FedDANE(mu=mu), 3, solver=solver)
+    w = np.zeros(3)
+    for _ in range(3):
+        w = dane_step(w, mu)
+    np.testing.assert_allclose(vector(found), w, atol=1e-7, rtol=0)
+    jump = np.eye(3) - np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ A.mean(0)
+    rate = np.abs(np.linalg.eigvals(jump)).max()
+    errors = [np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), t, solver=solver)) - OPTIMUM) for t in (4, 8)]
+    assert rate < 0.7
+    assert errors[1] < errors[0] * (rate * 1.1) ** 4
+    assert np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), 40, solver=solver)) - OPTIMUM) < 1e-8
+
+
+def test_feddane_as_released_subtracts_the_wrong_entries():
+    """Two parameter arrays W (3,) and b (2,): g - db[0] on all of W, g - db[1] on all of b; a scalar each."""
+    target = np.array([1.0, -2.0, 0.5, 3.0, -1.0])
+
+    def loss(params, x):
+        return ((params[0][None, :] - x[:, :3]) ** 2).sum(1) / 2 + ((params[1][None, :] - x[:, 3:]) ** 2).sum(1)
+
+    clients = [np.stack([target]), np.stack([3 * target])]
+    task = fedax.tasks.from_loss(loss, (np.zeros(3), np.zeros(2)), clients)
+    method = fedax.FedDANE(mu=0.0, correction="as_released", cohorts="shared")
+    found = run(method, 1, task=task, solver=fedax.SGD(0.1), schedule=fedax.Schedule(steps=2, batch_size="full"))
+    scale = np.array([1.0, 1, 1, 2, 2])
+    g = scale * (0 - 2 * target)  # the mean gradient at zero, as centres are target and 3 target
+    results = []
+    for centre in (target, 3 * target):
+        own = scale * (0 - centre)
+        correction = g - np.array([own[3]] * 3 + [own[4]] * 2)
+        y = np.zeros(5)
+        for _ in range(2):
+            y = y - 0.1 * (scale * (y - centre) + correction)
+        results.append(y)
+    np.testing.assert_allclose(vector(found), np.mean(results, axis=0), atol=1e-13, rtol=0)
+
+
+def test_feddane_pipelined_uses_the_previous_gradient():
+    mu, w, previous = 0.3, np.zeros(3), None
+    for _ in range(3):
+        own = [a @ (w - b) for a, b in zip(A, B, strict=True)]
+        results = []
+        for k, (a, b) in enumerate(zip(A, B, strict=True)):
+            correction = 0 if previous is None else previous - own[k]
+            y = w.copy()
+            for _ in range(5):
+                y = y - 0.1 * (a @ (y - b) + correction + mu * (y - w))
+            results.append(y)
+        w, previous = np.mean(results, axis=0), np.mean(own, axis=0)
+    np.testing.assert_allclose(vector(run(fedax.FedDANE(mu=mu, pipelined=True), 3)), w, atol=1e-13, rtol=0)
+
+
+def test_feddane_decay_fades_the_correction():
+    rho, w = 0.5, np.zeros(3)
+    for t in range(3):
+        own = [a @ (w - b) for a, b in zip(A, B, strict=True)]
+        g, results = np.mean(own, axis=0), []
+        for k, (a, b) in enumerate(zip(A, B, strict=True)):
+            y = w.copy()
+            for _ in range(5):
+                y = y - 0.1 * (a @ (y - b) + rho**t * (g - own[k]))
+            results.append(y)
+        w = np.mean(results, axis=0)
+    np.testing.assert_allclose(vector(run(fedax.FedDANE(mu=0.0, decay=rho), 3)), w, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("learn", [True, False])
+def test_fedbc_against_its_equations(momentum, learn):
+    """Eq. (9), (11), (13) in NumPy, with partial participation read off the engine's own cohorts."""
+    alpha, low, high, rounds = 0.4, 0.05, 0.6, 4
+    method = fedax.FedBC(
+        dual_lr=alpha, lam=0.1, gamma=0.02, learn_gamma=learn, lam_min=low, lam_max=high, dual_momentum=momentum
+    )
+    schedule = fedax.Schedule(cohort=3, steps=5, batch_size="full")
+    found = run(method, rounds, schedule=schedule, seed=5)
+    root = jax.random.fold_in(jax.random.key(5), 1)
+    z, lam, gamma = np.zeros(3), np.full(4, 0.1), np.full(4, 0.02)
+    lam_speed, gamma_speed = np.zeros(4), np.zeros(4)
+    for t in range(rounds):
+        cohort, models = cohort_of(root, t, schedule, 4), []
+        for k in cohort:
+            x = z.copy()
+            for _ in range(5):
+                x = x - 0.1 * (A[k] @ (x - B[k]) + 2 * lam[k] * (x - z))
+            lam_speed[k] = momentum * lam_speed[k] + (x - z) @ (x - z) - gamma[k]
+            gamma_speed[k] = momentum * gamma_speed[k] + lam[k]
+            lam[k] = np.clip(lam[k] + alpha * lam_speed[k], low, high)
+            gamma[k] += alpha * gamma_speed[k] if learn else 0
+            models.append(x)
+        z = np.average(models, axis=0, weights=lam[cohort])
+    np.testing.assert_allclose(vector(found), z, atol=1e-13, rtol=0)
+
+
+def cohort_of(root, round, schedule, clients):
+    """The cohort that a round draws first."""
+    from fedax.core.keys import stream
+
+    ids, count = schedule.draw(stream(root, "cohort", round, 0), jnp.arange(clients + 1, dtype=jnp.int32))
+    return np.asarray(ids)[: int(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("FedAvgM", {}), ("FedAdam", {}), ("FedYogi", {}), ("FedYogi", {"v0": 0.0}), ("FedAdagrad", {"b1": 0.5})]
+)
+def test_server_optimizers_are_the_published_ones(name, options):
+    """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient, no bias correction, v = tau^2 at first."""
+    method = getattr(fedax, name)(lr=0.3, **options)
+    w, m, v = np.zeros(3), np.zeros(3), None
+    for _ in range(4):
+        mean = np.mean([_local(w, a, b) for a, b in zip(A, B, strict=True)], axis=0)
+        delta = w - mean
+        if name == "FedAvgM":
+            m = method.momentum * m + delta
+            w = w - 0.3 * m
+            continue
+        v = np.full(3, method.v0 * method.tau**2) if v is None else v
+        m = method.b1 * m + (1 - method.b1) * delta
+        v = {
+            "FedAdam": method.b2 * v + (1 - method.b2) * delta**2,
+            "FedYogi": v - (1 - method.b2) * delta**2 * np.sign(v - delta**2),
+            "FedAdagrad": v + delta**2,
+        }[name]
+        w = w - 0.3 * m / (np.sqrt(v) + method.tau)
+    np.testing.assert_allclose(vector(run(method, 4)), w, atol=1e-12, rtol=0)
+
+
+def _local(w, a, b):
+    for _ in range(5):
+        w = w - 0.1 * a @ (w - b)
+    return w
+
+
+def test_learning_rate_decay():
+    schedule = fedax.Schedule(steps=1, batch_size="full", decay=0.5)
+    w = np.zeros(3)
+    for t in range(4):
+        w = w - 0.1 * 0.5**t * A.mean(0) @ (w - OPTIMUM)
+    np.testing.assert_allclose(vector(run(fedax.FedAvg(), 4, schedule=schedule)), w, atol=1e-13, rtol=0)

@@ -1,0 +1,29 @@
+"""Strict numerics for all tests: warnings are errors, shapes are checked, no silent promotion, two host devices."""
+
+import os
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+install_import_hook("fedax", "strict.checked")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with real data, or a skip."""
+    places = [os.environ.get("FEDAX_DATA"), ROOT.parent / "shared" / "data", Path.home() / ".cache" / "fedax"]
+    for place in places:
+        if place and Path(place).is_dir():
+            return Path(place)
+    pytest.skip("no real data: set FEDAX_DATA to a folder with mnist.npz")

@@ -1,0 +1,225 @@
+"""Every algorithm x every law. An algorithm joins by existing in fedax.algorithms; no law knows an algorithm's name."""
+
+import ast
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.algorithms import make
+from fedax.core import InvalidInput
+from fedax.core.hyper import declared
+from fedax.engines.eager import EagerFederation
+from problems import all_algorithms, named, regression, squares, state_arrays, vector
+
+SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given")
+SHUFFLED = fedax.Schedule(cohort=3, epochs=2, batch_size=4)
+ONE = fedax.Simulation("sequential", devices=1)
+every_algorithm = pytest.mark.parametrize("kind", all_algorithms(), ids=named)
+
+
+def go(algorithm, task=None, rounds=5, schedule=SCHEDULE, engine=ONE, **options):
+    options = {"solver": fedax.SGD(0.05), "seed": 3, "observe_every": 5, **options}
+    return fedax.run(algorithm, task or regression(), schedule=schedule, rounds=rounds, engine=engine, **options)
+
+
+@functools.cache
+def straight(kind):
+    """The reference run of an algorithm with its default hyperparameters."""
+    return go(kind())
+
+
+def close(a, b, tolerance=1e-12):
+    np.testing.assert_allclose(vector(a), vector(b), rtol=tolerance, atol=tolerance)
+
+
+@every_algorithm
+def test_pure(kind):
+    """The same inputs give the same bits, and nothing is written into the task."""
+    task = regression()
+    before = [np.array(leaf) for leaf in jax.tree.leaves(task.train)]
+    again = go(kind(), task)
+    assert all(np.array_equal(a, b) for a, b in zip(state_arrays(again), state_arrays(straight(kind)), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(before, jax.tree.leaves(task.train), strict=True))
+
+
+@every_algorithm
+def test_learns(kind):
+    """Five rounds lower the training loss: the laws do not hold for a method that does nothing."""
+    history = go(kind(), observe=[fedax.observe.TrainLoss()])
+    assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
+
+
+@every_algorithm
+def test_one_trace_for_many_rounds(kind):
+    """More rounds, other seeds and other real hyperparameters are the same program."""
+    traces = []
+
+    class Counted(kind):
+        def round(self, fed, state):
+            traces.append(1)
+            return super().round(fed, state)
+
+    task, schedule = regression(), fedax.Schedule(cohort=2, steps=1, batch_size=4, order="given")
+    run = functools.partial(go, task=task, schedule=schedule, observe_every=2)
+    run(Counted(), rounds=3)
+    count = len(traces)
+    reals = {n: h.default * 0.75 for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
+    run(Counted(**{n: v for n, v in reals.items() if declared(kind)[n].allows(v)}), rounds=9, seed=4)
+    assert count > 0
+    assert len(traces) == count
+
+
+@every_algorithm
+@pytest.mark.parametrize(
+    "engine",
+    [
+        fedax.Eager(),
+        fedax.Simulation("sequential", devices=2),
+        fedax.Simulation("chunked", chunk=2, devices=1, microbatch=2),
+        fedax.Simulation("chunked", chunk=2, devices=2),
+    ],
+    ids=["eager", "sequential-2", "chunked-microbatch-1", "chunked-2"],
+)
+def test_same_on_every_engine(kind, engine):
+    rounds = 2 if isinstance(engine, fedax.Eager) else 5
+    reference = go(kind(), rounds=rounds, schedule=SHUFFLED)
+    other = go(kind(), rounds=rounds, schedule=SHUFFLED, engine=engine)
+    close(reference, other)
+    assert np.array_equal(reference.bits.up, other.bits.up)
+    assert np.array_equal(reference.bits.down, other.bits.down)
+
+
+@every_algorithm
+def test_invariant_to_client_order(kind):
+    """With everyone and full batches, the numbering of clients does not matter."""
+    schedule = fedax.Schedule(steps=2, batch_size="full")
+    permuted = regression(order=(3, 0, 4, 2, 1))
+    close(go(kind(), schedule=schedule), go(kind(), permuted, schedule=schedule))
+
+
+@every_algorithm
+def test_observers_do_not_matter(kind):
+    watched = go(kind(), observe=[fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()], observe_every=2)
+    assert all(np.array_equal(a, b) for a, b in zip(state_arrays(watched), state_arrays(straight(kind)), strict=True))
+
+
+@every_algorithm
+def test_resume_is_the_straight_run(kind):
+    """A state saved at round 2 as plain arrays and taken up again ends in the same bits."""
+    part = go(kind(), rounds=2)
+    saved = jax.tree.map(np.asarray, part.state)
+    resumed = go(kind(), resume=fedax.History(**{**vars(part), "state": saved}))
+    assert all(np.array_equal(a, b) for a, b in zip(state_arrays(resumed), state_arrays(straight(kind)), strict=True))
+    assert np.array_equal(resumed.bits.up, straight(kind).bits.up)
+
+
+@every_algorithm
+def test_memory_is_opaque(kind):
+    """No algorithm reads a Memory: its only use is to be handed to a verb and kept."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(kind)))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_rows"]
+
+
+@every_algorithm
+def test_vmap_over_hyperparameters_is_the_loop(kind):
+    reals = {n: h for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
+    settings = [{}, {n: h.default / 2 for n, h in reals.items() if h.allows(h.default / 2)}]
+    options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "rounds": 5, "seed": 3, "observe_every": 5, "engine": ONE}
+    grid = fedax.run_grid([kind(**s) for s in settings], regression(), **options)
+    for setting, history in zip(settings, grid, strict=True):
+        close(history, fedax.run(kind(**setting), regression(), **options), 1e-11)
+
+
+@every_algorithm
+def test_bits_counted_are_bits_declared(kind):
+    history, clients, dim = straight(kind), 3, 4
+    down, up = np.sum([phase.bits(dim, 64) for phase in kind.card.phases], axis=0) * clients
+    assert history.bits.down.tolist() == [down] * 5
+    assert history.bits.up.tolist() == [up] * 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in all_algorithms() for name in declared(kind)], ids=lambda v: getattr(v, "__name__", v)
+)
+def test_bad_hyperparameters_are_refused(kind, name):
+    limits = declared(kind)[name]
+    for value in limits.outside():
+        with pytest.raises(InvalidInput, match=rf"{kind.__name__}\({name}=\.\.\.\): got .*; allowed: ") as refusal:
+            make(kind.__name__, **{name: value})
+        assert limits.allowed in str(refusal.value)
+
+
+def broken(params, examples):
+    return jnp.where(examples["x"][:, 0] > 1e6, jnp.nan, 1.0) * squares(params, examples)
+
+
+@every_algorithm
+def test_non_finite_client_is_reported(kind):
+    """Client 2 cannot compute its loss; the outcome names it and the round."""
+
+    task = regression()
+    clients = [task.train.client(k) for k in range(5)]
+    clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
+    broken_task = fedax.tasks.from_loss(broken, {"b": 0.0, "w": np.zeros(3)}, clients)
+    schedule = fedax.Schedule(steps=1, batch_size=4, order="given")
+    history = go(kind(), broken_task, schedule=schedule, rounds=3)
+    assert (history.outcome.kind, history.outcome.round, history.outcome.client) == ("non-finite", 0, 2)
+    with pytest.raises(fedax.core.RunFailed, match="non-finite at round 0 from client 2"):
+        go(kind(), broken_task, schedule=schedule, rounds=3, throw=True)
+
+
+@every_algorithm
+def test_flat_losses_stay_finite(kind):
+    """Nobody has a gradient: every multiplier, norm and total weight that can vanish does."""
+    task = fedax.tasks.from_loss(lambda w, x: 0 * w.sum() + 0 * x, np.ones(2), clients=[[1.0, 2.0], [3.0]])
+    history = go(kind(), task, schedule=fedax.Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
+    assert history.outcome.ok
+    assert all(np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f")
+    np.testing.assert_allclose(vector(history), [1.0, 1.0], rtol=0, atol=1e-12)
+
+
+@every_algorithm
+def test_round_without_clients_changes_nothing(kind):
+    """A Poisson cohort may be empty; then the state stays, bit for bit."""
+    schedule = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
+    task, empty = regression(sizes=(4, 5)), 0
+    history = go(kind(), task, rounds=0, schedule=schedule, observe_every=1)
+    for t in range(1, 40):
+        after = go(kind(), task, rounds=t, schedule=schedule, resume=history, observe_every=1)
+        assert after.outcome.ok
+        if after.bits.up[-1] == 0:
+            empty += 1
+            assert all(np.array_equal(a, b) for a, b in zip(state_arrays(after), state_arrays(history), strict=True))
+        history = after
+    assert 0 < empty < 39
+    eager = go(kind(), task, rounds=4, schedule=schedule, engine=fedax.Eager())
+    close(go(kind(), task, rounds=4, schedule=schedule, observe_every=1), eager)
+
+
+REDUCTIONS = [(kind, reduction) for kind in all_algorithms() for reduction in kind.card.reductions]
+
+
+@pytest.mark.parametrize(("kind", "reduction"), REDUCTIONS, ids=lambda v: getattr(v, "__name__", None) or v.to)
+def test_declared_reductions(kind, reduction):
+    task = regression(sizes=(8,) * 5) if reduction.equal_sizes else regression()
+    close(go(make(kind.__name__, **reduction.setting), task), go(make(reduction.to, **reduction.other), task))
+
+
+@every_algorithm
+def test_phases_are_the_declared_ones(kind, monkeypatch):
+    """The card's phases are the work functions that a round really calls, in order."""
+    seen = []
+    original = EagerFederation._phase
+
+    def spy(self, work, *rest):
+        seen.append(work.__name__)
+        return original(self, work, *rest)
+
+    monkeypatch.setattr(EagerFederation, "_phase", spy)
+    go(kind(), rounds=1, engine=fedax.Eager())
+    assert seen == [phase.work for phase in kind.card.phases]

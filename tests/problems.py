@@ -1,0 +1,74 @@
+"""Small federated problems with known answers, for laws and closed forms."""
+
+import equinox as eqx
+import jax
+import numpy as np
+
+import fedax
+from fedax.algorithms import catalogue
+from fedax.core import Algorithm
+
+SIZES = (7, 20, 33, 4, 11)
+
+
+def squares(params, examples):
+    """Linear regression, one loss per example."""
+    residual = examples["x"] @ params["w"] + params["b"] - examples["y"]
+    return residual**2 / 2
+
+
+def regression(sizes=SIZES, dtype=float, order=None):
+    """Clients with their own inputs and targets, renumbered by `order`; gradients differ between clients."""
+    rng = np.random.default_rng(0)
+    clients = [
+        {"x": rng.normal(size=(n, 3)).astype(dtype), "y": (rng.normal(size=n) + k).astype(dtype)}
+        for k, n in enumerate(sizes)
+    ]
+    params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
+    clients = clients if order is None else [clients[k] for k in order]
+    return fedax.tasks.from_loss(squares, params, clients, l2=0.01)
+
+
+def quadratic(curvatures, centres, sizes=None):
+    """f_k(w) = (w - b_k)' A_k (w - b_k) / 2, on `sizes[k]` equal examples."""
+    sizes = sizes or [1] * len(centres)
+    clients = [
+        {"a": np.repeat(np.asarray(a, float)[None], n, 0), "b": np.repeat(np.asarray(b, float)[None], n, 0)}
+        for a, b, n in zip(curvatures, centres, sizes, strict=True)
+    ]
+
+    return fedax.tasks.from_loss(_quadratic_loss, np.zeros(len(centres[0])), clients)
+
+
+def _quadratic_loss(w, examples):
+    off = w[None, :] - examples["b"]
+    return jax.numpy.einsum("ni,nij,nj->n", off, examples["a"], off) / 2
+
+
+def random_quadratic(clients=4, dim=3, seed=0, low=0.5, high=2.0):
+    """Curvatures with eigenvalues in [low, high] and spread centres."""
+    rng = np.random.default_rng(seed)
+    curvatures, centres = [], []
+    for _ in range(clients):
+        basis, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
+        curvatures.append(basis @ np.diag(rng.uniform(low, high, dim)) @ basis.T)
+        centres.append(rng.normal(size=dim))
+    return np.array(curvatures), np.array(centres)
+
+
+def vector(history):
+    """The final model of a history as one vector."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
+
+
+def state_arrays(history):
+    """The arrays of the final state of a compiled run."""
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(history.state) if eqx.is_array(leaf)]
+
+
+def all_algorithms() -> list[type[Algorithm]]:
+    return list(catalogue().values())
+
+
+def named(kind):
+    return kind.__name__
