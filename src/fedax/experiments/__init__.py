@@ -1,0 +1,1 @@
+"""Experiments: their files, their runs, their folders, and the demos."""

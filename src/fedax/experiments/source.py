@@ -12,9 +12,9 @@ Place = tuple[str | int, ...]
 
 
 class Source:
-    """The text of an experiment file.
+    r"""The text of an experiment file.
 
-    >>> Source('rounds = 1\\n[task]\\nname = "digits"', "a.toml").line_of(("task", "name"))
+    >>> Source('rounds = 1\n[task]\nname = "digits"', "a.toml").line_of(("task", "name"))
     3
 
     Args:
@@ -47,9 +47,13 @@ class Source:
         except UnicodeDecodeError as error:
             raise SpecError(f"{path}: cannot be read: not UTF-8 text (byte {error.start}).") from error
 
+    def find(self, place: Place) -> Any:
+        """The value at a place, or None."""
+        return _find(self.document, place)
+
     def line_of(self, place: Place) -> int | None:
         """The line, from 1, on which the value at a place begins; that of the nearest enclosing table if it is not there."""
-        while place and _find(self.document, place) is None:
+        while place and self.find(place) is None:
             place = place[:-1]
         if not place:
             return None

@@ -27,7 +27,7 @@ OBSERVERS = {
     "client_accuracy": observe.ClientAccuracy,
     "dissimilarity": observe.Dissimilarity,
 }
-"""Observers by their name in experiment files. All but `dissimilarity` are on by default, where the task has what they need."""
+"""Observers by their name in experiment files. All but `dissimilarity` are on by default, if the task has what they need."""
 
 
 class Section(BaseModel):
@@ -93,7 +93,7 @@ class Plan:
 
 
 class Experiment(BaseModel):
-    """An experiment as written in a file; see `examples/` for files.
+    r"""An experiment as written in a file; see `examples/` for files.
 
     Args:
         name: for titles and folder names.
@@ -108,7 +108,7 @@ class Experiment(BaseModel):
         stop: ends diverging runs early.
 
     Example:
-        >>> source = 'name = "a"\\nrounds = 2\\n[task]\\nname = "digits"\\n[[algorithm]]\\nname = "fedprox"\\nmu = 1'
+        >>> source = 'name = "a"\nrounds = 2\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedprox"\nmu = 1'
         >>> Experiment.parse(source).algorithm[0].shown()
         'FedProx mu=1'
     """
@@ -148,7 +148,7 @@ class Experiment(BaseModel):
         try:
             experiment = cls.model_validate(sections)
         except ValidationError as error:
-            raise InvalidInput(_explained(error, sections)[1]) from error
+            raise InvalidInput(_explained(error)[1]) from error
         experiment._check()
         return experiment
 
@@ -157,7 +157,7 @@ class Experiment(BaseModel):
         try:
             experiment = cls.model_validate(source.document)
         except ValidationError as error:
-            raise source.error(*_explained(error, source.document)) from error
+            raise source.error(*_explained(error)) from error
         experiment._source = source
         experiment._check()
         return experiment
@@ -228,7 +228,9 @@ class Experiment(BaseModel):
         """The experiment with every default written out, as plain values that `of` takes."""
         made, solver = [section.make() for section in self.algorithm], self.solver.make()
         factory = inspect.signature(tasks.catalogue()[self.task.name]).parameters.values()
-        defaults = {p.name: p.default for p in factory if p.default is not p.empty and isinstance(p.default, int | float | str)}
+        defaults = {
+            p.name: p.default for p in factory if p.default is not p.empty and isinstance(p.default, int | float | str)
+        }
         kept = {"name": self.name, "rounds": self.rounds, "observe_every": self.observe_every, "seeds": self.seeds}
         return _plain(
             kept
@@ -262,10 +264,8 @@ class Experiment(BaseModel):
         except SpecError:
             raise
         except InvalidInput as error:
-            section: Any = self._source.document if self._source else {}
-            for key in place:
-                section = section[key] if isinstance(section, list) or key in section else {}
-            named = [key for key in section if f"({key}=" in str(error) or f"got {key!r}" in str(error)]
+            section = self._source.find(place) if self._source else None
+            named = [key for key in section or {} if f"({key}=" in str(error) or f"got {key!r}" in str(error)]
             named += [key for key in ("name", "label") if str(error).startswith(key)]
             self._refuse((*place, *named[:1]), error)
 
@@ -289,7 +289,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _explained(error: ValidationError, document: dict[str, Any]) -> tuple[Place, str]:
+def _explained(error: ValidationError) -> tuple[Place, str]:
     """The place of the first problem that pydantic found, and a message in the library's own form."""
     first = error.errors()[0]
     place = first["loc"]

@@ -1,0 +1,200 @@
+"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+import fedax
+from fedax.algorithms import catalogue
+from fedax.core import FedaxError, Schedule, UnknownName
+from fedax.core.hyper import declared
+from fedax.experiments.demo import run_demo
+from fedax.experiments.directory import RunDirectory, fresh, slug
+from fedax.experiments.display import display_for, summary_table
+from fedax.experiments.full import FullDemo
+from fedax.experiments.listing import described, one_line, overview, panel
+from fedax.experiments.runner import run_experiment
+from fedax.experiments.setup import set_up_jax
+from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
+from fedax.experiments.spec import OBSERVERS, SOLVERS, Experiment
+from fedax.report.record import by_task
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells expect it."""
+
+
+class Commands(TyperGroup):
+    """Prints the library's own errors as one message, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedaxError as error:
+            Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), (str(error), "red")), soft_wrap=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Compare federated optimizers.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results, new or empty.  [default: below runs/]", show_default=False)
+]
+
+
+@app.callback()
+def prepare(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"fedax {fedax.__version__}")
+        raise typer.Exit
+    set_up_jax()
+
+
+@app.command()
+def demo(
+    full: Annotated[
+        bool, typer.Option("--full", help="All four synthetic data sets, 200 rounds, 9 runs each; hours.")
+    ] = False,
+    out: Out = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, with --full.")] = 1,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time to spend, without --full.")] = 135.0,
+    rounds: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+    draws: Annotated[int, typer.Option(min=1, hidden=True)] = 3,
+    seeds: Annotated[int, typer.Option(min=1, hidden=True)] = 3,
+) -> None:
+    """Compare FedAvg, FedProx, FedDANE and FedBC on heterogeneous data.
+
+    In about two minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed and as many rounds as fit.
+
+    With `--full`, the synthetic data of the FedDANE paper with its 200 rounds and its grid of mu, over several data draws
+    and seeds; what is done is kept, so the same command continues after an interruption.
+    """
+    console = Console()
+    if full:
+        complete = FullDemo(out or Path("runs/demo-full"), rounds=rounds or 200, draws=draws, seeds=seeds).run(jobs, console)
+        if not complete:
+            raise typer.Exit(INTERRUPTED)
+        return
+    path = out or fresh(Path("runs"), "demo")
+    console.print("Four methods on three tasks, one seed. The first run also compiles.", style="dim")
+    close(run_demo(path, display_for(console), seconds=seconds, rounds=rounds), console)
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="Experiment file; see examples/ for some.", metavar="FILE.toml")],
+    out: Out = None,
+) -> None:
+    """Run the experiment of a TOML file."""
+    experiment = Experiment.read(file)
+    console = Console()
+    close(run_experiment(experiment, out or fresh(Path("runs"), slug(experiment.name)), display_for(console)), console)
+
+
+_SECTIONS = "\n\n".join(
+    [
+        "**Algorithms** and their hyperparameters:",
+        overview(),
+        "**Solvers:**",
+        *(one_line(name, declared(kind)) for name, kind in SOLVERS.items()),
+        "**Schedule:** " + ", ".join(f"{field.name}={field.default}" for field in dataclasses.fields(Schedule)),
+        "Example: `fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --task synthetic:alpha=1,beta=1 "
+        "--schedule cohort=10,epochs=20,batch_size=10 --rounds 50 --seeds 0,1,2`",
+    ]
+)
+
+
+@app.command(epilog=_SECTIONS)
+def compare(
+    algorithms: Annotated[list[str], typer.Argument(help="One or more of name:key=value,...", metavar="ALGORITHM...")],
+    task: Annotated[str, typer.Option(help="What is learned, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 50,
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    solver: Annotated[str, typer.Option(help="How clients minimise, as name:key=value,...")] = "sgd:learning_rate=0.01",
+    schedule: Annotated[str, typer.Option(help="Who works how much, as key=value,...")] = "",
+    observe: Annotated[
+        str, typer.Option(help="What is watched: " + ", ".join(OBSERVERS) + ".", show_default="what fits the task")
+    ] = "",
+    observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
+    name: Annotated[str, typer.Option(help="Title of the comparison.", show_default="from the task")] = "",
+    out: Out = None,
+) -> None:
+    """Compare algorithms on one task, with one or several seeds."""
+    experiment = Experiment.of(
+        name=name or task,
+        rounds=rounds,
+        observe_every=observe_every,
+        seeds=parse_numbers("--seeds", seeds),
+        observe=[part.strip() for part in observe.split(",")] if observe else None,
+        task=parse_section(task),
+        solver=parse_section(solver),
+        schedule=parse_options(schedule),
+        algorithm=[parse_section(text) for text in algorithms],
+    )
+    console = Console()
+    close(run_experiment(experiment, out or fresh(Path("runs"), slug(experiment.name)), display_for(console)), console)
+
+
+@app.command(name="algorithms")
+def list_algorithms(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these.", metavar="[NAME]...", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """List the algorithms: paper, hyperparameters with defaults and ranges, traffic, memory, special cases."""
+    known = catalogue()
+    for name in names or []:
+        if name.lower() not in known:
+            raise UnknownName.among("algorithm", name, known)
+    kinds = [known[name.lower()] for name in names] if names else list(known.values())
+    if as_json:
+        typer.echo(json.dumps([described(kind) for kind in kinds], indent=2))
+        return
+    console = Console()
+    for kind in kinds:
+        console.print(panel(kind))
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]) -> None:
+    """Rebuild the report, the table and the summary of a run directory."""
+    directory = RunDirectory.load(folder)
+    directory.flush()
+    typer.echo(f"Report: {directory.path / 'report.html'}")
+
+
+def close(directory: RunDirectory, console: Console) -> None:
+    """The terminal summary; leaves with the exit code of an interruption if there was one."""
+    for title, records in by_task(directory.records).items():
+        console.print()
+        console.print(summary_table(title, records, wide=console.width >= 120))
+    console.print(f"\n{directory.line()}", markup=False, highlight=False)
+    console.print(f"Report: {directory.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    if directory.status == "interrupted":
+        message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
+        console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def main() -> None:
+    """The entry point of the command `fedax`."""
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

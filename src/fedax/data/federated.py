@@ -1,0 +1,169 @@
+"""Labelled examples of many clients, checked once and then fixed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Integer, Shaped
+
+from fedax.core import DataError
+from fedax.core.task import rows_of
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
+
+Labelled = Mapping[str, Any]
+"""`{"x": ..., "y": ...}`: inputs and labels, one row per example."""
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Classification data held by clients. Arrays are made read-only.
+
+    Args:
+        train: for each client `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each.
+        classes: labels are whole numbers from 0 to classes - 1; at least 1.
+        test: the same in the same client order (a client may have none), or None.
+        holdout: a test set that belongs to no client, or None.
+        name: for tables and messages.
+
+    Raises:
+        DataError: no client, a client without training examples, other arrays than x and y, unequal lengths, NaN, labels out
+            of range, or a test set that is empty as a whole.
+
+    Example:
+        >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+        >>> data.sizes.tolist(), data.label_counts.tolist()
+        ([2, 1], [[1, 1], [0, 1]])
+    """
+
+    train: Sequence[Labelled]
+    classes: int
+    test: Sequence[Labelled] | None = None
+    holdout: Labelled | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        if self.classes < 1:
+            raise DataError.of("classes", self.classes, "whole numbers >= 1")
+        if not len(self.train):
+            raise DataError.of("train", "an empty list", "at least one client")
+        put = object.__setattr__  # the dataclass is frozen
+        put(self, "train", tuple(self._fixed(client, f"train[{k}]") for k, client in enumerate(self.train)))
+        for k, size in enumerate(self.sizes):
+            if not size:
+                raise DataError.of(f"train[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data.")
+        if self.test is not None:
+            if len(self.test) != len(self.train):
+                raise DataError.of("test", f"{len(self.test)} clients", f"{len(self.train)} clients, as in train")
+            put(self, "test", tuple(self._fixed(client, f"test[{k}]") for k, client in enumerate(self.test)))
+            if not any(len(client["y"]) for client in self.test):
+                raise DataError.of("test", "0 examples in all", "at least 1 example", "Use None if there is no test part.")
+        if self.holdout is not None:
+            put(self, "holdout", self._fixed(self.holdout, "holdout"))
+
+    @classmethod
+    @checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)
+    def partitioned(
+        cls,
+        x: Shaped[np.ndarray, "examples ..."],
+        y: Integer[np.ndarray, "examples"],
+        partition: Sequence[Integer[np.ndarray, "_"]],
+        *,
+        classes: int,
+        test_fraction: float | int = 0.0,
+        split: str = "shuffled",
+        seed: int = 0,
+        holdout: Labelled | None = None,
+        name: str = "data",
+    ) -> "FederatedData":
+        """From pooled examples and a partition, such as those of `fedax.data.partition`.
+
+        Args:
+            x: inputs.
+            y: labels, from 0 to classes - 1.
+            partition: for each client the indices of its examples. Examples may be left out, none may appear twice.
+            classes: how many.
+            test_fraction: share of each client's examples that is kept for testing, in [0, 1); see `train_size`.
+            split: `"shuffled"` draws the test examples, `"in_order"` takes the last ones.
+            seed: of the draw.
+            holdout: as in the class.
+            name: as in the class.
+
+        >>> x, y = np.zeros((10, 3)), np.arange(10) % 2
+        >>> data = FederatedData.partitioned(x, y, [np.arange(4), np.arange(4, 10)], classes=2, test_fraction=0.25)
+        >>> data.sizes.tolist(), data.test_sizes.tolist()
+        ([3, 4], [1, 2])
+        """
+        _check_indices(partition, len(y))
+        rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
+        train, test = [], []
+        for indices in partition:
+            order = rng.permutation(indices) if split == "shuffled" else indices
+            cut = train_size(len(order), test_fraction)
+            train.append({"x": x[order[:cut]], "y": y[order[:cut]]})
+            test.append({"x": x[order[cut:]], "y": y[order[cut:]]})
+        return cls(train, classes, test if test_fraction else None, holdout, name)
+
+    @property
+    def clients(self) -> int:
+        return len(self.train)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, "clients"]:
+        """Training examples of each client."""
+        return np.array([len(client["y"]) for client in self.train])
+
+    @property
+    def test_sizes(self) -> Int[np.ndarray, "clients"]:
+        """Test examples of each client."""
+        return np.array([len(client["y"]) for client in self.test or [{"y": ()}] * self.clients])
+
+    @property
+    def label_counts(self) -> Int[np.ndarray, "clients classes"]:
+        """How often each label occurs among each client's training examples."""
+        return np.stack([np.bincount(client["y"], minlength=self.classes) for client in self.train])
+
+    def _fixed(self, client: Labelled, where: str) -> Labelled:
+        if set(client) != {"x", "y"}:
+            raise DataError.of(where, sorted(client), "the arrays 'x' and 'y'")
+        x, y = np.asarray(client["x"]), np.asarray(client["y"])
+        rows_of({"x": x, "y": y}, where)
+        if y.dtype.kind not in "iu" and len(y):
+            raise DataError.of(f"{where}['y']", str(y.dtype), "labels that are whole numbers")
+        if y.ndim != 1:
+            raise DataError.of(f"{where}['y']", f"shape {y.shape}", "one label per example, shape (examples,)")
+        outside = np.flatnonzero((y < 0) | (y >= self.classes))
+        if len(outside):
+            row = outside[0]
+            raise DataError.of(f"{where}['y']", f"{y[row]} in row {row}", f"labels from 0 to {self.classes - 1}")
+        return MappingProxyType({"x": _read_only(x), "y": _read_only(y.astype(np.int32))})
+
+
+def train_size(examples: int, test_fraction: float | int) -> int:
+    """Training examples of a client: the whole part of (1 - test_fraction) examples, but at least one.
+
+    >>> [train_size(n, 0.1) for n in (1, 2, 50)]
+    [1, 1, 45]
+    """
+    return max(1, int((1 - test_fraction) * examples))
+
+
+def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int) -> None:
+    seen = np.zeros(examples, dtype=int)
+    for k, indices in enumerate(partition):
+        if not len(indices):
+            raise DataError.of(f"partition[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data.")
+        if indices.min() < 0 or indices.max() >= examples:
+            bad = indices[(indices < 0) | (indices >= examples)][0]
+            raise DataError.of(f"partition[{k}]", f"index {bad}", f"indices from 0 to {examples - 1}")
+        np.add.at(seen, indices, 1)
+        if seen[indices].max() > 1:
+            twice = indices[seen[indices] > 1][0]
+            raise DataError.of(f"partition[{k}]", f"index {twice} again", "each example at most once")
+
+
+def _read_only(values: np.ndarray) -> np.ndarray:
+    view = values.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,58 @@
+"""The digits of scikit-learn: small real images that need no download."""
+
+from typing import Any
+
+import numpy as np
+
+from fedax.data.federated import FederatedData
+from fedax.data.limits import SPLIT, TEST_FRACTION, checked
+from fedax.data.partition import check_partition, partition_by
+
+FEATURES = 64
+CLASSES = 10
+
+
+@checked(test_fraction=TEST_FRACTION, split=SPLIT)
+def digits(
+    partition: str = "shards",
+    clients: int = 20,
+    seed: int = 0,
+    test_fraction: float | int = 0.2,
+    split: str = "shuffled",
+    **options: Any,
+) -> FederatedData:
+    """1,797 images of handwritten digits, 8 x 8 pixels, as rows of 64 numbers in [0, 1], with 10 classes.
+
+    Args:
+        partition: a name of `fedax.data.partition`: iid, quantity_skew, shards, dirichlet or power_law.
+        clients: at least 1.
+        seed: of partition and split.
+        test_fraction: share of each client's examples kept for testing, in [0, 1).
+        split: `"shuffled"` draws them, `"in_order"` takes the last ones.
+        options: of the partition, such as `alpha` for dirichlet.
+
+    Raises:
+        UnknownName: no such partition or option.
+        InvalidInput: an argument out of range; or a `DataError` if the examples do not suffice.
+
+    >>> data = digits("dirichlet", clients=10, alpha=0.5)
+    >>> data.clients, int(data.sizes.sum() + data.test_sizes.sum())
+    (10, 1797)
+
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998 (test part).
+    """
+    check_partition(partition, clients, seed, **options)
+    from sklearn.datasets import load_digits  # takes a second to import, so only on demand
+
+    images, labels = load_digits(return_X_y=True)
+    parts = partition_by(partition, labels, clients, seed, **options)
+    return FederatedData.partitioned(
+        np.asarray(images) / 16,
+        labels,
+        parts,
+        classes=CLASSES,
+        test_fraction=test_fraction,
+        split=split,
+        seed=seed,
+        name=f"digits, {partition}",
+    )

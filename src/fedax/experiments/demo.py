@@ -1,0 +1,151 @@
+"""The comparison that a newcomer sees first: four methods on three tasks, in about two minutes."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedax.core import Outcome
+from fedax.engines.loop import Progress
+from fedax.experiments.directory import RunDirectory, refuse_if_taken
+from fedax.experiments.display import Display
+from fedax.experiments.runner import Interruption, describe, run_one
+from fedax.experiments.spec import Experiment, Plan
+from fedax.report import Record
+
+SYNTHETIC = {"solver": {"name": "sgd", "learning_rate": 0.01}, "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10}}
+"""Solver and schedule of the synthetic data in the FedProx and FedDANE papers."""
+
+MOST_ROUNDS = 200
+"""As many as the papers plot."""
+
+
+def methods(prox: float, dane: float) -> list[dict[str, Any]]:
+    """The methods of the demo, with the proximal weights of FedProx and FedDANE."""
+    released = {"correction": "as_released", "cohorts": "shared"}
+    return [
+        {"name": "fedavg", "label": "FedAvg"},
+        {"name": "fedprox", "label": "FedProx", "mu": prox},
+        {"name": "feddane", "label": "FedDANE", "mu": dane},
+        {"name": "feddane", "label": "FedDANE as released", "mu": dane, **released},
+        {"name": "fedbc", "label": "FedBC"},
+    ]
+
+
+def experiments() -> list[Experiment]:
+    """The three comparisons of the demo; their numbers of rounds are set by the time there is.
+
+    FedDANE's mu is the best of {0, 0.001, 0.01, 0.1, 1} by training loss, as the paper chooses it.
+    """
+    digits = {"solver": {"name": "sgd", "learning_rate": 0.05}, "schedule": {"cohort": 10, "epochs": 5, "batch_size": 10}}
+    shards = {"name": "digits", "partition": "shards", "clients": 20}
+    comparisons = (
+        ("Digits by label", 60, shards, digits, methods(0.1, 0.0)),
+        ("Synthetic IID", MOST_ROUNDS, {"name": "synthetic", "iid": True}, SYNTHETIC, methods(1.0, 0.0)),
+        ("Synthetic (1, 1)", MOST_ROUNDS, {"name": "synthetic", "alpha": 1.0, "beta": 1.0}, SYNTHETIC, methods(1.0, 1.0)),
+    )
+    return [
+        Experiment.of(name=name, rounds=rounds, task=task, algorithm=algorithms, **settings)
+        for name, rounds, task, settings, algorithms in comparisons
+    ]
+
+
+def run_demo(
+    out: Path,
+    display: Display,
+    *,
+    seconds: float,
+    rounds: int | None = None,
+    chosen: Callable[[], Sequence[Experiment]] = experiments,
+) -> RunDirectory:
+    """Runs the demo.
+
+    Args:
+        out: the run directory, new or empty.
+        display: where progress is shown.
+        seconds: the time to spend in all. Each task gets an equal part of what is left when it begins; the first method of a
+            task runs for its part of that, and the others run as many rounds as it did.
+        rounds: a fixed number of rounds instead.
+        chosen: the experiments.
+
+    Raises:
+        RunExists: `out` is not empty.
+    """
+    refuse_if_taken(out)
+    comparisons = list(chosen())
+    plans = [experiment.plan() for experiment in comparisons]
+    directory = RunDirectory.create(out, "Federated optimizers on heterogeneous data")
+    end = time.perf_counter() + seconds
+    with display, Interruption(display) as interruption:
+        try:
+            for i, plan in enumerate(plans):
+                directory.configure([experiment.toml() for experiment in comparisons])
+                budget = Budget((end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms))
+                count = _one_task(comparisons[i], plan, directory, display, interruption, budget, rounds)
+                comparisons[i] = comparisons[i].model_copy(update={"rounds": count})
+            directory.configure([experiment.toml() for experiment in comparisons])
+        except KeyboardInterrupt:
+            directory.close("interrupted")
+        else:
+            directory.close("finished")
+    return directory
+
+
+def _one_task(
+    experiment: Experiment,
+    plan: Plan,
+    directory: RunDirectory,
+    display: Display,
+    interruption: Interruption,
+    budget: "Budget",
+    rounds: int | None,
+) -> int:
+    """All methods on one task, for as many rounds as the first one gets; that number."""
+    common = {"task": experiment.name, "draw": int(experiment.task.options.get("seed", 0))}
+    for label in plan.algorithms:
+        limited = dataclasses.replace(plan, arguments=plan.arguments | {"rounds": rounds or experiment.rounds})
+        heading, enough = f"{experiment.name}: {label}", budget if rounds is None else None
+        tools: dict[str, Any] = {"display": display, "interruption": interruption, "heading": heading, "enough": enough}
+        record = judged(run_one(limited, label, experiment.seeds[0], **common, **tools))
+        rounds = rounds or max(int(record.rounds[-1]), 1)
+        directory.notes[experiment.name] = f"{describe(experiment, plan)} {_weights(experiment)}"
+        directory.add(record)
+        if interruption.asked or record.outcome.kind == "interrupted":
+            raise KeyboardInterrupt
+    return rounds or 0
+
+
+def _weights(experiment: Experiment) -> str:
+    mu = {section.shown(): section.options["mu"] for section in experiment.algorithm if "mu" in section.options}
+    weights = ", ".join(f"{value:g} for {label}" for label, value in mu.items())
+    return f"Proximal weight mu: {weights}. Diverged: ended above its initial training loss. One seed."
+
+
+class Budget:
+    """Whether the first run of a task has to end, so that all of its runs together stay within a time.
+
+    The other runs are taken to cost as much as the first, compilation included, times a margin for methods that do more.
+
+    Args:
+        seconds: for all runs of the task.
+        methods: how many there are.
+        margin: work of a mean method relative to the first one.
+        least: rounds that are always run.
+    """
+
+    def __init__(self, seconds: float, methods: int, margin: float = 1.25, least: int = 10) -> None:
+        self.seconds, self.runs, self.least = seconds, methods * margin, least
+        self.begun = time.perf_counter()
+
+    def __call__(self, observation: Progress) -> bool:
+        spent = time.perf_counter() - self.begun
+        return observation.round >= self.least and spent * self.runs >= self.seconds
+
+
+def judged(record: Record) -> Record:
+    """The record, marked as diverged if it ended above its initial training loss."""
+    losses = record.metrics["train_loss"]
+    if record.outcome.ok and not losses[-1] <= losses[0]:
+        return dataclasses.replace(record, outcome=Outcome("diverged"))
+    return record

@@ -1,0 +1,153 @@
+"""What a person sees while runs go on: bars in a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from fedax.engines.loop import Progress as Observation
+from fedax.report.record import Record
+from fedax.report.summary import best, columns_of, shown, summarize
+
+
+class Display:
+    """Shows nothing; the base of the others. Runs are announced, observed and finished in turn."""
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return
+
+    def begin(self, title: str, rounds: int) -> None:
+        """A run starts."""
+
+    def observe(self, observation: Observation) -> None:
+        """A run has been observed."""
+
+    def end(self, title: str, record: Record) -> None:
+        """A run has ended."""
+
+    def say(self, message: str) -> None:
+        """A remark."""
+
+
+class Bars(Display):
+    """A live bar for the current run."""
+
+    def __init__(self, console: Console) -> None:
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
+        self.bar: Any = None
+        self.begun = time.perf_counter()
+
+    def __enter__(self) -> "Bars":
+        self.bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bars.stop()
+
+    def begin(self, title: str, rounds: int) -> None:
+        self._clear()
+        self.bar = self.bars.add_task(title, total=rounds, rate="compiling", loss="")
+        self.begun = time.perf_counter()
+
+    def observe(self, observation: Observation) -> None:
+        rate, loss = observed(observation, self.begun)
+        if observation.round == 0:  # what comes next is the compilation of the rounds
+            rate, self.begun = "compiling", time.perf_counter()
+        self.bars.update(self.bar, completed=observation.round, total=observation.rounds, rate=rate, loss=loss)
+
+    def end(self, title: str, record: Record) -> None:
+        self._clear()
+        self.bars.console.print(
+            Text.assemble(("✓ ", "green") if record.outcome.ok else ("! ", "yellow"), finished(title, record))
+        )
+
+    def say(self, message: str) -> None:
+        self.bars.console.print(message, markup=False, style="yellow")
+
+    def _clear(self) -> None:
+        if self.bar is not None:
+            self.bars.remove_task(self.bar)
+            self.bar = None
+
+
+class Lines(Display):
+    """A line for every run, and one about every ten seconds in between."""
+
+    def __init__(self, console: Console, every: float = 10.0) -> None:
+        self.console, self.every, self.title, self.begun = console, every, "", time.perf_counter()
+        self.last = self.begun
+
+    def begin(self, title: str, rounds: int) -> None:
+        self.title, self.begun = title, time.perf_counter()
+        self.last = self.begun
+
+    def observe(self, observation: Observation) -> None:
+        if time.perf_counter() - self.last > self.every:
+            self.last = time.perf_counter()
+            rate, loss = observed(observation, self.begun)
+            self._line(f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {loss}")
+
+    def end(self, title: str, record: Record) -> None:
+        self._line(finished(title, record))
+
+    def say(self, message: str) -> None:
+        self._line(message)
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def display_for(console: Console) -> Display:
+    """Bars if somebody watches a terminal, else lines."""
+    return Bars(console) if console.is_terminal else Lines(console)
+
+
+def observed(observation: Observation, begun: float) -> tuple[str, str]:
+    """Rounds per second and the loss, in words."""
+    loss = observation.metrics.get("train_loss")
+    speed = observation.round / max(time.perf_counter() - begun, 1e-9)
+    return f"{speed:.3g} rounds/s", "" if loss is None else f"loss {float(loss):.4g}"
+
+
+def finished(title: str, record: Record) -> str:
+    """One line about a run that ended."""
+    loss = record.metrics.get("train_loss")
+    parts = [f"{int(record.rounds[-1])} rounds in {record.seconds[-1]:.1f} s"]
+    parts += [] if loss is None else [f"loss {loss[-1]:.4g}"]
+    parts += [] if record.outcome.ok else [str(record.outcome)]
+    return f"{title}: {', '.join(parts)}"
+
+
+def summary_table(title: str, records: list[Record], wide: bool = True) -> Table:
+    """The final values of one task as a table for the terminal, of fewer columns unless it is wide; best values are bold."""
+    columns, rows = [column for column in columns_of(records) if wide or column.brief], summarize(records)
+    table = Table(title=Text(title, style="bold"), title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("algorithm")
+    table.add_column("rounds", justify="right")
+    for column in columns:
+        table.add_column(column.title.lower(), justify="right")
+    table.add_column("outcome")
+    winners = {column.metric: best(column, rows) for column in columns}
+    for row in rows:
+        cells = [
+            Text(shown(c, row.values.get(c.metric)), style="bold" if row.label in winners[c.metric] else "") for c in columns
+        ]
+        table.add_row(Text(row.label), str(row.rounds), *cells, Text(row.outcome, style="" if row.ok else "bold red"))
+    return table

@@ -1,0 +1,107 @@
+"""The methods as data and as text: what `fedax algorithms` and the help pages show."""
+
+import dataclasses
+import math
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fedax.algorithms import catalogue
+from fedax.core import Algorithm, Phase, Reduction
+from fedax.core.hyper import Hyper, declared
+
+
+def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
+    """An algorithm's card and hyperparameters as plain values, for JSON."""
+    card = kind.card
+    return {
+        "name": kind.__name__.lower(),
+        "title": card.title,
+        "class": f"fedax.{kind.__name__}",
+        "paper": card.paper,
+        "equation": card.equation,
+        "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
+        "memory": card.memory,
+        "phases": [
+            {
+                "work": phase.work,
+                "down": {"vectors": phase.down[0], "numbers": phase.down[1]},
+                "up": {"vectors": phase.up[0], "numbers": phase.up[1]},
+            }
+            for phase in card.phases
+        ],
+        "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
+    }
+
+
+def _limits(limits: Hyper) -> dict[str, Any]:
+    finite = {key: bound if math.isfinite(bound) else None for key, bound in (("low", limits.low), ("high", limits.high))}
+    default = (
+        limits.default if not isinstance(limits.default, float) or math.isfinite(limits.default) else str(limits.default)
+    )
+    return {"name": limits.name, "default": default, "allowed": limits.allowed, **finite, "doc": limits.doc} | {
+        "choices": None if limits.choices is None else list(limits.choices),
+        "open_low": limits.open_low,
+        "open_high": limits.open_high,
+        "per_client": limits.per_client,
+    }
+
+
+def panel(kind: type[Algorithm[Any]]) -> RenderableType:
+    """An algorithm for the terminal."""
+    card, table = kind.card, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("hyperparameter", "default", "allowed", ""):
+        table.add_column(title)
+    for limits in declared(kind).values():
+        table.add_row(limits.name, str(limits.default), limits.allowed, limits.doc)
+    facts = [
+        ("paper", f"{card.paper}; {card.equation}"),
+        ("traffic", "; ".join(_traffic(phase) for phase in card.phases)),
+        ("memory", card.memory),
+        *(("special case", _identity(reduction)) for reduction in card.reductions),
+    ]
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    for name, fact in facts:
+        lines.add_row(Text(name, style="dim"), Text(fact))
+    head = Text.assemble((card.title, "bold"), ("  " + kind.__name__.lower(), "cyan"))
+    return Group(head, Padding(lines, (0, 0, 0, 2)), *([Padding(table, (0, 0, 0, 2))] if declared(kind) else []), Text())
+
+
+def _traffic(phase: Phase) -> str:
+    return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}"
+
+
+def _amount(vectors: int, numbers: int) -> str:
+    parts = [f"{vectors} model{'s' * (vectors != 1)}"] * (vectors > 0) + [f"{numbers} number{'s' * (numbers != 1)}"] * (
+        numbers > 0
+    )
+    return " + ".join(parts) or "nothing"
+
+
+def _identity(reduction: Reduction) -> str:
+    other = catalogue()[reduction.to].card.title + (f"({_pairs(reduction.other)})" if reduction.other else "")
+    return f"{_pairs(reduction.setting)} is {other}" + (
+        " if all clients have equally many examples" if reduction.equal_sizes else ""
+    )
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def overview() -> str:
+    """All methods with their hyperparameters, one line each; for help pages."""
+    return "\n\n".join(one_line(kind.__name__.lower(), declared(kind)) for kind in catalogue().values())
+
+
+def one_line(name: str, known: dict[str, Hyper]) -> str:
+    """A name with its hyperparameters and their defaults.
+
+    >>> from fedax import FedProx
+    >>> one_line("fedprox", declared(FedProx))
+    'fedprox: mu=0.1'
+    """
+    return name + (": " + ", ".join(f"{limits.name}={limits.default}" for limits in known.values()) if known else "")

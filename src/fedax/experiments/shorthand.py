@@ -1,0 +1,65 @@
+"""The command line's short form of a section: `name:key=value,key=value`."""
+
+import tomllib
+from typing import Any
+
+from fedax.core import InvalidInput
+
+
+def parse_section(text: str) -> dict[str, Any]:
+    """A named section.
+
+    >>> parse_section("feddane:mu=0.01,cohorts=shared")
+    {'name': 'feddane', 'mu': 0.01, 'cohorts': 'shared'}
+
+    Raises:
+        InvalidInput: a part without `=`, or without a name.
+    """
+    name, _, options = text.partition(":")
+    if not name.strip() or "=" in name:
+        raise InvalidInput.of("argument", text, "name:key=value,key=value", "Begin with the name.")
+    return {"name": name.strip().lower(), **parse_options(options)}
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """Options alone; values are TOML, or else text. Brackets hold commas together.
+
+    >>> parse_options("cohort=10, batch_size=full, mu=[0.1, 0.2]")
+    {'cohort': 10, 'batch_size': 'full', 'mu': [0.1, 0.2]}
+    """
+    options: dict[str, Any] = {}
+    for part in _split(text):
+        key, equals, value = part.partition("=")
+        if not (equals and key.strip() and value.strip()):
+            raise InvalidInput.of("argument", text, "key=value,key=value")
+        options[key.strip()] = _value(value.strip())
+    return options
+
+
+def parse_numbers(field: str, text: str) -> list[int]:
+    """Whole numbers separated by commas.
+
+    >>> parse_numbers("seeds", "0,1,2")
+    [0, 1, 2]
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidInput.of(field, text, "whole numbers separated by commas, such as 0,1,2") from error
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, begin = [], 0, 0
+    for position, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append(text[begin:position])
+            begin = position + 1
+    return [part for part in [*parts, text[begin:]] if part.strip()]
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,14 @@
+"""What the numbers depend on besides the configuration."""
+
+import os
+import platform
+from importlib.metadata import version
+from typing import Any
+
+_PACKAGES = ("fedax", "jax", "jaxlib", "equinox", "optax", "numpy")
+
+
+def versions() -> dict[str, Any]:
+    """Versions of the library and of what it computes with, and the machine."""
+    found: dict[str, Any] = {package: version(package) for package in _PACKAGES}
+    return found | {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}

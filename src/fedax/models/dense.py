@@ -1,0 +1,104 @@
+"""Softmax regression and the multilayer perceptron."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedax.core import InvalidInput
+
+
+class Affine(NamedTuple):
+    """Parameters of x -> x kernel + bias. The kernel comes first, as in the flat vectors of the released codes."""
+
+    kernel: Float[Array, "inputs outputs"]
+    bias: Float[Array, "outputs"]
+
+    @classmethod
+    def init(cls, key: Key[Array, ""], inputs: int, outputs: int) -> "Affine":
+        """Glorot-uniform kernel, that is uniform up to sqrt(6 / (inputs + outputs)); zero bias."""
+        return cls(jax.nn.initializers.glorot_uniform()(key, (inputs, outputs)), jnp.zeros(outputs))
+
+    def __call__(self, x: Float[Array, "batch inputs"]) -> Float[Array, "batch outputs"]:
+        return x @ self.kernel + self.bias[None, :]
+
+
+@dataclass(frozen=True)
+class Softmax:
+    r"""Multinomial logistic regression: logits $x W + b$. Convex in its parameters.
+
+    Args:
+        features: at least 1.
+        classes: at least 2.
+
+    Raises:
+        InvalidInput: a size out of range.
+
+    >>> import jax
+    >>> model = Softmax(60, 10)
+    >>> model.parameters, model(model.init(jax.random.key(0)), jnp.ones((3, 60))).shape
+    (610, (3, 10))
+    """
+
+    features: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.features < 1 or self.classes < 2:
+            sizes = (self.features, self.classes)
+            raise InvalidInput.of("Softmax(features, classes)", sizes, "features >= 1 and classes >= 2")
+
+    @property
+    def parameters(self) -> int:
+        """How many there are: (features + 1) classes."""
+        return (self.features + 1) * self.classes
+
+    def init(self, key: Key[Array, ""]) -> Affine:
+        """Parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
+        return Affine.init(key, self.features, self.classes)
+
+    def __call__(self, params: Affine, x: Float[Array, "batch features"], key: Any = None) -> Float[Array, "batch classes"]:
+        return params(x)
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected layers with ReLU between them, none after the last.
+
+    Args:
+        widths: features, hidden widths, classes; at least two numbers, all at least 1. `MLP((784, 200, 200, 10))` is the
+            "2NN" of McMahan et al. (arXiv:1602.05629).
+
+    Raises:
+        InvalidInput: fewer than two widths, or one below 1.
+
+    >>> MLP((784, 200, 200, 10)).parameters
+    199210
+    """
+
+    widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.widths) < 2 or min(self.widths) < 1:
+            raise InvalidInput.of("MLP(widths=...)", self.widths, "at least two whole numbers >= 1")
+
+    @property
+    def parameters(self) -> int:
+        """How many there are: kernels and biases of all layers."""
+        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
+
+    def init(self, key: Key[Array, ""]) -> tuple[Affine, ...]:
+        """One (kernel, bias) for each layer, from the input on."""
+        keys = jax.random.split(key, len(self.widths) - 1)
+        return tuple(Affine.init(k, inputs, outputs) for k, (inputs, outputs) in zip(keys, pairwise(self.widths)))
+
+    def __call__(
+        self, params: tuple[Affine, ...], x: Float[Array, "batch features"], key: Any = None
+    ) -> Float[Array, "batch classes"]:
+        *hidden, last = params
+        for layer in hidden:
+            x = jax.nn.relu(layer(x))
+        return last(x)

@@ -1,0 +1,5 @@
+"""Results of runs: records, tables, and one self-contained HTML page."""
+
+from fedax.report.page import Page as Page
+from fedax.report.page import render as render
+from fedax.report.record import Record as Record

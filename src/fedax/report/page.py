@@ -1,0 +1,152 @@
+"""One self-contained HTML page: it opens without a network, follows the system's light or dark, and fits a phone."""
+
+import dataclasses
+import html
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from plotly.offline import get_plotlyjs
+
+from fedax.report.record import Record, by_label, by_task
+from fedax.report.summary import Row, best, columns_of, shown, summarize
+
+_POINTS = 500  # a curve has at most so many points on the page; metrics.csv has all
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """What a report shows.
+
+    Args:
+        title: its heading.
+        summary: one line below it.
+        records: the runs; tasks and algorithms appear in the order of their first run.
+        notes: one line about a task, by the task's title.
+        settings: TOML texts by name, folded.
+        versions: versions by package, folded.
+    """
+
+    title: str
+    summary: str
+    records: Sequence[Record]
+    notes: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+
+def render(page: Page) -> str:
+    """The page as HTML text.
+
+    >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
+    True
+    """
+    here = files("fedax.report")
+    data = {
+        "tasks": [_task(title, runs, page.notes.get(title, "")) for title, runs in by_task(page.records).items()],
+        "settings": dict(page.settings),
+        "versions": dict(page.versions),
+    }
+    parts = {
+        "title": html.escape(page.title),
+        "summary": html.escape(page.summary),
+        "footnote": html.escape(f"Made by fedax {page.versions.get('fedax', '')}".strip() + "."),
+        "style": here.joinpath("style.css").read_text(encoding="utf-8"),
+        "script": here.joinpath("report.js").read_text(encoding="utf-8"),
+        "plotly": get_plotlyjs(),
+        # the only character sequences that could end a script element begin with "<"
+        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    }
+    template = here.joinpath("template.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
+    columns, rows = columns_of(runs), summarize(runs)
+    several = any(row.runs > 1 for row in rows)
+    band = "mean of the runs, band: ± one standard deviation" if several else ""
+    charts = [
+        {"metric": c.metric, "title": c.title, "percent": c.percent, "loss": c.metric.endswith("loss"), "note": band}
+        for c in columns
+        if c.chart
+    ]
+    algorithms = [_algorithm(label, own) for label, own in by_label(runs).items()]
+    if any(algorithm["clients"] for algorithm in algorithms):
+        ranks = "final model on each client's own test examples, sorted" + ("; mean of the runs by rank" if several else "")
+        charts.append({"metric": "clients", "title": "Accuracy by client", "percent": True, "loss": False, "note": ranks})
+    caption = (
+        "Final values; ± is the sample standard deviation over the runs. Where a run ended early, the curve ends with it."
+        if several
+        else "Final values of a single run: small differences may be chance."
+    )
+    return {
+        "title": title,
+        "note": note,
+        "caption": caption,
+        "charts": charts,
+        "algorithms": algorithms,
+        "table": {
+            "head": ["Algorithm", "Runs", "Rounds", *(c.title for c in columns), "Outcome"],
+            "rows": _rows(rows, runs),
+        },
+    }
+
+
+def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
+    columns = columns_of(runs)
+    winners = {column.metric: best(column, rows) for column in columns}
+
+    def cells(row: Row) -> list[dict[str, str]]:
+        values = [
+            {"text": shown(c, row.values.get(c.metric)), "mark": "best" if row.label in winners[c.metric] else ""}
+            for c in columns
+        ]
+        counts = [{"text": str(row.runs), "mark": ""}, {"text": str(row.rounds), "mark": ""}]
+        return [*counts, *values, {"text": row.outcome, "mark": "" if row.ok else "bad"}]
+
+    return [{"label": row.label, "cells": cells(row)} for row in rows]
+
+
+def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
+    """Curves over the rounds at which all runs were observed."""
+    common = set(runs[0].rounds.tolist()).intersection(*(run.rounds.tolist() for run in runs))
+    rounds = np.array(sorted(common))
+    rounds = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))]
+    at = [np.searchsorted(run.rounds, rounds) for run in runs]
+
+    def stacked(curves: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack([np.asarray(curve, dtype=float)[i] for curve, i in zip(curves, at, strict=True)])
+
+    series = {}
+    for metric in (column.metric for column in columns_of(runs) if column.chart):
+        if not all(metric in run.scalars for run in runs):
+            continue
+        values = stacked([run.scalars[metric] for run in runs])
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean, deviation = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else None
+            series[metric] = {"mean": _numbers(mean)}
+            if deviation is not None:
+                # a band that would reach below zero could not be drawn on a logarithmic axis: it ends at the lowest run
+                low = np.where(mean - deviation > 0, mean - deviation, values.min(0))
+                series[metric] |= {"low": _numbers(low), "high": _numbers(mean + deviation)}
+    x = {"rounds": rounds.tolist()}
+    x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
+    return {"label": label, "x": x, "series": series, "clients": _ranked(runs)}
+
+
+def _ranked(runs: Sequence[Record]) -> list[float | None]:
+    """The final accuracies of the clients, sorted within each run, averaged by rank."""
+    final = [run.metrics["client_accuracy"][-1] for run in runs if "client_accuracy" in run.metrics]
+    final = [np.sort(values[np.isfinite(values)]) for values in final]
+    if not final or len({len(values) for values in final}) > 1:
+        return []
+    return _numbers(np.mean(final, axis=0))
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    """For JSON: five digits, and gaps where a number is not finite."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

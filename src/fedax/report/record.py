@@ -1,0 +1,101 @@
+"""What is kept of a run: the curves, without model and state."""
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from fedax.core import History, Outcome
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One run of one algorithm on one task.
+
+    Attributes:
+        task: title of the task.
+        label: title of the algorithm, unique within the task.
+        seed: seed of the run.
+        draw: seed of the data.
+        rounds: rounds completed at each observation, shape (observations,).
+        seconds: wall time since the start, shape (observations,).
+        bits: traffic so far, both directions, all participants, shape (observations,).
+        metrics: by name, first axis (observations,).
+        outcome: how it ended.
+    """
+
+    task: str
+    label: str
+    seed: int
+    draw: int
+    rounds: np.ndarray
+    seconds: np.ndarray
+    bits: np.ndarray
+    metrics: dict[str, np.ndarray]
+    outcome: Outcome
+
+    @classmethod
+    def of(cls, history: History, *, task: str, label: str, seed: int, draw: int = 0) -> "Record":
+        """The record of a finished run."""
+        bits = history.bits.cumulative[history.rounds]
+        return cls(task, label, seed, draw, history.rounds, history.seconds, bits, history.metrics, history.outcome)
+
+    @property
+    def scalars(self) -> dict[str, np.ndarray]:
+        """The metrics that are one number per observation."""
+        return {name: values for name, values in self.metrics.items() if values.ndim == 1}
+
+    def to_bytes(self) -> bytes:
+        """As an `.npz` archive; whole."""
+        buffer = io.BytesIO()
+        meta = {"task": self.task, "label": self.label, "seed": self.seed, "draw": self.draw}
+        meta["outcome"] = dataclasses.asdict(self.outcome)
+        arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
+        arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
+        np.savez_compressed(buffer, **cast(Any, arrays))
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Record":
+        """The inverse of `to_bytes`."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            meta = json.loads(str(stored["meta"]))
+            metrics = {name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")}
+            outcome = Outcome(**meta.pop("outcome"))
+            curves = {name: stored[name] for name in ("rounds", "seconds", "bits")}
+            return cls(**meta, **curves, metrics=metrics, outcome=outcome)
+
+
+def to_csv(records: Sequence[Record]) -> str:
+    """All scalar metrics of all runs as one long table: one row per run and observation."""
+    names = list(dict.fromkeys(name for record in records for name in record.scalars))
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    table.writerow(["task", "algorithm", "seed", "draw", "round", "seconds", "bits", *names])
+    for record in records:
+        scalars = [record.scalars.get(name) for name in names]
+        for i, done in enumerate(record.rounds):
+            which = [record.task, record.label, record.seed, record.draw]
+            spent = [int(done), f"{record.seconds[i]:.4f}", int(record.bits[i])]
+            table.writerow([*which, *spent, *("" if values is None else f"{values[i]:.9g}" for values in scalars)])
+    return buffer.getvalue()
+
+
+def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Runs grouped by algorithm, in the order of first appearance."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.label, []).append(record)
+    return groups
+
+
+def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Runs grouped by task, in the order of first appearance."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.task, []).append(record)
+    return groups

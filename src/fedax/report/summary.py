@@ -1,0 +1,107 @@
+"""The final table: mean and deviation over runs, for the terminal, the report and Markdown alike."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedax.report.record import Record, by_label
+
+
+class Column(NamedTuple):
+    """A metric as tables and charts show it; `brief` ones also where there is little room."""
+
+    metric: str
+    title: str
+    percent: bool = False
+    chart: bool = False
+    brief: bool = False
+
+
+COLUMNS = (
+    Column("train_loss", "Train loss", chart=True, brief=True),
+    Column("test_loss", "Test loss"),
+    Column("test_accuracy", "Test accuracy", percent=True, chart=True, brief=True),
+    Column("client_accuracy_mean", "Mean over clients", percent=True),
+    Column("client_accuracy_worst_tenth", "Worst tenth", percent=True, brief=True),
+    Column("dissimilarity", "Dissimilarity B", chart=True),
+)
+"""The metrics that reports show, in order."""
+
+
+class Row(NamedTuple):
+    """One algorithm of a task: final values by metric as (mean, deviation), and how its runs ended.
+
+    The deviation is the sample standard deviation over the runs, NaN for a single one. The mean is not finite if any value
+    is not.
+    """
+
+    label: str
+    runs: int
+    rounds: int
+    values: dict[str, tuple[float, float]]
+    outcome: str
+    ok: bool
+
+
+def columns_of(records: Sequence[Record]) -> list[Column]:
+    """The columns for which any of the runs has values."""
+    return [column for column in COLUMNS if any(column.metric in record.scalars for record in records)]
+
+
+def summarize(records: Sequence[Record]) -> list[Row]:
+    """One row per algorithm, for the runs of one task."""
+    rows = []
+    for label, runs in by_label(records).items():
+        values = {}
+        for column in columns_of(runs):
+            last = np.array([run.scalars[column.metric][-1] for run in runs if column.metric in run.scalars], dtype=float)
+            with np.errstate(invalid="ignore"):
+                values[column.metric] = float(last.mean()), float(last.std(ddof=1)) if len(last) > 1 else math.nan
+        rounds = max(int(run.rounds[-1]) for run in runs)
+        rows.append(Row(label, len(runs), rounds, values, _outcome(runs), all(run.outcome.ok for run in runs)))
+    return rows
+
+
+def shown(column: Column, value: tuple[float, float] | None) -> str:
+    """A final value as text, such as `0.412 ± 0.013` or `81.3 ± 0.4 %`."""
+    if value is None or not math.isfinite(value[0]):
+        return "-" if value is None else "not finite"
+    scale = 100 if column.percent else 1
+    mean, deviation = value[0] * scale, value[1] * scale
+    digits = ".1f" if column.percent else ".3f" if abs(mean) < 1000 else ".3g"
+    text = f"{mean:{digits}}"
+    if math.isfinite(deviation):
+        text += f" ± {deviation:{digits}}"
+    return text + (" %" if column.percent else "")
+
+
+def best(column: Column, rows: Sequence[Row]) -> set[str]:
+    """The labels whose shown mean is best in a column: the highest accuracy, the lowest loss. None for dissimilarity."""
+    if column.metric == "dissimilarity":
+        return set()
+    means = {row.label: row.values[column.metric][0] for row in rows if column.metric in row.values}
+    finite = {label: round(mean, 3) for label, mean in means.items() if math.isfinite(mean)}
+    if len(set(finite.values())) < 2:
+        return set()
+    top = (max if column.percent else min)(finite.values())
+    return {label for label, mean in finite.items() if mean == top}
+
+
+def _outcome(runs: Sequence[Record]) -> str:
+    """`ok`, `diverged at round 12`, or counts such as `2 ok, 1 diverged`."""
+    if len(runs) == 1:
+        return str(runs[0].outcome)
+    kinds = [run.outcome.kind for run in runs]
+    counts = {kind: kinds.count(kind) for kind in ("ok", "diverged", "non-finite", "interrupted") if kind in kinds}
+    return "ok" if list(counts) == ["ok"] else ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

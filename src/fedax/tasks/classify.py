@@ -1,0 +1,88 @@
+"""Classification with a model that gives logits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from fedax.core import InvalidInput, Ragged, Task
+from fedax.data import FederatedData
+from fedax.models import Model
+
+# These are records rather than closures or bound methods so that tasks with equal models share compiled programs.
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model's own initial parameters."""
+
+    model: Model
+
+    def __call__(self, key: Key[Array, ""]) -> PyTree:
+        return self.model.init(key)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits."""
+
+    model: Model
+
+    def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
+        logits = self.model(params, examples["x"], key)
+        return jax.nn.logsumexp(logits, axis=1) - _at_label(logits, examples["y"])
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts."""
+
+    model: Model
+
+    def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
+        logits = self.model(params, examples["x"], key)
+        return (jnp.argmax(logits, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(logits.dtype)
+
+
+def _at_label(logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]) -> Float[Array, "batch"]:
+    # A masked sum: its gradient is elementwise, where indexing would scatter.
+    classes = jnp.arange(logits.shape[1], dtype=labels.dtype)
+    return jnp.sum(jnp.where(labels[:, None] == classes[None, :], logits, 0.0), axis=1)
+
+
+def classification(data: FederatedData, model: Model, *, l2: float | int = 0.0, name: str | None = None) -> Task:
+    """Federated classification: cross-entropy as the loss, "accuracy" as a score.
+
+    Args:
+        data: the clients' examples.
+        model: from `fedax.models`, or anything like it; its logits have one column for each class.
+        l2: as in `fedax.Task`, at least 0.
+        name: that of the data by default.
+
+    Raises:
+        InvalidInput: a model that does not fit the data's features or classes.
+
+    >>> from fedax.data import FederatedData
+    >>> from fedax.models import Softmax
+    >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+    >>> classification(data, Softmax(1, 2)).train.clients
+    2
+    """
+    task = Task(
+        start=Start(model),
+        loss=CrossEntropy(model),
+        train=Ragged.of(data.train, where="train"),
+        scores={"accuracy": Accuracy(model)},
+        test=None if data.test is None else Ragged.of(data.test, where="test", allow_empty=True),
+        holdout=None if data.holdout is None else dict(Ragged.of([data.holdout], where="holdout").arrays),
+        l2=l2,
+        name=data.name if name is None else name,
+    )
+    probe = jax.ShapeDtypeStruct((1, *task.train.arrays["x"].shape[1:]), task.train.arrays["x"].dtype)
+    logits = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), probe)
+    if logits.shape[1] != data.classes:
+        got, allowed = f"{logits.shape[1]} logits", f"{data.classes}, one for each class"
+        raise InvalidInput.of("classification(model=...)", got, allowed)
+    return task

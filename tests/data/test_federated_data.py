@@ -1,0 +1,120 @@
+"""The container of labelled examples: splits, counts, and what it refuses."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedax.core import DataError, InvalidInput
+from fedax.data import FederatedData, iid
+
+
+def client(*labels, features=2):
+    return {"x": np.ones((len(labels), features)), "y": np.array(labels, dtype=int)}
+
+
+@settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@given(
+    n=st.integers(1, 60),
+    clients=st.integers(1, 6),
+    fraction=st.floats(0.01, 0.99),
+    split=st.sampled_from(["shuffled", "in_order"]),
+)
+def test_a_split_keeps_every_example_once_and_a_training_example_everywhere(n, clients, fraction, split):
+    if clients > n:
+        return
+    parts = iid(n, clients, seed=n)
+    x, y = np.arange(n)[:, None] * 1.0, np.arange(n) % 3
+    arguments = {"classes": 3, "test_fraction": fraction, "split": split, "seed": n}
+    try:
+        data = FederatedData.partitioned(x, y, parts, **arguments)
+    except DataError as error:
+        if "test: got '0 examples in all'" not in str(error) or max(len(part) for part in parts) > 1:
+            raise
+        return  # single examples are all kept for training
+    for part, train, test in zip(parts, data.train, data.test):
+        assert sorted(np.concatenate([train["x"], test["x"]])[:, 0].tolist()) == sorted(part.tolist())
+        assert len(train["y"]) >= 1
+        # The whole part of the training share: less than one example below it, never above it but for the guaranteed one.
+        share = (1 - fraction) * len(part)
+        assert len(train["y"]) == 1 or share - 1 < len(train["y"]) <= share
+        for side in (train, test):
+            assert np.array_equal(side["y"], side["x"][:, 0] % 3)
+    if split == "in_order":
+        assert np.array_equal(data.train[0]["x"][:, 0], parts[0][: len(data.train[0]["y"])])
+
+
+def test_a_shuffled_split_depends_on_the_seed_only():
+    parts = [np.arange(50)]
+    splits = [
+        FederatedData.partitioned(np.eye(50), np.zeros(50, int), parts, classes=1, test_fraction=0.5, seed=seed).train[0][
+            "x"
+        ]
+        for seed in (1, 1, 2)
+    ]
+    assert np.array_equal(splits[0], splits[1])
+    assert not np.array_equal(np.sort(splits[0].argmax(1)), np.sort(splits[2].argmax(1)))
+
+
+def test_sizes_and_label_counts():
+    data = FederatedData([client(0, 2, 2), client(1)], 4, [client(), client(3, 3)])
+    assert (data.clients, data.sizes.tolist(), data.test_sizes.tolist()) == (2, [3, 1], [0, 2])
+    assert data.label_counts.tolist() == [[1, 0, 2, 0], [0, 1, 0, 0]]
+    assert FederatedData([client(0)], 1).test_sizes.tolist() == [0]
+
+
+def test_it_cannot_be_changed():
+    given = client(0, 1)
+    data = FederatedData([given], 2)
+    with pytest.raises(ValueError, match="read-only"):
+        data.train[0]["x"][0, 0] = 5.0
+    with pytest.raises(TypeError, match="item assignment"):
+        data.train[0]["x"] = np.zeros((2, 2))
+    with pytest.raises(AttributeError):
+        data.classes = 3
+    given["x"][0, 0] = 1.0  # the caller's own array stays writeable
+
+
+NAN = {"x": np.array([[0.0], [np.nan]]), "y": np.array([0, 1])}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 2), r"train: got 'an empty list'; allowed: at least one client"),
+        (([client(0)], 0), r"classes: got 0; allowed: whole numbers >= 1"),
+        (([client(0), client(0, 2)], 2), r"train\[1\]\['y'\]: got '2 in row 1'; allowed: labels from 0 to 1"),
+        (([client(0, -1)], 2), r"train\[0\]\['y'\]: got '-1 in row 1'"),
+        (([client(0), client()], 2), r"train\[1\]: got '0 examples'; allowed: at least 1 example. Drop the client"),
+        (([{"x": np.ones((3, 1)), "y": np.array([0])}], 2), r"train\[0\]: got \{'x': 3, 'y': 1\}; .* same length"),
+        (([NAN], 2), r"train\[0\]\['x'\]: got 'NaN or infinity in row 1'"),
+        (([{"x": np.ones((1, 1)), "y": np.array([0.5])}], 2), r"train\[0\]\['y'\]: got 'float64'; .* whole numbers"),
+        (([{"x": np.ones((1, 1)), "y": np.array([[0]])}], 2), r"train\[0\]\['y'\]: got 'shape \(1, 1\)'"),
+        (([{"x": np.ones((1, 1))}], 2), r"train\[0\]: got \['x'\]; allowed: the arrays 'x' and 'y'"),
+        (([client(0)], 2, [client(0), client(0)]), r"test: got '2 clients'; allowed: 1 clients, as in train"),
+        (([client(0)], 2, [client(5)]), r"test\[0\]\['y'\]: got '5 in row 0'"),
+        (([client(0)], 2, [client()]), r"test: got '0 examples in all'; .* Use None"),
+        (([client(0)], 2, None, client(0, 7)), r"holdout\['y'\]: got '7 in row 1'"),
+    ],
+)
+def test_bad_data_are_refused_naming_the_place(arguments, message):
+    with pytest.raises(DataError, match=message):
+        FederatedData(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("partition", "options", "message"),
+    [
+        ([[0, 1], [4]], {}, r"partition\[1\]: got 'index 4'; allowed: indices from 0 to 3"),
+        ([[0, -1]], {}, r"partition\[0\]: got 'index -1'"),
+        ([[0, 1], [2, 1]], {}, r"partition\[1\]: got 'index 1 again'; allowed: each example at most once"),
+        ([[0, 0]], {}, r"partition\[0\]: got 'index 0 again'"),
+        ([[0], []], {}, r"partition\[1\]: got '0 examples'"),
+        ([[0, 1]], {"test_fraction": 1.0}, r"partitioned\(test_fraction=...\): got 1.0; allowed: numbers in \[0, 1\)"),
+        ([[0, 1]], {"split": "random"}, r"partitioned\(split=...\): got 'random'; allowed: one of 'shuffled', 'in_order'"),
+    ],
+)
+def test_bad_partitions_are_refused(partition, options, message):
+    parts = [np.array(part, dtype=int) for part in partition]
+    with pytest.raises(InvalidInput, match=message):
+        FederatedData.partitioned(np.ones((4, 2)), np.zeros(4, int), parts, classes=1, **options)

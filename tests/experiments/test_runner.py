@@ -1,0 +1,215 @@
+import csv
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import InvalidInput, RunExists
+from fedax.experiments import demo, findings
+from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at
+from fedax.experiments.directory import RunDirectory, fresh, slug, write
+from fedax.experiments.display import Display, Lines
+from fedax.experiments.full import FullDemo
+from fedax.experiments.runner import run_experiment
+from fedax.experiments.spec import Experiment
+from rich.console import Console
+from samples import TINY, record
+
+
+def rows(path):
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    return run_experiment(Experiment.parse(TINY), out, Display())
+
+
+def test_a_finished_directory(finished):
+    path = finished.path
+    assert finished.status == "finished"
+    table = rows(path / "metrics.csv")
+    assert len(table) == 2 * 2 * 3
+    assert {(row["algorithm"], row["seed"]) for row in table} == {(a, s) for a in ("FedAvg", "FedProx mu=1") for s in "01"}
+    first = [row for row in table if row["algorithm"] == "FedAvg" and row["seed"] == "0"]
+    assert [row["round"] for row in first] == ["0", "1", "2"]
+    assert int(first[2]["bits"]) == 2 * int(first[1]["bits"]) > 0
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert [run["outcome"] for run in summary["runs"]] == ["ok"] * 4
+    kept = json.loads((path / "versions.json").read_text())
+    assert {"fedax", "python", "jax", "jaxlib", "equinox", "optax", "numpy", "platform", "cpus"} <= kept.keys()
+    assert kept["fedax"] == fedax.__version__
+    assert "Tiny &lt;run&gt;" in (path / "report.html").read_text()
+    assert not list(path.glob(".*"))
+
+
+def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
+    again = run_experiment(Experiment.read(finished.path / "config.toml"), tmp_path / "again", Display())
+    for first, second in zip(finished.records, again.records, strict=True):
+        np.testing.assert_array_equal(first.metrics["train_loss"], second.metrics["train_loss"])
+
+
+def test_loading_gives_back_all_curves(finished):
+    loaded = RunDirectory.load(finished.path)
+    assert (loaded.title, loaded.status, loaded.notes) == (finished.title, finished.status, finished.notes)
+    for kept, made in zip(loaded.records, finished.records, strict=True):
+        assert (kept.task, kept.label, kept.seed, kept.draw, kept.outcome) == (made.task, made.label, made.seed, 0, made.outcome)
+        np.testing.assert_array_equal(kept.metrics["client_accuracy"], made.metrics["client_accuracy"])
+        assert kept.metrics["client_accuracy"].shape == (3, 4)
+
+
+def test_an_existing_run_is_not_touched(finished):
+    before = (finished.path / "metrics.csv").read_bytes()
+    with pytest.raises(RunExists, match="already holds a run; nothing was overwritten"):
+        run_experiment(Experiment.parse(TINY), finished.path, Display())
+    assert (finished.path / "metrics.csv").read_bytes() == before
+
+
+def test_refusal_comes_before_the_data_are_made(tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("mine")
+    monkeypatch.setattr(Experiment, "plan", lambda self: pytest.fail("made the task"))
+    with pytest.raises(RunExists, match="is not empty"):
+        run_experiment(Experiment.parse(TINY), tmp_path, Display())
+    with pytest.raises(RunExists, match="is a file"):
+        run_experiment(Experiment.parse(TINY), tmp_path / "notes.txt", Display())
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_nothing_is_written_for_an_experiment_that_does_not_fit(tmp_path):
+    with pytest.raises(InvalidInput, match="number of clients"):
+        run_experiment(Experiment.parse(TINY.replace("cohort = 2", "cohort = 9")), tmp_path / "a", Display())
+    assert not (tmp_path / "a").exists()
+
+
+class InterruptAt(Display):
+    """Presses Ctrl-C when the second run has done its first round."""
+
+    def __init__(self):
+        self.begun, self.said = 0, []
+
+    def begin(self, title, rounds):
+        self.begun += 1
+
+    def observe(self, observation):
+        if self.begun == 2 and observation.round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def say(self, message):
+        self.said.append(message)
+
+
+def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
+    before, display = signal.getsignal(signal.SIGINT), InterruptAt()
+    directory = run_experiment(Experiment.parse(TINY), tmp_path / "a", display)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert directory.status == "interrupted"
+    assert "Ctrl-C again" in display.said[0]
+    loaded = RunDirectory.load(tmp_path / "a")
+    assert [(run.outcome.kind, int(run.rounds[-1])) for run in loaded.records] == [("ok", 2), ("interrupted", 1)]
+    assert len(rows(tmp_path / "a" / "metrics.csv")) == 3 + 2
+    assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    write(tmp_path / "a.txt", "old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write(tmp_path / "a.txt", "new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
+
+
+def test_damaged_or_foreign_folders_are_not_loaded(tmp_path):
+    with pytest.raises(InvalidInput, match=r"made by `fedax run`"):
+        RunDirectory.load(tmp_path)
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(InvalidInput, match="undamaged"):
+        RunDirectory.load(tmp_path)
+
+
+def test_names_of_folders(tmp_path):
+    assert [slug("Synthetic (0.5, 0.5)"), slug("?")] == ["synthetic-0-5-0-5", "run"]
+    (tmp_path / "a").mkdir()
+    assert [fresh(tmp_path, "b").name, fresh(tmp_path, "a").name] == ["b", "a-2"]
+
+
+def small_demo():
+    return [Experiment.parse(TINY.replace("Tiny <run>", name).replace("[0, 1]", "[0]")) for name in ("One", "Two")]
+
+
+def test_all_methods_of_a_demo_task_get_the_same_rounds(tmp_path):
+    directory = demo.run_demo(tmp_path / "a", Display(), seconds=600, chosen=small_demo)
+    assert directory.status == "finished"
+    assert [(run.task, int(run.rounds[-1])) for run in directory.records] == [(t, 2) for t in ("One", "One", "Two", "Two")]
+    assert Experiment.read(tmp_path / "a" / "config-1.toml").rounds == 2
+
+
+def test_the_demo_stops_the_first_method_when_its_time_is_up():
+    budget = demo.Budget(seconds=0.0, methods=5, least=3)
+    seen = [budget(fedax.Progress(done, 100, 0.0, {})) for done in range(5)]
+    assert seen == [False, False, False, True, True]
+    assert not demo.Budget(seconds=1e6, methods=5)(fedax.Progress(50, 100, 0.0, {}))
+
+
+def test_the_demo_compares_what_it_says():
+    names = [[section.name for section in experiment.algorithm] for experiment in demo.experiments()]
+    assert names == [["fedavg", "fedprox", "feddane", "feddane", "fedbc"]] * 3
+    schedule = demo.experiments()[1].resolved()["schedule"]
+    assert (schedule["cohort"], schedule["epochs"], schedule["batch_size"]) == (10, 20, 10)
+
+
+def test_a_run_that_ends_above_its_start_has_diverged():
+    kinds = [demo.judged(record(losses=losses)).outcome.kind for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))]
+    assert kinds == ["ok", "diverged", "diverged"]
+
+
+def grid():
+    """FedDANE gets better with mu; at mu=1 one of its runs diverges. Shared cohorts end 0.1 higher."""
+    runs = {}
+    for task in TASKS:
+        for label in BASELINES:
+            runs[task, label] = [demo.judged(record(label, task, s, d, (2.0, 1.0 + 0.01 * s))) for d in (0, 1) for s in (0, 1)]
+        for form, (_, cohorts) in FORMS.items():
+            for i, mu in enumerate(MUS):
+                ends = [0.9 - 0.1 * i + 0.1 * (cohorts == "shared") + 0.01 * k for k in range(4)]
+                ends[3] = 5.0 if mu == 1 else ends[3]
+                made = [record(at(form, mu), task, k % 2, k // 2, (2.0, end)) for k, end in enumerate(ends)]
+                runs[task, at(form, mu)] = [demo.judged(run) for run in made]
+    return runs
+
+
+def test_findings_follow_from_the_numbers():
+    found = findings.Findings(grid(), rounds=1, draws=2, seeds=2)
+    assert set(found.mu.values()) == {0.1}
+    text = found.readme()
+    assert "Correct FedDANE (mu=0.1) did not diverge; its final training loss is lower than FedAvg's (-0.390" in text
+    assert "**+0.100 ± 0.000**" in text
+    assert "clearly lower in 0 and clearly higher in 16 of the 20 cells" in text
+    assert "| **0.615** | 1.633 (1) |" in text
+    table = list(csv.DictReader(found.grid_csv().splitlines()))
+    assert len(table) == len(TASKS) * len(FORMS) * len(MUS) * 4
+    assert {row["mu"] for row in table if row["selected"] == "1"} == {"0.1"}
+    assert len(found.chosen) == len(TASKS) * 7 * 4
+
+
+def test_if_all_diverge_the_least_bad_is_selected():
+    runs = {("T", at("FedDANE", mu)): [demo.judged(record(losses=(1.0, 50.0 - i)))] for i, mu in enumerate(MUS)}
+    assert findings.best_mu(runs, "T", "FedDANE") == 1.0
+
+
+def test_the_full_demo_keeps_what_is_done(tmp_path, monkeypatch):
+    one = {"Synthetic (1, 1)": {"alpha": 1.0, "beta": 1.0, "clients": 12}}
+    for module in ("full", "findings"):
+        monkeypatch.setattr(f"fedax.experiments.{module}.TASKS", one)
+        monkeypatch.setattr(f"fedax.experiments.{module}.BASELINES", {"FedAvg": {"name": "fedavg"}})
+        monkeypatch.setattr(f"fedax.experiments.{module}.FORMS", {"FedDANE": ("exact", "independent"), "S": ("exact", "shared")})
+    monkeypatch.setattr("fedax.experiments.design.FORMS", {"FedDANE": ("exact", "independent"), "S": ("exact", "shared")})
+    monkeypatch.setattr("fedax.experiments.findings.FORMS", FORMS)
+    study = FullDemo(tmp_path / "full", rounds=1, draws=1, seeds=1)
+    jobs = list(study.jobs())
+    assert [job.method for job in jobs] == ["FedAvg", "FedDANE", "S"]

@@ -1,0 +1,137 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from fedax.core import InvalidInput, SpecError, UnknownName
+from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
+from fedax.experiments.source import Source
+from fedax.experiments.spec import Experiment
+from samples import TINY
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+
+
+def refused(text):
+    with pytest.raises(SpecError) as caught:
+        Experiment.parse(text, "a.toml").plan()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_plan_has_everything_that_a_run_needs():
+    plan = Experiment.parse(TINY).plan()
+    assert list(plan.algorithms) == ["FedAvg", "FedProx mu=1"]
+    assert plan.algorithms["FedProx mu=1"].mu == 1.0
+    assert plan.task.train.clients == 4
+    assert plan.arguments["schedule"].cohort == 2
+    assert plan.arguments["solver"].learning_rate == 0.05
+    names = [type(observer).__name__ for observer in plan.arguments["observe"]]
+    assert names == ["TrainLoss", "HoldoutScore", "HoldoutScore", "ClientAccuracy"]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_examples_are_valid(file):
+    assert Experiment.read(file).resolved()["name"]
+
+
+def test_the_resolved_experiment_is_the_same_experiment():
+    first = Experiment.parse(TINY + 'label = "Prox"\n[stop]\nrise = 2.0\n')
+    again = Experiment.parse(first.toml())
+    assert again.resolved() == first.resolved()
+    assert again.resolved()["schedule"]["epochs"] == 1
+    assert again.algorithm[1].shown() == "Prox"
+
+
+def test_one_value_per_client():
+    plan = Experiment.parse(TINY.replace("mu = 1", "mu = [0.1, 0.2, 0.3, 0.4]\nlabel = 'own'")).plan()
+    assert plan.algorithms["own"].mu.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ('name = "Tiny', 'nme = "x"\nname = "Tiny', 1, "got 'nme'; .*Did you mean 'name'"),
+        ("rounds = 2", "rounds = -2", 2, "rounds: got -2; allowed: whole numbers >= 0"),
+        ("rounds = 2", 'rounds = "two"', 2, "rounds: got 'two'; allowed: a valid integer"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", 3, "seeds: got .*all different"),
+        ("seeds = [0, 1]", 'observe = ["train_loss", "test_acuracy"]', 3, "Did you mean 'test_accuracy'"),
+        ('"synthetic"', '"synthtic"', 6, "Did you mean 'synthetic'"),
+        ("clients = 4", "clents = 4", 9, "'clents'.*Did you mean 'clients'"),
+        ("alpha = 1.0", "alpha = -1.0", 7, "alpha.*got -1.0; allowed"),
+        ("learning_rate = 0.05", "learning_rate = 0", 12, r"SGD\(learning_rate=...\): got 0.0; allowed: numbers in \(0,"),
+        ("learning_rate = 0.05", "rate = 1", 12, "option of solver 'sgd': got 'rate'"),
+        ("learning_rate = 0.05", 'name = "adam"', 12, "solver: got 'adam'; allowed: one of exact, sgd"),
+        ("cohort = 2", "cohrt = 2", 15, "Did you mean 'cohort'"),
+        ("cohort = 2", "cohort = 5", 15, "got 5; allowed: 1 to 4, the number of clients"),
+        ("steps = 3", "steps = 0", 16, r"Schedule\(steps=...\): got 0"),
+        ('"fedavg"', '"fedvg"', 19, "algorithm: got 'fedvg'.*Did you mean 'fedavg'"),
+        ("mu = 1", "mu = -1", 23, r"FedProx\(mu=...\): got -1.*allowed: numbers in \[0, infinity\)"),
+        ("mu = 1", "my = 1", 23, "hyperparameter of FedProx: got 'my'.*Did you mean 'mu'"),
+        ('name = "fedprox"\nmu = 1', 'name = "fedavg"', 22, "label: got 'FedAvg'"),
+        ("mu = 1", "mu = 1\n[stop]\nrse = 1.0", 25, r"key of \[stop\]: got 'rse'.*Did you mean 'rise'"),
+    ],
+)
+def test_bad_input_names_the_line_the_value_and_what_is_allowed(old, new, line, words):
+    assert old in TINY
+    message = refused(TINY.replace(old, new))
+    assert message.startswith(f"a.toml, line {line}: "), message
+    assert re.search(words, message), message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('name = "a"\nrounds = = 2\n', "line 2: not valid TOML: Invalid value"),
+        ('name = "a"\nseeds = [1,\n', "line 2: not valid TOML: Unclosed array"),
+        ('rounds = 2\n[task]\nname = "digits"\n', "name: missing"),
+        ('name = "a"\n[task]\nalpha = 1\n[[algorithm]]\nname = "fedavg"', "line 2: task.name: missing"),
+        ('name = "a"\n[task]\nname = "digits"\n', "algorithm: missing"),
+        (TINY.replace("seeds = [0, 1]", "observe = ['test_loss']") + "[stop]\n", "which `stop` needs"),
+    ],
+)
+def test_malformed_or_incomplete(text, words):
+    assert words in refused(text)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(SpecError, match=r"missing\.toml: cannot be read: No such file"):
+        Experiment.read(tmp_path / "missing.toml")
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        Experiment.read(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    with pytest.raises(SpecError, match="not UTF-8"):
+        Experiment.read(tmp_path / "latin.toml")
+
+
+def test_lines_of_values_that_span_several():
+    source = Source('a = [\n 1,\n 2]\n# remark\n[b]\nc = { d = 1 }\n\n[[e]]\nf = """\nx\n"""\n[[e]]\nf = 2', "t")
+    places = [("a",), ("a", 1), ("b",), ("b", "c", "d"), ("e", 0, "f"), ("e", 1, "f"), ("e", 1, "g"), ("z",)]
+    assert [source.line_of(place) for place in places] == [1, 1, 5, 6, 9, 13, 12, None]
+
+
+def test_experiments_from_values():
+    experiment = Experiment.of(name="a", task={"name": "digits"}, algorithm=[{"name": "fedavg"}])
+    assert experiment.resolved()["task"]["partition"] == "shards"
+    with pytest.raises(UnknownName, match="fedavg"):
+        Experiment.of(name="a", task={"name": "digits"}, algorithm=[{"name": "fedavgg"}])
+    with pytest.raises(InvalidInput, match="name: got ''"):
+        Experiment.of(name="", task={"name": "digits"}, algorithm=[{"name": "fedavg"}])
+
+
+def test_shorthand():
+    assert parse_section("FedDANE:mu=0.01,cohorts=shared,pipelined=true") == {
+        "name": "feddane",
+        "mu": 0.01,
+        "cohorts": "shared",
+        "pipelined": True,
+    }
+    assert parse_options("a=[1, 2],b=x") == {"a": [1, 2], "b": "x"}
+    assert parse_options("") == {}
+    assert parse_numbers("--seeds", "0,2") == [0, 2]
+    for text in ("mu=1", ":mu=1", "fedprox:mu", "fedprox:=1"):
+        with pytest.raises(InvalidInput, match="argument: got"):
+            parse_section(text)
+    with pytest.raises(InvalidInput, match="whole numbers separated by commas"):
+        parse_numbers("--seeds", "a")

@@ -1,0 +1,92 @@
+"""Cross-entropy and accuracy as per-example functions of a task."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput
+from fedax.data import FederatedData
+from fedax.models import MLP, Affine, Softmax
+from fedax.tasks import Accuracy, CrossEntropy, classification
+
+RNG = np.random.default_rng(0)
+MODEL = Softmax(4, 3)
+PARAMS = Affine(jnp.asarray(RNG.normal(size=(4, 3))), jnp.asarray(RNG.normal(size=3)))
+EXAMPLES = {"x": jnp.asarray(RNG.normal(size=(9, 4))), "y": jnp.asarray(RNG.integers(0, 3, 9), dtype=jnp.int32)}
+
+
+def probabilities(params, examples):
+    logits = np.asarray(examples["x"]) @ np.asarray(params.kernel) + np.asarray(params.bias)
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+def test_cross_entropy_is_minus_the_log_probability_of_the_label():
+    expected = -np.log(probabilities(PARAMS, EXAMPLES)[np.arange(9), np.asarray(EXAMPLES["y"])])
+    np.testing.assert_allclose(CrossEntropy(MODEL)(PARAMS, EXAMPLES, None), expected, rtol=1e-12)
+
+
+def test_its_gradient_is_probability_minus_label():
+    gradient = jax.grad(lambda params: CrossEntropy(MODEL)(params, EXAMPLES, None).sum())(PARAMS)
+    error = probabilities(PARAMS, EXAMPLES) - np.eye(3)[np.asarray(EXAMPLES["y"])]
+    np.testing.assert_allclose(gradient.kernel, np.asarray(EXAMPLES["x"]).T @ error, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(gradient.bias, error.sum(axis=0), rtol=1e-10, atol=1e-12)
+
+
+def test_it_is_finite_for_large_logits():
+    # Logits 1e5, 0, -1e5: the losses of the three labels are 0, 1e5, 2e5.
+    params = Affine(jnp.zeros((1, 3)), jnp.array([1e5, 0.0, -1e5]))
+    examples = {"x": jnp.ones((3, 1)), "y": jnp.arange(3, dtype=jnp.int32)}
+    loss = CrossEntropy(Softmax(1, 3))
+    gradient = jax.jacrev(loss)(params, examples, None)
+    np.testing.assert_allclose(loss(params, examples, None), [0.0, 1e5, 2e5])
+    np.testing.assert_allclose(gradient.bias, [[0, 0, 0], [1, -1, 0], [1, 0, -1]], atol=1e-12)
+
+
+def test_accuracy_marks_the_examples_whose_label_is_first():
+    params = Affine(jnp.eye(3), jnp.zeros(3))
+    examples = {"x": jnp.array([[3.0, 1, 2], [0, 1, 2], [5, 5, 0]]), "y": jnp.array([0, 1, 1], dtype=jnp.int32)}
+    accuracy = Accuracy(Softmax(3, 3))(params, examples, None)
+    assert accuracy.tolist() == [1.0, 0.0, 0.0]
+    assert accuracy.dtype == params.kernel.dtype
+
+
+def data(classes=3, features=4, **more):
+    client = {"x": RNG.normal(size=(5, features)), "y": np.arange(5) % classes}
+    return FederatedData([client, client], classes, name="made up", **more)
+
+
+@pytest.mark.parametrize("kind", [CrossEntropy, Accuracy])
+def test_functions_of_equal_models_are_equal(kind):
+    assert kind(Softmax(4, 3)) == kind(Softmax(4, 3))
+    assert hash(kind(Softmax(4, 3))) == hash(kind(Softmax(4, 3)))
+    assert kind(Softmax(4, 3)) != kind(Softmax(4, 2))
+
+
+def test_tasks_of_equal_models_have_equal_static_parts():
+    first, second = (classification(data(), Softmax(4, 3)) for _ in range(2))
+    assert (first.start, first.loss, first.scores) == (second.start, second.loss, second.scores)
+    assert len({first.start, second.start}) == 1
+
+
+def test_a_task_holds_what_was_given():
+    empty = {"x": np.zeros((0, 4)), "y": np.zeros(0, int)}
+    one = {"x": np.full((1, 4), 2.0), "y": np.array([1])}
+    task = classification(data(test=[empty, one], holdout=one), MLP((4, 8, 3)), l2=0.5, name="mine")
+    assert (task.name, task.l2, task.train.sizes.tolist(), task.test.sizes.tolist()) == ("mine", 0.5, [5, 5], [0, 1])
+    assert task.test_set["x"].tolist() == [[2.0] * 4]
+    assert classification(data(), Softmax(4, 3)).name == "made up"
+    assert classification(data(), Softmax(4, 3)).test is None
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (Softmax(4, 5), {}, r"classification\(model=...\): got '5 logits'; allowed: 3, one for each class"),
+        (Softmax(7, 3), {}, r"Task\(loss=...\): got .a function that fails on examples of shapes .*\(4,\)"),
+        (Softmax(4, 3), {"l2": -1.0}, r"Task\(l2=...\): got -1.0"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(model, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        classification(data(), model, **options)

@@ -1,0 +1,108 @@
+"""Softmax regression and multilayer perceptrons: counts, starting points, forward passes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput
+from fedax.models import MLP, Model, Softmax
+
+PUBLISHED = {  # parameter counts of the papers
+    Softmax(60, 10): 610,
+    Softmax(784, 10): 7_850,
+    Softmax(784, 26): 20_410,
+    MLP((784, 200, 200, 10)): 199_210,
+    MLP((784, 128, 10)): 101_770,
+}
+
+
+@pytest.mark.parametrize("model", PUBLISHED, ids=repr)
+def test_parameter_counts_are_the_published_ones(model):
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    assert isinstance(model, Model)
+    assert model.parameters == PUBLISHED[model]
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == PUBLISHED[model]
+
+
+def test_kernels_come_before_biases():
+    shapes = [leaf.shape for leaf in jax.tree.leaves(MLP((5, 4, 3)).init(jax.random.key(0)))]
+    assert shapes == [(5, 4), (4,), (4, 3), (3,)]
+    assert [leaf.shape for leaf in jax.tree.leaves(Softmax(5, 3).init(jax.random.key(0)))] == [(5, 3), (3,)]
+
+
+def test_kernels_start_glorot_uniform_and_biases_at_zero():
+    first, second = MLP((300, 200, 100)).init(jax.random.key(3))
+    for layer, bound in ((first, np.sqrt(6 / 500)), (second, np.sqrt(6 / 300))):
+        kernel = np.asarray(layer.kernel)
+        # Uniform on [-bound, bound]: mean 0, variance bound^2 / 3, that of the squares 4 bound^4 / 45; 5 standard errors.
+        assert np.abs(kernel).max() <= bound
+        assert abs(kernel.mean()) < 5 * bound / np.sqrt(3 * kernel.size)
+        assert abs((kernel**2).mean() - bound**2 / 3) < 5 * bound**2 * np.sqrt(4 / 45 / kernel.size)
+        assert not layer.bias.any()
+    again, other = (Softmax(4, 3).init(jax.random.key(seed)).kernel for seed in (3, 4))
+    assert np.array_equal(again, Softmax(4, 3).init(jax.random.key(3)).kernel)
+    assert not np.array_equal(again, other)
+
+
+def test_layers_start_differently():
+    first, second = MLP((6, 6, 6)).init(jax.random.key(0))
+    assert not np.array_equal(first.kernel, second.kernel)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_parameters_have_the_default_float_type(wide):
+    with jax.enable_x64(wide):
+        for model in (Softmax(3, 2), MLP((3, 4, 2))):
+            params = model.init(jax.random.key(0))
+            expected = jnp.float64 if wide else jnp.float32
+            assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(expected)}
+            assert model(params, jnp.ones((5, 3))).dtype == expected
+
+
+def test_softmax_forward():
+    model, rng = Softmax(4, 3), np.random.default_rng(0)
+    W, b, x = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=(7, 4))
+    params = jax.tree.map(jnp.asarray, type(model.init(jax.random.key(0)))(W, b))
+    np.testing.assert_allclose(model(params, jnp.asarray(x)), x @ W + b, rtol=1e-12)
+
+
+def test_mlp_forward_has_no_activation_on_top():
+    model, rng = MLP((4, 6, 5, 3)), np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0)))
+    x = rng.normal(size=(50, 4))
+    hidden = x
+    for W, b in params[:-1]:
+        hidden = np.maximum(hidden @ np.asarray(W) + np.asarray(b), 0)
+    expected = hidden @ np.asarray(params[-1].kernel) + np.asarray(params[-1].bias)
+    assert (expected < 0).any()
+    np.testing.assert_allclose(model(params, jnp.asarray(x)), expected, rtol=1e-9)
+
+
+def test_equal_models_share_one_compiled_program():
+    traces = []
+
+    def forward(model, params, x):
+        traces.append(model)
+        return model(params, x)
+
+    compiled = jax.jit(forward, static_argnums=0)
+    for model in (Softmax(3, 2), Softmax(3, 2)):
+        compiled(model, model.init(jax.random.key(0)), jnp.ones((4, 3)))
+    assert len(traces) == 1
+    assert MLP((3, 2)) == MLP((3, 2)) != MLP((3, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Softmax(0, 10), r"Softmax\(features, classes\): got \(0, 10\); allowed: features >= 1 and classes >= 2"),
+        (lambda: Softmax(3, 1), r"got \(3, 1\)"),
+        (lambda: MLP((3,)), r"MLP\(widths=...\): got \(3,\); allowed: at least two whole numbers >= 1"),
+        (lambda: MLP(()), r"got \(\)"),
+        (lambda: MLP((3, 0, 2)), r"got \(3, 0, 2\)"),
+    ],
+)
+def test_bad_sizes_are_refused(make, message):
+    with pytest.raises(InvalidInput, match=message):
+        make()

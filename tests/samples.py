@@ -1,0 +1,41 @@
+"""A small experiment and made-up runs, for the tests of experiments, report and command line."""
+
+import numpy as np
+
+from fedax.core import Outcome
+from fedax.report import Record
+
+TINY = """\
+name = "Tiny <run>"
+rounds = 2
+seeds = [0, 1]
+
+[task]
+name = "synthetic"
+alpha = 1.0
+beta = 1.0
+clients = 4
+
+[solver]
+learning_rate = 0.05
+
+[schedule]
+cohort = 2
+steps = 3
+
+[[algorithm]]
+name = "fedavg"
+
+[[algorithm]]
+name = "fedprox"
+mu = 1
+"""
+
+
+def record(label="FedAvg", task="T", seed=0, draw=0, losses=(2.0, 1.0, 0.5), outcome=None, **metrics):
+    """A run with the given training losses, observed after every round."""
+    count = len(losses)
+    clients = np.tile(np.array([0.9, 0.2, np.nan, 0.5]), (count, 1))
+    kept = {"train_loss": np.array(losses), "test_accuracy": np.linspace(0.1, 0.8, count), "client_accuracy": clients}
+    rounds = np.arange(count)
+    return Record(task, label, seed, draw, rounds, rounds * 0.5, rounds * 640, kept | metrics, outcome or Outcome())
