@@ -56,13 +56,19 @@ Out = Annotated[
 ]
 
 
-@app.callback()
-def prepare(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> bool:
+    if wanted:
         typer.echo(f"fedax {fedax.__version__}")
         raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def prepare(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     set_up_jax()
 
 

@@ -20,10 +20,14 @@ def test_two_clients_by_hand():
     task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0, 2.0], [4.0]])
     schedule = fedax.Schedule(order="given", batch_size=1)
     observe = [fedax.observe.TrainLoss()]
-    history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.5), schedule=schedule, rounds=2, observe=observe, engine=ONE)
+    history = fedax.run(
+        fedax.FedAvg(), task, solver=fedax.SGD(0.5), schedule=schedule, rounds=2, observe=observe, engine=ONE
+    )
     np.testing.assert_allclose(history.params, 2.0, rtol=1e-14)
     # train loss of w: ((w-1)^2 + (w-2)^2 + (w-4)^2) / 6
-    np.testing.assert_allclose(history.metrics["train_loss"], [21 / 6, (0.25 + 0.25 + 6.25) / 6, (1 + 0 + 4) / 6], rtol=1e-12)
+    np.testing.assert_allclose(
+        history.metrics["train_loss"], [21 / 6, (0.25 + 0.25 + 6.25) / 6, (1 + 0 + 4) / 6], rtol=1e-12
+    )
     assert history.rounds.tolist() == [0, 1, 2]
     # one float64 number down and one up, two clients, two rounds
     assert history.bits.up.tolist() == [128, 128]

@@ -193,7 +193,8 @@ def cohort_of(root, round, schedule, clients):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("FedAvgM", {}), ("FedAdam", {}), ("FedYogi", {}), ("FedYogi", {"v0": 0.0}), ("FedAdagrad", {"b1": 0.5})]
+    ("name", "options"),
+    [("FedAvgM", {}), ("FedAdam", {}), ("FedYogi", {}), ("FedYogi", {"v0": 0.0}), ("FedAdagrad", {"b1": 0.5})],
 )
 def test_server_optimizers_are_the_published_ones(name, options):
     """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient, no bias correction, v = tau^2 at first."""

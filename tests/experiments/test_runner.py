@@ -1,21 +1,23 @@
 import csv
+import io
 import json
 import os
 import signal
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedax
 from fedax.core import InvalidInput, RunExists
 from fedax.experiments import demo, findings
-from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at
+from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at, members
 from fedax.experiments.directory import RunDirectory, fresh, slug, write
 from fedax.experiments.display import Display, Lines
-from fedax.experiments.full import FullDemo
+from fedax.experiments.full import FullDemo, Job
 from fedax.experiments.runner import run_experiment
 from fedax.experiments.spec import Experiment
-from rich.console import Console
+from fedax.report import Record
 from samples import TINY, record
 
 
@@ -59,7 +61,13 @@ def test_loading_gives_back_all_curves(finished):
     loaded = RunDirectory.load(finished.path)
     assert (loaded.title, loaded.status, loaded.notes) == (finished.title, finished.status, finished.notes)
     for kept, made in zip(loaded.records, finished.records, strict=True):
-        assert (kept.task, kept.label, kept.seed, kept.draw, kept.outcome) == (made.task, made.label, made.seed, 0, made.outcome)
+        assert (kept.task, kept.label, kept.seed, kept.draw, kept.outcome) == (
+            made.task,
+            made.label,
+            made.seed,
+            0,
+            made.outcome,
+        )
         np.testing.assert_array_equal(kept.metrics["client_accuracy"], made.metrics["client_accuracy"])
         assert kept.metrics["client_accuracy"].shape == (3, 4)
 
@@ -164,7 +172,9 @@ def test_the_demo_compares_what_it_says():
 
 
 def test_a_run_that_ends_above_its_start_has_diverged():
-    kinds = [demo.judged(record(losses=losses)).outcome.kind for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))]
+    kinds = [
+        demo.judged(record(losses=losses)).outcome.kind for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))
+    ]
     assert kinds == ["ok", "diverged", "diverged"]
 
 
@@ -173,7 +183,9 @@ def grid():
     runs = {}
     for task in TASKS:
         for label in BASELINES:
-            runs[task, label] = [demo.judged(record(label, task, s, d, (2.0, 1.0 + 0.01 * s))) for d in (0, 1) for s in (0, 1)]
+            runs[task, label] = [
+                demo.judged(record(label, task, s, d, (2.0, 1.0 + 0.01 * s))) for d in (0, 1) for s in (0, 1)
+            ]
         for form, (_, cohorts) in FORMS.items():
             for i, mu in enumerate(MUS):
                 ends = [0.9 - 0.1 * i + 0.1 * (cohorts == "shared") + 0.01 * k for k in range(4)]
@@ -189,7 +201,7 @@ def test_findings_follow_from_the_numbers():
     text = found.readme()
     assert "Correct FedDANE (mu=0.1) did not diverge; its final training loss is lower than FedAvg's (-0.390" in text
     assert "**+0.100 ± 0.000**" in text
-    assert "clearly lower in 0 and clearly higher in 16 of the 20 cells" in text
+    assert "clearly lower in 0 and clearly higher in 20 of the 20 cells" in text
     assert "| **0.615** | 1.633 (1) |" in text
     table = list(csv.DictReader(found.grid_csv().splitlines()))
     assert len(table) == len(TASKS) * len(FORMS) * len(MUS) * 4
@@ -202,14 +214,53 @@ def test_if_all_diverge_the_least_bad_is_selected():
     assert findings.best_mu(runs, "T", "FedDANE") == 1.0
 
 
-def test_the_full_demo_keeps_what_is_done(tmp_path, monkeypatch):
-    one = {"Synthetic (1, 1)": {"alpha": 1.0, "beta": 1.0, "clients": 12}}
-    for module in ("full", "findings"):
-        monkeypatch.setattr(f"fedax.experiments.{module}.TASKS", one)
-        monkeypatch.setattr(f"fedax.experiments.{module}.BASELINES", {"FedAvg": {"name": "fedavg"}})
-        monkeypatch.setattr(f"fedax.experiments.{module}.FORMS", {"FedDANE": ("exact", "independent"), "S": ("exact", "shared")})
-    monkeypatch.setattr("fedax.experiments.design.FORMS", {"FedDANE": ("exact", "independent"), "S": ("exact", "shared")})
-    monkeypatch.setattr("fedax.experiments.findings.FORMS", FORMS)
-    study = FullDemo(tmp_path / "full", rounds=1, draws=1, seeds=1)
-    jobs = list(study.jobs())
-    assert [job.method for job in jobs] == ["FedAvg", "FedDANE", "S"]
+def test_the_full_demo_keeps_what_is_done_and_continues(tmp_path, monkeypatch):
+    made = []
+
+    def fake(job):
+        made.append(job)
+        if len(made) == 10:
+            raise KeyboardInterrupt
+        for label in members(job.method):
+            for seed in job.missing():
+                write(job.file(seed, label), record(label, job.task, seed, job.draw).to_bytes())
+        return 0.0
+
+    monkeypatch.setattr(Job, "run", fake)
+    console = Console(file=io.StringIO())
+    study = FullDemo(tmp_path / "full", rounds=2, draws=1, seeds=2)
+    assert not study.run(1, console)
+    assert not (study.folder / "README.md").exists()
+    assert study.run(1, console)
+    assert len(made) == 10 + (4 * 7 - 9)
+    assert {file.name for file in study.folder.iterdir()} >= {"README.md", "grid.csv", "metrics.csv", "report.html"}
+    with pytest.raises(RunExists, match=r"'rounds': 2.*not.*'rounds': 3"):
+        FullDemo(tmp_path / "full", rounds=3, draws=1, seeds=2).run(1, console)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(RunExists, match="is not empty"):
+        FullDemo(tmp_path / "other").run(1, console)
+
+
+def test_a_job_runs_its_grid_once(tmp_path, monkeypatch):
+    algorithms = [{"name": "fedprox", "mu": mu, "label": at("FedDANE", mu)} for mu in MUS]
+    task = {"name": "synthetic", "clients": 3}
+    small = Experiment.of(name="a", rounds=1, task=task, schedule={"cohort": 2, "steps": 2}, algorithm=algorithms)
+    monkeypatch.setattr("fedax.experiments.full.experiment", lambda *_: small)
+    job = Job(tmp_path, "Synthetic (1, 1)", 0, "FedDANE", rounds=1, seeds=1)
+    (tmp_path / "runs").mkdir()
+    job.run()
+    assert job.missing() == []
+    runs = [Record.from_bytes(job.file(0, label).read_bytes()) for label in members("FedDANE")]
+    assert [run.label for run in runs] == members("FedDANE")
+    assert len({float(run.metrics["train_loss"][-1]) for run in runs}) == len(MUS)
+
+
+def test_plain_lines_for_logs(tmp_path):
+    stream = io.StringIO()
+    lines = Lines(Console(file=stream, width=200), every=0.0)
+    run_experiment(Experiment.parse(TINY.replace("seeds = [0, 1]", "")), tmp_path / "a", lines)
+    text = stream.getvalue()
+    assert "  [1/2] FedAvg: round 1/2, " in text
+    assert "rounds/s, loss " in text
+    assert "[2/2] FedProx mu=1: 2 rounds in " in text

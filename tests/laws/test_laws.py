@@ -68,7 +68,9 @@ def test_one_trace_for_many_rounds(kind):
     run = functools.partial(go, task=task, schedule=schedule, observe_every=2)
     run(Counted(), rounds=3)
     count = len(traces)
-    reals = {n: h.default * 0.75 for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
+    reals = {
+        n: h.default * 0.75 for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)
+    }
     run(Counted(**{n: v for n, v in reals.items() if declared(kind)[n].allows(v)}), rounds=9, seed=4)
     assert count > 0
     assert len(traces) == count
@@ -144,7 +146,9 @@ def test_bits_counted_are_bits_declared(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in all_algorithms() for name in declared(kind)], ids=lambda v: getattr(v, "__name__", v)
+    ("kind", "name"),
+    [(kind, name) for kind in all_algorithms() for name in declared(kind)],
+    ids=lambda v: getattr(v, "__name__", v),
 )
 def test_bad_hyperparameters_are_refused(kind, name):
     limits = declared(kind)[name]

@@ -1,4 +1,4 @@
-"""The methods, one mathematical idea per file. A module joins by existing: it is discovered, listed and checked by the laws."""
+"""The methods, one mathematical idea per file. A module joins by existing: it is discovered, listed and held to the laws."""
 
 import functools
 import importlib

@@ -4,15 +4,14 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import optax
-from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Upload
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Upload, Vector
 
 
 class ServerState(eqx.Module):
     """The global model and the server optimizer's own state."""
 
-    w: Float[Array, "dim"]
+    w: Vector
     optimizer: Any
 
 
@@ -50,7 +49,7 @@ class FedAvg(Algorithm[ServerState]):
         """The server optimizer; presets override it."""
         return self.server or optax.sgd(1.0)
 
-    def init(self, fed: Federation, w: Float[Array, "dim"]) -> ServerState:
+    def init(self, fed: Federation, w: Vector) -> ServerState:
         return ServerState(w, self.optimizer().init(w))
 
     def round(self, fed: Federation, state: ServerState) -> ServerState:
@@ -58,8 +57,8 @@ class FedAvg(Algorithm[ServerState]):
         step, optimizer = self.optimizer().update(state.w - mean, state.optimizer, state.w)
         return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
 
-    def model(self, state: ServerState) -> Float[Array, "dim"]:
+    def model(self, state: ServerState) -> Vector:
         return state.w
 
-    def train(self, client: Client, w: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+    def train(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.minimize(start=w))

@@ -6,13 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Phase, Reduction, Scalar, Upload, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Phase, Reduction, Scalar, Upload, Vector, hyper
 
 
 class Own(eqx.Module):
     """One client's memory: its model, multiplier and tolerance, and the momenta of the latter two."""
 
-    x: Float[Array, "dim"]
+    x: Vector
     lam: Float[Array, ""]
     gamma: Float[Array, ""]
     lam_speed: Float[Array, ""]
@@ -22,7 +22,7 @@ class Own(eqx.Module):
 class BeyondConsensusState(eqx.Module):
     """The global model and the clients' memories."""
 
-    z: Float[Array, "dim"]
+    z: Vector
     memory: Memory
 
 
@@ -70,17 +70,17 @@ class FedBC(Algorithm[BeyondConsensusState]):
         reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
     )
 
-    def init(self, fed: Federation, w: Float[Array, "dim"]) -> BeyondConsensusState:
+    def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
         lam, gamma, rest = (jnp.asarray(value, w.dtype) for value in (self.lam, self.gamma, 0.0))
         return BeyondConsensusState(w, fed.memory(Own(w, lam, gamma, rest, rest)))
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
         return BeyondConsensusState(*fed.average(self.primal_dual, fed.sample(), state.z, memory=state.memory))
 
-    def model(self, state: BeyondConsensusState) -> Float[Array, "dim"]:
+    def model(self, state: BeyondConsensusState) -> Vector:
         return state.z
 
-    def primal_dual(self, client: Client, z: Float[Array, "dim"], own: Own) -> Upload[Float[Array, "dim"]]:
+    def primal_dual(self, client: Client, z: Vector, own: Own) -> Upload[Vector]:
         x = client.minimize(Local(anchor=z, prox=2 * own.lam), start=z)
         lam_speed = self.dual_momentum * own.lam_speed + ((x - z) ** 2).sum() - own.gamma
         gamma_speed = self.dual_momentum * own.gamma_speed + own.lam

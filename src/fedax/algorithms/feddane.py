@@ -1,10 +1,9 @@
 """FedDANE: a federated Newton-type method."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from fedax.core import (
     Algorithm,
@@ -18,6 +17,7 @@ from fedax.core import (
     Reduction,
     Scalar,
     Upload,
+    Vector,
     hyper,
 )
 
@@ -25,8 +25,8 @@ from fedax.core import (
 class DaneState(eqx.Module):
     """The global model and the latest estimate of its gradient."""
 
-    w: Float[Array, "dim"]
-    g: Float[Array, "dim"]
+    w: Vector
+    g: Vector
 
 
 class FedDANE(Algorithm[DaneState]):
@@ -56,12 +56,8 @@ class FedDANE(Algorithm[DaneState]):
     """
 
     mu: PerClient = hyper(0.1, low=0.0, per_client=True, doc="weight of the proximal term")
-    correction: Literal["exact", "off", "as_released"] = hyper(
-        "exact", choices=("exact", "off", "as_released"), doc="the linear term"
-    )
-    cohorts: Literal["independent", "shared"] = hyper(
-        "independent", choices=("independent", "shared"), doc="whether the devices that train are drawn anew"
-    )
+    correction: str = hyper("exact", choices=("exact", "off", "as_released"), doc="the linear term")
+    cohorts: str = hyper("independent", choices=("independent", "shared"), doc="whether devices are drawn anew to train")
     decay: Scalar = hyper(1.0, low=0.0, high=1.0, doc="factor on the correction per round")
     pipelined: bool = hyper(False, doc="use the previous round's gradient, one communication a round")
 
@@ -76,7 +72,7 @@ class FedDANE(Algorithm[DaneState]):
         ),
     )
 
-    def init(self, fed: Federation, w: Float[Array, "dim"]) -> DaneState:
+    def init(self, fed: Federation, w: Vector) -> DaneState:
         return DaneState(w, jnp.zeros_like(w))
 
     def round(self, fed: Federation, state: DaneState) -> DaneState:
@@ -86,24 +82,20 @@ class FedDANE(Algorithm[DaneState]):
         g = fed.average(self.gradient, cohort, w)
         return DaneState(fed.average(self.solve, cohort if self.cohorts == "shared" else fed.sample(), w, g), g)
 
-    def model(self, state: DaneState) -> Float[Array, "dim"]:
+    def model(self, state: DaneState) -> Vector:
         return state.w
 
-    def gradient(self, client: Client, w: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+    def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))
 
-    def solve(self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+    def solve(self, client: Client, w: Vector, g: Vector) -> Upload[Vector]:
         return Upload(self._minimize(client, w, g, client.gradient(w)))
 
-    def solve_and_gradient(
-        self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"]
-    ) -> Upload[tuple[Float[Array, "dim"], Float[Array, "dim"]]]:
+    def solve_and_gradient(self, client: Client, w: Vector, g: Vector) -> Upload[tuple[Vector, Vector]]:
         own = client.gradient(w)
         return Upload((self._minimize(client, w, g, own), own))
 
-    def _minimize(
-        self, client: Client, w: Float[Array, "dim"], g: Float[Array, "dim"], own: Float[Array, "dim"]
-    ) -> Float[Array, "dim"]:
+    def _minimize(self, client: Client, w: Vector, g: Vector, own: Vector) -> Vector:
         if self.correction == "as_released":
             own = _mistaken(own, client.layout.blocks)
         strength = self.decay ** jnp.asarray(client.round, w.dtype)
@@ -113,10 +105,9 @@ class FedDANE(Algorithm[DaneState]):
         return client.minimize(Local(anchor=w, linear=linear, prox=client.mine(self.mu)), start=w)
 
 
-def _mistaken(gradient: Float[Array, "dim"], blocks: tuple[int, ...]) -> Float[Array, "dim"]:
+def _mistaken(gradient: Vector, blocks: tuple[int, ...]) -> Vector:
     """The released code unpacks the pair (dW, db) as (_, db) and zips db with the two variables."""
     if len(blocks) != 2 or blocks[1] < 2:
-        raise InvalidInput.of(
-            "FedDANE(correction=...)", "as_released", "models of two parameter arrays, the second of two entries or more"
-        )
+        allowed = "models of two parameter arrays, the second of two entries or more"
+        raise InvalidInput.of("FedDANE(correction=...)", "as_released", allowed)
     return jnp.concatenate([jnp.full(size, gradient[blocks[0] + i]) for i, size in enumerate(blocks)])

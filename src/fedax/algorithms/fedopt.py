@@ -1,16 +1,14 @@
 """FedAvgM, FedAdam, FedYogi, FedAdagrad: FedAvg with a published server optimizer."""
 
 from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
 
 from fedax.algorithms.fedavg import FedAvg
-from fedax.core import Card, Phase, Reduction, Scalar, hyper
+from fedax.core import Card, Phase, Reduction, Scalar, Vector, hyper
 
-Vector: TypeAlias = Float[Array, "dim"]
 PHASES = (Phase("train", down=(1, 0), up=(1, 0)),)
 REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 

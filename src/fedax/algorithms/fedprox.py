@@ -2,10 +2,8 @@
 
 from typing import ClassVar
 
-from jaxtyping import Array, Float
-
 from fedax.algorithms.fedavg import FedAvg
-from fedax.core import Card, Client, Local, PerClient, Phase, Reduction, Upload, hyper
+from fedax.core import Card, Client, Local, PerClient, Phase, Reduction, Upload, Vector, hyper
 
 
 class FedProx(FedAvg):
@@ -37,5 +35,5 @@ class FedProx(FedAvg):
         reductions=(Reduction({"mu": 0.0}, "fedavg"),),
     )
 
-    def train(self, client: Client, w: Float[Array, "dim"]) -> Upload[Float[Array, "dim"]]:
+    def train(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.minimize(Local(anchor=w, prox=client.mine(self.mu)), start=w))

@@ -26,6 +26,7 @@ from fedax.core.hyper import PerClient as PerClient
 from fedax.core.hyper import Scalar as Scalar
 from fedax.core.hyper import hyper as hyper
 from fedax.core.layout import Layout as Layout
+from fedax.core.layout import Vector as Vector
 from fedax.core.local import Local as Local
 from fedax.core.schedule import Schedule as Schedule
 from fedax.core.solver import SGD as SGD

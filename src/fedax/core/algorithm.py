@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from fedax.core.hyper import check_declared
 from fedax.core.federation import Federation
+from fedax.core.hyper import check_declared
 
 State = TypeVar("State")
 

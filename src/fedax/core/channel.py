@@ -41,5 +41,6 @@ def pack(bits: int) -> tuple[int, int]:
     return bits >> 24, bits & 0xFFFFFF
 
 
-def unpack(high: Any, low: Any) -> np.ndarray:
+def unpack(high: Any, low: Any) -> np.ndarray | np.int64:
+    """The inverse of `pack`, also for arrays."""
     return (np.asarray(high, np.int64) << 24) + np.asarray(low, np.int64)

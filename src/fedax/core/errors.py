@@ -18,8 +18,12 @@ class InvalidInput(FedaxError, ValueError):
     @classmethod
     def of(cls, field: str, value: object, allowed: str, hint: str = "") -> "InvalidInput":
         """Builds the message `field: got value; allowed: ...`, with an optional hint on what to do."""
-        shown = value if isinstance(value, str) and "\n" in value else repr(value)
-        return cls(f"{field}: got {shown}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+        return cls.found(field, repr(value), allowed, hint)
+
+    @classmethod
+    def found(cls, field: str, what: str, allowed: str, hint: str = "") -> "InvalidInput":
+        """As `of`, for something described in words."""
+        return cls(f"{field}: got {what}; allowed: {allowed}." + (f" {hint}" if hint else ""))
 
 
 class UnknownName(InvalidInput):

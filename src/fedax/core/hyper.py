@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from fedax.core.errors import InvalidInput
@@ -43,7 +44,7 @@ class Hyper:
         """The range in words, as every message and every reference page shows it."""
         if self.choices is not None:
             return "one of " + ", ".join(repr(choice) for choice in self.choices)
-        left, right = "([" [not (self.open_low or self.low == -math.inf)], ")]"[not (self.open_high or self.high == math.inf)]
+        left, right = "(["[not (self.open_low or self.low == -math.inf)], ")]"[not (self.open_high or self.high == math.inf)]
         low, high = (f"{bound:g}".replace("inf", "infinity") for bound in (self.low, self.high))
         kind = "whole numbers" if self.counts else "numbers"
         return f"{kind} in {left}{low}, {high}{right}" + (", one or one per client" if self.per_client else "")
@@ -55,7 +56,7 @@ class Hyper:
 
     def check(self, owner: str, value: Any) -> None:
         """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values pass."""
-        if isinstance(value, jax.core.Tracer) or not isinstance(self.default, (int, float)) and self.choices is None:
+        if isinstance(value, Tracer) or (not isinstance(self.default, (int, float)) and self.choices is None):
             return
         if not self.allows(value):
             raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed)
@@ -89,11 +90,12 @@ class Hyper:
             yield self.high if self.open_high else self.high + step
 
 
-def hyper(default: Any, **limits: Any) -> Any:
+def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     """Declares a hyperparameter of an algorithm.
 
     Args:
         default: its default; a `bool` is a switch, an `int` a whole number (both static), a `float` a traced real number.
+        static: whether a real number is part of the program, because another value may make it simpler.
         low, high: inclusive bounds; `open_low=True` and `open_high=True` exclude them.
         choices: the allowed values of a categorical (static) hyperparameter.
         per_client: whether an array with one value for each client is allowed too.
@@ -101,7 +103,7 @@ def hyper(default: Any, **limits: Any) -> Any:
     """
     if isinstance(default, bool):
         limits["choices"] = (False, True)
-    static = not isinstance(default, float)
+    static = static or not isinstance(default, float)
     return eqx.field(default=default, static=static, metadata={"hyper": {"default": default, **limits}})
 
 

@@ -1,7 +1,7 @@
 """How a model's parameters lie in one flat vector."""
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -10,6 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core.errors import InvalidInput
+
+Vector: TypeAlias = Float[Array, "dim"]
+"""A model, a gradient or a direction: all parameters in one flat vector."""
 
 
 class Layout(eqx.Module):
@@ -43,10 +46,12 @@ class Layout(eqx.Module):
         return sum(self.blocks)
 
     def ravel(self, params: PyTree) -> Float[Array, "dim"]:
+        """All parameters in one vector."""
         leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(params)]
         return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
 
     def unravel(self, vector: Float[Array, "dim"]) -> PyTree:
+        """The model's own pytree."""
         ends = np.cumsum(self.blocks)
         parts = [
             vector[end - size : end].reshape(shape) for end, size, shape in zip(ends, self.blocks, self.shapes, strict=True)

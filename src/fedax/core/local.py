@@ -44,6 +44,6 @@ class Local(eqx.Module):
         value = (w * 0).sum()
         if self.linear is not None:
             value = value + self.linear @ w
-        if self.anchor is not None:
+        if self.anchor is not None and self.prox is not None:
             value = value + self.prox / 2 * ((w - self.anchor) ** 2).sum()
         return value

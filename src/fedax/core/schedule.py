@@ -42,12 +42,14 @@ class Schedule(eqx.Module):
             counts["batch_size"] = self.batch_size
         for name, value in counts.items():
             optional = name in ("cohort", "steps")
-            if not (optional and value is None or isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            if not ((optional and value is None) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)):
                 hint = " or None" if optional else ' or "full"' if name == "batch_size" else ""
                 raise InvalidInput.of(f"Schedule({name}=...)", value, f"whole numbers >= 1{hint}")
         for name, choices in {"sampling": ("uniform", "proportional", "poisson"), "order": ("shuffled", "given")}.items():
             if getattr(self, name) not in choices:
-                raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), f"one of {', '.join(map(repr, choices))}")
+                raise InvalidInput.of(
+                    f"Schedule({name}=...)", getattr(self, name), f"one of {', '.join(map(repr, choices))}"
+                )
         if not (isinstance(self.decay, int | float) and 0 < self.decay <= 1):
             raise InvalidInput.of("Schedule(decay=...)", self.decay, "numbers in (0, 1]")
 
@@ -79,10 +81,10 @@ class Schedule(eqx.Module):
         if self.cohort is None:
             return jnp.arange(clients, dtype=jnp.int32), clients
         if self.sampling == "proportional":
-            tickets = jax.random.randint(key, (self.cohort,), 0, offsets[-1])
+            tickets = jax.random.randint(key, (self.cohort,), 0, offsets[-1], jnp.int32)
             return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, self.cohort
         if self.sampling == "poisson":
-            chosen = jax.random.bernoulli(key, self.cohort / clients, (clients,))
+            chosen = jax.random.uniform(key, (clients,), jnp.float32) < jnp.float32(self.cohort / clients)
             return jnp.argsort(~chosen, stable=True).astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)
         return subset(key, clients, self.cohort), self.cohort
 

@@ -1,7 +1,7 @@
 """How a client minimises its local problem."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -16,7 +16,12 @@ from fedax.core.local import Local
 
 
 class Solver(eqx.Module):
-    """Turns a local problem and a starting point into a local model."""
+    """Turns a local problem and a starting point into a local model.
+
+    `on_mesh` says whether it can work inside a program over several devices; if not, a simulation uses one.
+    """
+
+    on_mesh: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         check_declared(self)
@@ -30,7 +35,8 @@ class Descent(Solver):
     """Minibatch steps of an Optax optimizer, with fresh state in every round; the base of `SGD` and `Optax`."""
 
     @abstractmethod
-    def transformation(self) -> optax.GradientTransformation: ...
+    def transformation(self) -> optax.GradientTransformation:
+        """The Optax optimizer, with the learning rate of round 0."""
 
     def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()
@@ -59,11 +65,10 @@ class SGD(Descent):
     """
 
     learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
-    momentum: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
+    momentum: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
 
     def transformation(self) -> optax.GradientTransformation:
-        still = not isinstance(self.momentum, jax.Array) and self.momentum == 0
-        return optax.sgd(self.learning_rate, None if still else self.momentum)
+        return optax.sgd(self.learning_rate, self.momentum or None)  # without a velocity to carry if there is none
 
 
 class Optax(Descent):
@@ -89,11 +94,13 @@ class Exact(Solver):
         max_steps: iterations after which the best point so far is returned.
     """
 
+    on_mesh: ClassVar[bool] = False  # its linear solver compares shardings, which differ inside a mesh
+
     tol: Scalar = hyper(1e-10, low=0.0, open_low=True, doc="tolerance of the solve")
     max_steps: int = hyper(1000, low=1, doc="most iterations")
 
     def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        layout = client.layout
+        layout, tol = client.layout, cast(float, self.tol)
 
         @jax.custom_jvp
         def objective(w: Float[Array, "dim"], _: None) -> Float[Array, ""]:
@@ -108,5 +115,5 @@ class Exact(Solver):
             )
             return objective(w, None), slope @ tangent
 
-        method = optx.BestSoFarMinimiser(optx.BFGS(rtol=self.tol, atol=self.tol))
+        method = optx.BestSoFarMinimiser(optx.BFGS(rtol=tol, atol=tol))
         return optx.minimise(objective, method, start, max_steps=self.max_steps, throw=False).value

@@ -28,7 +28,7 @@ def rows_of(examples: Examples, where: str) -> int:
             raise DataError.of(f"{where}[{name!r}]", str(values.dtype), "arrays of real or whole numbers")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise DataError.of(f"{where}[{name!r}]", f"NaN or infinity in row {row}", "finite numbers")
+            raise DataError.found(f"{where}[{name!r}]", f"NaN or infinity in row {row}", "finite numbers")
     return next(iter(lengths.values()))
 
 
@@ -38,7 +38,7 @@ class Ragged(eqx.Module):
     No padding: a federation with power-law sizes costs the memory of its samples.
     """
 
-    arrays: dict[str, Array | np.ndarray]
+    arrays: Mapping[str, Array | np.ndarray]
     offsets: Int[Array | np.ndarray, "bounds"]
     clients: int = eqx.field(static=True)
     largest: int = eqx.field(static=True)
@@ -51,7 +51,7 @@ class Ragged(eqx.Module):
             DataError: no client, an empty client (unless allowed), different names, NaN, unequal lengths or shapes.
         """
         if not clients:
-            raise DataError.of(where, "an empty list", "at least one client")
+            raise DataError.found(where, "an empty list", "at least one client")
         names = set(clients[0])
         sizes = []
         for k, client in enumerate(clients):
@@ -59,7 +59,9 @@ class Ragged(eqx.Module):
                 raise DataError.of(f"{where}[{k}]", sorted(client), f"the arrays {sorted(names)}, as client 0 has")
             sizes.append(rows_of(client, f"{where}[{k}]"))
             if sizes[-1] == 0 and not allow_empty:
-                raise DataError.of(f"{where}[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data.")
+                raise DataError.found(
+                    f"{where}[{k}]", "0 examples", "at least 1 example", "Drop the client, or give it data."
+                )
         arrays = {}
         for name in clients[0]:
             parts = [np.asarray(client[name]) for client in clients]
@@ -95,7 +97,7 @@ def canonical(values: Any) -> np.ndarray:
     values = np.asarray(values)
     if values.dtype.kind == "f":
         return values.astype(jax.dtypes.canonicalize_dtype(float))
-    return values.astype(np.int32) if values.dtype == np.int64 and not jax.config.jax_enable_x64 else values
+    return values.astype(jax.dtypes.canonicalize_dtype(values.dtype))
 
 
 class Task(eqx.Module):
@@ -128,7 +130,7 @@ class Task(eqx.Module):
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
             raise InvalidInput.of("Task(l2=...)", self.l2, "finite numbers >= 0")
         if self.test is not None and self.test.clients != self.train.clients:
-            raise DataError.of("Task(test=...)", f"{self.test.clients} clients", f"{self.train.clients}, as in train")
+            raise DataError.found("Task(test=...)", f"{self.test.clients} clients", f"{self.train.clients}, as in train")
         if self.holdout is not None:
             rows_of(self.holdout, "holdout")
         probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
@@ -142,13 +144,13 @@ class Task(eqx.Module):
             result = jax.eval_shape(function, params, probe, None)
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise InvalidInput.of(
+            raise InvalidInput.found(
                 f"Task({name}=...)", f"a function that fails on examples of shapes {shapes}", "a function that fits", reason
             ) from error
         if getattr(result, "shape", None) != (3,):
             got = f"shape {result.shape} for 3 examples" if hasattr(result, "shape") else type(result).__name__
             hint = "Return one number per example, without a mean or a sum."
-            raise InvalidInput.of(f"Task({name}=...)", got, "one value per example, shape (batch,)", hint)
+            raise InvalidInput.found(f"Task({name}=...)", got, "one value per example, shape (batch,)", hint)
 
     @property
     def test_set(self) -> Mapping[str, Any] | None:

@@ -39,7 +39,7 @@ class EagerClient(Client):
         )
         self.index, self.round = index, round
         self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
-        self.size = int(setup.task.train.sizes[index])
+        self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.task.train.total, setup.layout.dtype)
         self.steps = int(setup.schedule.steps_of(self.size))
 
@@ -114,11 +114,13 @@ class EagerFederation(Federation):
         return self._cohort(ids[: int(count)], drawn=True)
 
     def _cohort(self, ids: Array, drawn: bool) -> Cohort:
-        share = jnp.asarray(self.setup.task.train.sizes[np.asarray(ids)] / self.setup.task.train.total, self.setup.layout.dtype)
+        share = jnp.asarray(
+            self.setup.task.train.sizes[np.asarray(ids)] / self.setup.task.train.total, self.setup.layout.dtype
+        )
         return Cohort(ids, ids.shape[0], mean_weights(self.setup.schedule, share, drawn))
 
     def memory(self, initial: PyTree) -> Memory:
-        return OpaqueMemory({k: initial for k in range(self.clients)})
+        return OpaqueMemory(dict.fromkeys(range(self.clients), initial))
 
     def note(self, **values: Array | float) -> None:
         self.notes.update({name: np.asarray(value) for name, value in values.items()})
@@ -128,9 +130,11 @@ class EagerFederation(Federation):
         if not uploads:
             raise _NobodyError
         weights = _weights(uploads, cohort)
-        total = sum(weights)
+        total = jnp.stack(weights).sum()
         mean = jax.tree.map(
-            lambda *parts: sum(w.astype(p.dtype) * p for w, p in zip(weights, parts, strict=True)) / total.astype(parts[0].dtype),
+            lambda *parts: (
+                sum(w.astype(p.dtype) * p for w, p in zip(weights, parts, strict=True)) / total.astype(parts[0].dtype)
+            ),
             *(upload.value for upload in uploads),
         )
         return mean if memory is None else (mean, memory)
@@ -140,10 +144,12 @@ class EagerFederation(Federation):
         if not uploads:
             raise _NobodyError
         values = jax.tree.map(lambda *parts: jnp.stack(parts), *(upload.value for upload in uploads))
-        weights = jnp.stack([
-            default if upload.weight is None else upload.weight
-            for upload, default in zip(uploads, cohort.weights, strict=True)
-        ])
+        weights = jnp.stack(
+            [
+                default if upload.weight is None else upload.weight
+                for upload, default in zip(uploads, cohort.weights, strict=True)
+            ]
+        )
         gathered = Gathered(values, weights, cohort.ids, jnp.ones(len(uploads), bool))
         return gathered if memory is None else (gathered, memory)
 

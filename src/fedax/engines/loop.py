@@ -17,7 +17,7 @@ from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD, Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
-from fedax.engines.base import Engine, Log, Session, starting_point
+from fedax.engines.base import Engine, Log, starting_point
 from fedax.engines.simulation import Simulation
 
 
@@ -40,6 +40,7 @@ class Divergence(NamedTuple):
     window: int = 10
 
     def fires(self, rounds: Sequence[int], losses: Sequence[float]) -> bool:
+        """Whether it fires at the last of these observations."""
         if not np.isfinite(losses[-1]):
             return True
         before = [loss for t, loss in zip(rounds, losses, strict=True) if t <= rounds[-1] - self.window]
@@ -87,7 +88,9 @@ def run(
         InvalidInput: an argument out of range, before anything is compiled.
     """
     before = None if resume is None else [resume]
-    history = _run([algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before)[0]
+    history = _run(
+        [algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before
+    )[0]
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -129,9 +132,13 @@ def run_grid(
     kinds = {_likeness(member) for member in algorithms}
     if len(kinds) != 1:
         names = ", ".join(repr(member) for member in algorithms)
-        raise InvalidInput.of("run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters")
+        raise InvalidInput.of(
+            "run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters"
+        )
     before = None if resume is None else list(resume)
-    return _run(list(algorithms), task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before)
+    return _run(
+        list(algorithms), task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before
+    )
 
 
 def _run(
@@ -182,6 +189,8 @@ def _run(
     except KeyboardInterrupt:
         for course in courses:
             course.interrupt(done)
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
+            raise  # in the middle of a program that had taken the state over: there is nothing to keep
     finals = session.split(states)
     models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
     return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]

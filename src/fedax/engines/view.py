@@ -1,6 +1,6 @@
 """Passes over everybody's data for observers: flat, in large pieces, not client by client."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ class CompiledView(View):
 
     def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:
         self.setup, self.w, self.task = setup, w, setup.task
-        self._sums: dict[tuple[str, str], Any] = {}
+        self._sums: dict[str, dict[str, Array]] = {}
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
         data: Ragged = getattr(self.task, split)
@@ -51,11 +51,13 @@ class CompiledView(View):
                 row = begin + jnp.arange(width, dtype=jnp.int32)
                 piece = {k: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for k, v in arrays.items()}
                 fresh = row >= i * width
-                owner = jnp.zeros_like(row) if data is None else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
+                owner = (
+                    jnp.zeros_like(row)
+                    if data is None
+                    else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
+                )
                 values = {name: f(params, piece, None).astype(self.w.dtype) for name, f in functions.items()}
-                return {
-                    name: sums[name].at[owner].add(jnp.where(fresh, value, 0)) for name, value in values.items()
-                }
+                return {name: sums[name].at[owner].add(jnp.where(fresh, value, 0)) for name, value in values.items()}
 
             zero = {name: jnp.zeros(groups, self.w.dtype) for name in functions}
             self._sums[split] = jax.lax.fori_loop(0, -(-total // width), add, zero)

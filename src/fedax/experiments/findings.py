@@ -124,10 +124,10 @@ class Findings:
 
     def line(self) -> str:
         """What was run."""
-        count = self.draws * self.seeds
+        methods, runs = len(BASELINES) + len(FORMS), self.draws * self.seeds
         return (
-            f"{len(BASELINES) + len(FORMS)} methods on {len(TASKS)} kinds of synthetic data, {self.rounds} rounds, "
-            f"{counted(count, 'run')} each: {counted(self.draws, 'draw')} of the data times {counted(self.seeds, 'seed')}."
+            f"{methods} methods on {len(TASKS)} kinds of synthetic data, {counted(self.rounds, 'round')}, "
+            f"{counted(runs, 'run')} each: {counted(self.draws, 'draw')} of the data times {counted(self.seeds, 'seed')}."
         )
 
     def note(self, task: str) -> str:

@@ -264,9 +264,9 @@ class Experiment(BaseModel):
         except SpecError:
             raise
         except InvalidInput as error:
-            section = self._source.find(place) if self._source else None
-            named = [key for key in section or {} if f"({key}=" in str(error) or f"got {key!r}" in str(error)]
-            named += [key for key in ("name", "label") if str(error).startswith(key)]
+            section, text = self._source.find(place) if self._source else None, str(error)
+            clues = ("({key}=", "got {key!r};", "got {value!r};")
+            named = [k for clue in clues for k, v in (section or {}).items() if clue.format(key=k, value=v) in text]
             self._refuse((*place, *named[:1]), error)
 
 

@@ -1,8 +1,8 @@
 """What is watched: pure functions of the global model. On or off, the trajectory is the same."""
 
 from fedax.observe.accuracy import HoldoutScore as HoldoutScore
-from fedax.observe.accuracy import TestLoss as TestLoss
 from fedax.observe.accuracy import TestAccuracy as TestAccuracy
+from fedax.observe.accuracy import TestLoss as TestLoss
 from fedax.observe.accuracy import TrainLoss as TrainLoss
 from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy

@@ -26,16 +26,16 @@ class ClientAccuracy(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         values, name = view.per_client("test", self.score), f"client_{self.score}"
         known = jnp.isfinite(values)
-        count = known.sum()
+        count = known.sum(dtype=values.dtype)
         mean = jnp.where(known, values, 0).sum() / count
         ranked = jnp.sort(jnp.where(known, values, jnp.inf))
-        tenth = jnp.arange(ranked.shape[0]) < jnp.ceil(count / 10)
-        sizes = jnp.asarray(view.task.train.sizes)
+        tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
+        sizes = jnp.asarray(view.task.train.sizes).astype(values.dtype)
         return {
             name: values,
             f"{name}_mean": mean,
             f"{name}_variance": jnp.where(known, (values - mean) ** 2, 0).sum() / count,
-            f"{name}_worst_tenth": jnp.where(tenth, ranked, 0).sum() / tenth.sum(),
+            f"{name}_worst_tenth": jnp.where(tenth, ranked, 0).sum() / tenth.sum(dtype=values.dtype),
             f"{name}_smallest": values[jnp.argmin(jnp.where(known, sizes, math.inf))],
             f"{name}_largest": values[jnp.argmax(jnp.where(known, sizes, -1))],
         }

@@ -98,7 +98,13 @@
     };
   }
 
+  // one drawing of a chart at a time: a second one that begins before the first has ended leaves its axes behind
   function draw(plot) {
+    plot.drawn = (plot.drawn || Promise.resolve()).then(() => drawNow(plot));
+    return plot.drawn;
+  }
+
+  function drawNow(plot) {
     const traces = plot.task.algorithms.flatMap((algorithm, i) =>
       plot.hidden.has(i) ? [] : plot.chart.metric === "clients" ? ranked(algorithm, i) : curve(algorithm, i, plot.chart));
     return Plotly.react(plot.node, traces, layout(plot.chart, traces), {
@@ -184,7 +190,7 @@
     root.dataset.theme = theme;
     document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
     if (keep) try { localStorage.setItem("fedax-theme", theme); } catch { /* private windows keep nothing */ }
-    redraw();
+    return redraw();
   }
   document.getElementById("theme").addEventListener("click", () => setTheme(root.dataset.theme === "dark" ? "light" : "dark", true));
   system.addEventListener("change", () => { if (!remembered()) setTheme(system.matches ? "dark" : "light"); });
@@ -195,6 +201,5 @@
 
   data.tasks.forEach(addTask);
   addFolded();
-  setTheme(remembered() || (system.matches ? "dark" : "light"));
-  redraw().then(() => { root.dataset.ready = String(plots.length); });
+  setTheme(remembered() || (system.matches ? "dark" : "light")).then(() => { root.dataset.ready = String(plots.length); });
 })();

@@ -53,9 +53,12 @@ class Simulation(Engine):
         available = len(jax.devices())
         for name, value, top in (("chunk", chunk, None), ("devices", devices, available), ("microbatch", microbatch, None)):
             if value is not None and (value < 1 or (top is not None and value > top)):
-                raise InvalidInput.of(f"Simulation({name}=...)", value, "whole numbers >= 1" if top is None else f"1 to {top}")
+                raise InvalidInput.of(
+                    f"Simulation({name}=...)", value, "whole numbers >= 1" if top is None else f"1 to {top}"
+                )
         cpu = jax.default_backend() == "cpu"
-        self.placement = ("sequential" if cpu else "chunked") if placement == "auto" else placement
+        by_backend: Literal["sequential", "chunked"] = "sequential" if cpu else "chunked"
+        self.placement = by_backend if placement == "auto" else placement
         self.chunk = 1 if self.placement == "sequential" else chunk or (8 if cpu else 32)
         self.devices = devices or available
         self.microbatch = microbatch
@@ -70,22 +73,23 @@ class Simulation(Engine):
         root: Key[Array, ""],
         longest: int,
     ) -> "SimulationSession":
-        setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, self.devices)
+        devices = self.devices if solver.on_mesh else 1
+        setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, devices)
         return SimulationSession(setup, algorithms, root, longest)
 
 
 class SimulationSession(Session):
     """Holds the program's inputs on the devices. Several algorithms are one `vmap` over their hyperparameters."""
 
-    def __init__(
-        self, setup: Setup, algorithms: Sequence[Algorithm[Any]], root: Key[Array, ""], longest: int
-    ) -> None:
+    def __init__(self, setup: Setup, algorithms: Sequence[Algorithm[Any]], root: Key[Array, ""], longest: int) -> None:
         dtype = setup.layout.dtype
         self._everywhere = NamedSharding(mesh_of(setup.devices), P())
         self._count, self.longest = len(algorithms), longest
         algorithm = self.join([as_arrays(member, dtype) for member in algorithms])
         solver, task = as_arrays(setup.solver, dtype), setup.task
-        setup = Setup(task, solver, setup.schedule, setup.layout, setup.microbatch, setup.placement, setup.chunk, setup.devices)
+        setup = Setup(
+            task, solver, setup.schedule, setup.layout, setup.microbatch, setup.placement, setup.chunk, setup.devices
+        )
         self.setup, self.algorithm, self.root = (self._put(part) for part in (setup, algorithm, root))
 
     def _put(self, tree: Any) -> Any:
@@ -120,7 +124,8 @@ class SimulationSession(Session):
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
         metrics = observe(self.setup, self.algorithm, states, tuple(observers), self._count)
-        return self.split(jax.tree.map(np.asarray, metrics))
+        singles = self.split(jax.tree.map(np.asarray, metrics))
+        return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
 
 def over(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,9 +153,7 @@ def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], rou
 
 
 @eqx.filter_jit(donate="all-except-first")
-def advance(
-    fixed: tuple[Setup, Algorithm[Any], Key[Array, ""], Index, Index, int, int], states: Any
-) -> tuple[Any, Any]:
+def advance(fixed: tuple[Setup, Algorithm[Any], Key[Array, ""], Index, Index, int, int], states: Any) -> tuple[Any, Any]:
     """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
     setup, algorithm, root, first, count, longest, members = fixed
 

@@ -1,0 +1,143 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import fedax
+from fedax import cli
+from fedax.algorithms import catalogue
+from fedax.core.hyper import declared
+from samples import TINY
+
+COMPARE = [
+    "compare",
+    "fedavg",
+    "fedprox:mu=1",
+    "--task",
+    "synthetic:clients=4",
+    "--schedule",
+    "cohort=2,steps=2",
+    "--rounds",
+    "2",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_global_settings(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
+
+
+def refused(*arguments):
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("Error: ")
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+def test_version_and_help():
+    assert call("--version").stdout == f"fedax {fedax.__version__}\n"
+    text = call("--help").stdout
+    for command in ("demo", "run", "compare", "algorithms", "report"):
+        assert command in text
+        assert call(command, "--help").exit_code == 0
+
+
+def test_the_help_of_compare_names_every_hyperparameter():
+    text = call("compare", "--help").stdout
+    for name, kind in catalogue().items():
+        assert name in text
+        for key in declared(kind):
+            assert f"{key}=" in text
+
+
+def test_compare_run_and_report(tmp_path):
+    result = call(*COMPARE, "--seeds", "0,1", "--out", "a")
+    assert result.exit_code == 0, result.output
+    assert "FedProx mu=1" in result.stdout
+    assert "2 algorithms, 1 task, 4 runs; all ended well." in result.stdout
+    assert "Report: a/report.html" in result.stdout
+    (tmp_path / "a" / "report.html").unlink()
+    assert call("report", "a").exit_code == 0
+    assert (tmp_path / "a" / "report.html").exists()
+    assert call("run", "a/config.toml").exit_code == 0
+    assert (tmp_path / "runs" / "synthetic-clients-4" / "report.html").exists()
+    assert "already holds a run" in refused("run", "a/config.toml", "--out", "a")
+
+
+def test_bad_input_is_one_message(tmp_path):
+    (tmp_path / "bad.toml").write_text(TINY.replace("mu = 1", "mo = 1"))
+    (tmp_path / "broken.toml").write_text("name = \n")
+    assert "bad.toml, line 23: hyperparameter of FedProx: got 'mo'" in refused("run", "bad.toml")
+    assert "broken.toml, line 1: not valid TOML" in refused("run", "broken.toml")
+    assert "cannot be read" in refused("run", "none.toml")
+    assert "Did you mean 'fedavg'" in refused("compare", "fedavgg")
+    assert "numbers in [0, infinity)" in refused("compare", "fedprox:mu=-1")
+    assert "Did you mean 'synthetic'" in refused("compare", "fedavg", "--task", "sinthetic")
+    assert "the number of clients" in refused(*COMPARE, "--schedule", "cohort=5")
+    assert "--seeds: got 'x'" in refused(*COMPARE, "--seeds", "x")
+    assert "run directory: got" in refused("report", "none")
+    assert "Did you mean 'fedbc'" in refused("algorithms", "fedbcc")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_algorithms_as_text_and_json():
+    text = call("algorithms").stdout
+    listed = json.loads(call("algorithms", "--json").stdout)
+    assert [entry["name"] for entry in listed] == list(catalogue())
+    for entry, kind in zip(listed, catalogue().values(), strict=True):
+        assert entry["paper"] in text
+        assert [limits["name"] for limits in entry["hyperparameters"]] == list(declared(kind))
+        for limits in entry["hyperparameters"]:
+            assert limits["allowed"] == declared(kind)[limits["name"]].allowed
+    only = call("algorithms", "feddane").stdout
+    assert "correction=off, cohorts=shared, mu=0.3 is FedProx(mu=0.3)" in only
+    assert "FedBC" not in only
+
+
+def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
+    def interrupted(out, display, **_):
+        directory = cli.RunDirectory.create(out, "t")
+        directory.close("interrupted")
+        return directory
+
+    monkeypatch.setattr(cli, "run_demo", interrupted)
+    result = call("demo")
+    assert result.exit_code == cli.INTERRUPTED
+    assert "Interrupted. runs/demo holds the runs so far" in result.stdout
+
+
+def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
+    command = [sys.executable, "-m", "fedax.cli", *COMPARE, "--rounds", "100000", "--out", "a"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "a" / "config.toml").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED, err
+    assert "Interrupted. a holds the runs so far" in out
+    assert "Traceback" not in err
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "interrupted"
+    assert (tmp_path / "a" / "report.html").stat().st_size > 1_000_000
+
+
+def test_jax_is_set_up_for_all_cores_with_a_cache(tmp_path):
+    code = "import jax; from fedax.experiments.setup import set_up_jax as s; s(3); print(len(jax.devices('cpu'))); s()"
+    code += "; print(jax.config.values['jax_compilation_cache_dir'])"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["3", str(tmp_path / "fedax" / "xla")]

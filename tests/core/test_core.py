@@ -1,0 +1,158 @@
+"""The small parts: layouts, local problems, tasks, traffic, hyperparameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.algorithms import catalogue, make
+from fedax.core import DataError, InvalidInput, Layout, Local, Ragged, UnknownName
+from fedax.core.channel import bits_of, pack, unpack
+
+
+def test_layout_keeps_the_order_of_leaves():
+    params = (jnp.arange(6.0).reshape(2, 3), {"b": jnp.array(7.0), "a": jnp.array([8.0])})
+    layout = Layout.of(params)
+    assert layout.blocks == (6, 1, 1)
+    assert layout.ravel(params).tolist() == [0, 1, 2, 3, 4, 5, 8, 7]
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), layout.unravel(layout.ravel(params)), params))
+    assert hash(layout) == hash(Layout.of(params))
+
+
+@pytest.mark.parametrize("params", [{}, {"a": jnp.arange(3)}, {"a": jnp.zeros(2), "b": jnp.zeros(2, jnp.float32)}])
+def test_layout_refuses_what_is_no_model(params):
+    with pytest.raises(InvalidInput, match=r"params: got .*; allowed: "):
+        Layout.of(params)
+
+
+def test_local_gradient_is_the_gradient_of_its_value():
+    rng = np.random.default_rng(0)
+    w, anchor, linear = (jnp.asarray(rng.normal(size=4)) for _ in range(3))
+    problem, layout = Local(anchor=anchor, linear=linear, prox=0.7), Layout.of(w)
+    added = problem.added_gradient(layout, jnp.zeros(4), w)
+    np.testing.assert_allclose(added, jax.grad(problem.added_value)(w), rtol=1e-12)
+    np.testing.assert_allclose(added, linear + 0.7 * (w - anchor), rtol=1e-12)
+
+
+def test_local_needs_anchor_and_prox_together():
+    with pytest.raises(InvalidInput, match="both or neither"):
+        Local(prox=1.0)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 2**24 - 1, 2**24, 32 * 10**9 + 7])
+def test_bits_survive_the_compiled_program(bits):
+    assert unpack(*(np.int32(part) for part in pack(bits))) == bits
+
+
+def test_bits_of_arrays():
+    assert bits_of({"a": jnp.zeros((2, 3), jnp.float32), "b": jnp.zeros((), jnp.float64)}) == 6 * 32 + 64
+
+
+def test_ragged_is_flat():
+    ragged = Ragged.of([{"x": [1.0, 2.0]}, {"x": [3.0]}])
+    assert (ragged.total, ragged.clients, ragged.largest) == (3, 2, 2)
+    assert ragged.client(1)["x"].tolist() == [3.0]
+    assert np.asarray(ragged.sizes).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], "clients: got an empty list; allowed: at least one client"),
+        ([{"x": [1.0]}, {"x": []}], r"clients\[1\]: got 0 examples; allowed: at least 1 example"),
+        ([{"x": [1.0], "y": [1, 2]}], r"clients\[0\]: got \{'x': 1, 'y': 2\}; allowed: arrays with one row per example"),
+        ([{"x": [1.0]}, {"z": [1.0]}], r"clients\[1\]: got \['z'\]; allowed: the arrays \['x'\], as client 0 has"),
+        ([{"x": [1.0, np.nan]}], r"clients\[0\]\['x'\]: got NaN or infinity in row 1; allowed: finite numbers"),
+        ([{"x": [["a"]]}], r"allowed: arrays of real or whole numbers"),
+        ([{"x": [[1.0]]}, {"x": [[1.0, 2.0]]}], r"the same shape of one example in all clients"),
+    ],
+)
+def test_bad_data(clients, message):
+    clients = [{name: np.asarray(values) for name, values in client.items()} for client in clients]
+    with pytest.raises(DataError, match=message):
+        Ragged.of(clients)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            lambda w, x: jnp.mean((w - x) ** 2),
+            r"shape \(\) for 3 examples; allowed: one value per example, shape \(batch,\)",
+        ),
+        (lambda w, x: (w - x)[:, None], r"shape \(3, 1\) for 3 examples"),
+        (lambda w, x: [w - x], r"got list; allowed: one value per example"),
+        (lambda w, x: w["missing"] - x, "a function that fails on examples"),
+        (lambda w, x: jnp.zeros((2, 2)) @ x, "a function that fails on examples"),
+    ],
+)
+def test_a_loss_must_be_per_example(loss, message):
+    with pytest.raises(InvalidInput, match=message):
+        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 2.0]])
+
+
+def test_task_refuses_test_data_of_other_clients():
+    with pytest.raises(DataError, match="2 clients; allowed: 1, as in train"):
+        fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], test=[[1.0], [2.0]])
+
+
+def test_loss_with_a_key_gets_one_in_training_only():
+    """Noise in training, none in evaluation; another seed is other noise, the same seed the same."""
+    seen = []
+
+    def loss(w, x, key):
+        seen.append(key is None)
+        return (w - x - (0.0 if key is None else jax.random.normal(key))) ** 2 / 2
+
+    task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 2.0], [3.0]])
+    options = {"schedule": fedax.Schedule(batch_size=1), "rounds": 2, "observe": [fedax.observe.TrainLoss()]}
+    runs = [
+        fedax.run(fedax.FedAvg(), task, seed=s, engine=e, **options) for s, e in ((0, None), (1, None), (0, fedax.Eager()))
+    ]
+    assert set(seen) == {True, False}
+    assert float(runs[0].params) != float(runs[1].params)
+    np.testing.assert_allclose(runs[0].params, runs[2].params, rtol=1e-12)
+
+
+def test_unknown_names_hold_the_nearest():
+    with pytest.raises(UnknownName, match=r"algorithm: got 'fedprocks'; allowed: one of .* Did you mean 'fedprox'\?"):
+        make("fedprocks")
+    with pytest.raises(UnknownName, match=r"hyperparameter of FedDANE: got 'cohort'; .* Did you mean 'cohorts'\?"):
+        make("feddane", cohort="shared")
+    with pytest.raises(AttributeError, match="no attribute 'FedAverage'"):
+        fedax.FedAverage  # noqa: B018
+
+
+def test_the_catalogue_is_found_by_discovery():
+    assert {"fedavg", "fedprox", "feddane", "fedbc", "fedavgm", "fedadam", "fedyogi", "fedadagrad"} <= set(catalogue())
+    assert fedax.FedBC is catalogue()["fedbc"]
+
+
+def test_feddane_as_released_needs_two_parameter_arrays():
+    task = fedax.tasks.from_loss(lambda w, x: (w.sum() - x) ** 2, np.zeros(3), clients=[[1.0]])
+    with pytest.raises(InvalidInput, match="models of two parameter arrays, the second of two entries or more"):
+        fedax.run(fedax.FedDANE(correction="as_released"), task, rounds=1)
+
+
+def test_exact_solver_reaches_stationarity():
+    """Ridge logistic regression: the local gradient at the solution is zero."""
+
+    def loss(w, data):
+        return jnp.logaddexp(0.0, -data["y"] * (data["x"] @ w))
+
+    rng = np.random.default_rng(0)
+    client = {"x": rng.normal(size=(30, 4)), "y": np.sign(rng.normal(size=30))}
+    task = fedax.tasks.from_loss(loss, np.zeros(4), [client], l2=0.1)
+    w = jnp.asarray(fedax.run(fedax.FedAvg(), task, solver=fedax.Exact(1e-12), rounds=1).params)
+    gradient = jax.grad(lambda w: loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean() + 0.05 * w @ w)(w)
+    assert np.abs(gradient).max() < 1e-8
+
+
+def test_any_optax_optimizer_is_a_solver():
+    import optax
+
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]])
+    solver = fedax.Optax(optax.chain(optax.clip(1.0), optax.sgd(0.5)))
+    history = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=fedax.Schedule(steps=3), rounds=1)
+    assert float(history.params) == 1.5

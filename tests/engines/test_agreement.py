@@ -1,0 +1,97 @@
+"""The same seed gives the same result, wherever clients are placed."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from problems import all_algorithms, named, regression, vector
+
+ENGINES = {
+    "sequential, 2 devices": lambda: fedax.Simulation("sequential", devices=2),
+    "chunked, 1 device": lambda: fedax.Simulation("chunked", chunk=2, devices=1),
+    "chunked, 2 devices": lambda: fedax.Simulation("chunked", chunk=3, devices=2),
+    "eager": fedax.Eager,
+}
+SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
+
+
+def twenty_rounds(algorithm, engine, dtype=float):
+    solver = fedax.SGD(0.05, momentum=0.5)
+    options = {"solver": solver, "schedule": SCHEDULE, "rounds": 20, "seed": 11, "observe_every": 20}
+    return fedax.run(algorithm, regression(dtype=dtype), engine=engine, **options)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float64_to_1e_12_after_20_rounds(engine):
+    method = fedax.FedBC(dual_lr=0.1)
+    reference = twenty_rounds(method, fedax.Simulation("sequential", devices=1))
+    np.testing.assert_allclose(vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float32_to_1e_5_after_20_rounds(engine):
+    method = fedax.FedDANE(mu=0.1)
+    with jax.enable_x64(False):
+        reference = twenty_rounds(method, fedax.Simulation("sequential", devices=1), np.float32)
+        other = twenty_rounds(method, ENGINES[engine](), np.float32)
+    assert vector(other).dtype == np.float32
+    np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sampling", ["proportional", "poisson"])
+def test_other_cohorts_agree_with_eager(sampling):
+    """A device drawn twice works once and counts twice; both engines read its memory as it was before the phase."""
+    schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)
+    options = {"solver": fedax.SGD(0.05), "schedule": schedule, "rounds": 4, "seed": 1, "observe_every": 4}
+    runs = [
+        fedax.run(fedax.FedBC(dual_lr=0.2, lam=0.1), regression(), engine=engine, **options)
+        for engine in (fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=2), fedax.Simulation(devices=1))
+    ]
+    for other in runs[1:]:
+        np.testing.assert_allclose(vector(other), vector(runs[0]), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(other.bits.up, runs[0].bits.up)
+
+
+@pytest.mark.parametrize("kind", all_algorithms(), ids=named)
+def test_another_seed_is_another_run(kind):
+    options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "rounds": 1, "observe_every": 1}
+    one, other = (fedax.run(kind(), regression(), seed=s, engine=fedax.Simulation(devices=1), **options) for s in (0, 1))
+    assert not np.array_equal(vector(one), vector(other))
+
+
+def test_microbatches_are_one_batch():
+    """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change only the rounding."""
+    schedule = fedax.Schedule(batch_size=16, epochs=2)
+    options = {"solver": fedax.SGD(0.05), "schedule": schedule, "rounds": 3, "seed": 2}
+    whole, pieces = (
+        fedax.run(fedax.FedDANE(mu=0.1), regression(), engine=fedax.Simulation(devices=1, microbatch=size), **options)
+        for size in (256, 3)
+    )
+    np.testing.assert_allclose(vector(whole), vector(pieces), rtol=1e-12, atol=1e-12)
+
+
+class Rows(fedax.Algorithm):
+    """Uploads each client's number and size; the server keeps what it gathered."""
+
+    def init(self, fed, w):
+        return w
+
+    def round(self, fed, w):
+        got = fed.gather(self.work, fed.sample(), w)
+        fed.note(ids=got.ids, values=got.value, weights=got.weights, valid=got.valid)
+        return w + 1
+
+    def work(self, client, w):
+        return fedax.Upload(client.share * 70 + 0 * w.sum())
+
+
+@pytest.mark.parametrize("engine", [*ENGINES.values(), lambda: fedax.Simulation(devices=1)])
+def test_gather_keeps_uploads_with_their_clients(engine):
+    history = fedax.run(Rows(), regression(), schedule=SCHEDULE, rounds=3, seed=4, engine=engine())
+    sizes = np.asarray(regression().train.sizes)
+    for ids, values, weights, valid in zip(*(history.notes[k] for k in ("ids", "values", "weights", "valid")), strict=True):
+        assert len(set(ids.tolist())) == 3
+        assert valid.all()
+        np.testing.assert_allclose(values, sizes[ids] / sizes.sum() * 70, rtol=1e-12)
+        np.testing.assert_allclose(weights, sizes[ids] / sizes.sum(), rtol=1e-12)

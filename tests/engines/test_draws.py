@@ -1,0 +1,113 @@
+"""Cohorts, shuffles and placement, against counting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedax
+from fedax.core.schedule import subset
+from fedax.engines.order import SMALL, shuffled, shuffled_by_size
+from fedax.engines.simulation.placement import longest_first
+
+DRAWS = 4000
+
+
+def test_subset_is_uniform_without_replacement():
+    """Each of 7 clients is in 3/7 of the cohorts, each pair in 1/7, within 5 standard errors."""
+    chosen = np.asarray(jax.vmap(lambda key: subset(key, 7, 3))(jax.random.split(jax.random.key(0), DRAWS)))
+    assert all(len(set(row)) == 3 for row in chosen.tolist())
+    present = (chosen[:, :, None] == np.arange(7)).any(1)
+    for counts, p in (
+        (present.sum(0), 3 / 7),
+        (np.array([(present[:, 0] & present[:, k]).sum() for k in range(1, 7)]), 1 / 7),
+    ):
+        assert np.all(np.abs(counts - DRAWS * p) < 5 * np.sqrt(DRAWS * p * (1 - p)))
+
+
+@given(st.integers(1, 50), st.integers(0, 49), st.integers(0, 2**31 - 1))
+@settings(max_examples=30, deadline=None)
+def test_subset_covers_every_size(clients, less, seed):
+    count = max(1, clients - less)
+    chosen = np.asarray(subset(jax.random.key(seed), clients, count)).tolist()
+    assert len(set(chosen)) == count
+    assert all(0 <= k < clients for k in chosen)
+
+
+def test_proportional_draws_follow_the_sizes():
+    schedule, offsets = fedax.Schedule(cohort=2, sampling="proportional"), jnp.array([0, 1, 4, 10], jnp.int32)
+    ids = np.asarray(
+        jax.vmap(lambda key: schedule.draw(key, offsets)[0])(jax.random.split(jax.random.key(1), DRAWS))
+    ).ravel()
+    for k, p in enumerate((0.1, 0.3, 0.6)):
+        assert abs((ids == k).sum() - len(ids) * p) < 5 * np.sqrt(len(ids) * p * (1 - p))
+
+
+def test_poisson_draws_each_client_on_its_own():
+    schedule, offsets = fedax.Schedule(cohort=2, sampling="poisson"), jnp.arange(9, dtype=jnp.int32)
+    ids, counts = jax.vmap(lambda key: schedule.draw(key, offsets))(jax.random.split(jax.random.key(2), DRAWS))
+    present = np.zeros((DRAWS, 8))
+    for row, (k, n) in enumerate(zip(np.asarray(ids), np.asarray(counts), strict=True)):
+        present[row, k[:n]] = 1
+    error = 5 * np.sqrt(DRAWS * 0.25 * 0.75)
+    assert np.all(np.abs(present.sum(0) - DRAWS * 0.25) < error)
+    assert abs(counts.mean() - 2) < 5 * np.sqrt(8 * 0.25 * 0.75 / DRAWS)
+
+
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 200])
+def test_shuffle_is_a_permutation_whatever_the_padding(size):
+    key = jax.random.key(size)
+    plain = np.asarray(shuffled(key, size, size))
+    assert sorted(plain.tolist()) == list(range(size))
+    for wider in (shuffled(key, size, 300), shuffled_by_size(key, size, 300)):
+        assert np.array_equal(np.asarray(wider)[:size], plain)
+
+
+def test_shuffle_of_many_examples():
+    size = SMALL + 10
+    plain = np.asarray(shuffled(jax.random.key(0), size, size))
+    assert np.array_equal(np.sort(plain), np.arange(size))
+    small = np.asarray(shuffled(jax.random.key(1), 50, 50))
+    assert np.array_equal(np.asarray(shuffled(jax.random.key(1), 50, size))[:50], small)
+
+
+def test_shuffle_is_uniform():
+    """Every example is at every place equally often, within 5 standard errors."""
+    orders = np.asarray(jax.vmap(lambda key: shuffled(key, 5, 5))(jax.random.split(jax.random.key(3), DRAWS)))
+    counts = np.array([[(orders[:, place] == example).sum() for example in range(5)] for place in range(5)])
+    assert np.all(np.abs(counts - DRAWS / 5) < 5 * np.sqrt(DRAWS * 0.2 * 0.8))
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=12), st.integers(1, 4), st.data())
+@settings(max_examples=25, deadline=None)
+def test_longest_first_places_everybody_once(steps, devices, data):
+    count = data.draw(st.integers(0, len(steps)))
+    table, held = longest_first(jnp.array(steps, jnp.int32), jnp.int32(count), devices)
+    places = [int(p) for row, n in zip(np.asarray(table), np.asarray(held), strict=True) for p in row[:n]]
+    assert sorted(places) == list(range(count))
+    loads = [sum(steps[p] for p in row[:n]) for row, n in zip(np.asarray(table), np.asarray(held), strict=True)]
+    # Graham's bound: no device exceeds the average by more than the longest client
+    if count:
+        assert max(loads) <= sum(steps[:count]) / devices + max(steps[:count])
+
+
+class Cohorts(fedax.Algorithm):
+    """Notes two draws of a round."""
+
+    def round(self, fed, w):
+        one, two = fed.sample(), fed.sample()
+        fed.note(one=one.ids, two=two.ids)
+        return fed.average(self.work, one, w)
+
+    def work(self, client, w):
+        return fedax.Upload(w)
+
+
+def test_two_draws_of_a_round_are_independent():
+    task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0]] * 40)
+    history = fedax.run(Cohorts(), task, schedule=fedax.Schedule(cohort=4), rounds=50, observe_every=50)
+    one, two = (np.sort(history.notes[name], axis=1) for name in ("one", "two"))
+    assert not np.any((one == two).all(1))  # chance of one equal pair: 50 / 91390
+    assert len({tuple(row) for row in one.tolist()}) == 50

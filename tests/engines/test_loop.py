@@ -1,0 +1,176 @@
+"""The loop: observations, stopping, interruption, resumption, clear refusals."""
+
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import InvalidInput, RunFailed, WorkError
+from problems import regression, vector
+
+OBSERVE = [fedax.observe.TrainLoss()]
+
+
+def line(lr=0.5, **options):
+    """One client, one example at 1, from 0."""
+    task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0]])
+    options = {"schedule": fedax.Schedule(batch_size="full"), "observe": OBSERVE, "rounds": 7, **options}
+    return fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(lr), **options)
+
+
+def half_square(w, x):
+    return (w - x) ** 2 / 2
+
+
+def test_observations_are_at_the_cadence_and_at_both_ends():
+    history = line(observe_every=3)
+    assert history.rounds.tolist() == [0, 3, 6, 7]
+    np.testing.assert_allclose(history.metrics["train_loss"], [0.25**t / 2 for t in (0, 3, 6, 7)], rtol=1e-12)
+    assert len(history.bits.up) == 7
+    assert history.bits.cumulative[history.rounds].tolist() == [0, 384, 768, 896]
+
+
+def test_no_rounds_only_look():
+    history = line(rounds=0)
+    assert history.rounds.tolist() == [0]
+    assert history.bits.total == 0
+    assert float(history.params) == 0.0
+
+
+def test_divergence_rule_of_fedprox():
+    """lr 3 doubles the distance every round: f_t = 4^t / 2; f_t - f_(t-10) > 1 first at t = 10."""
+    history = line(lr=3.0, rounds=50, stop=fedax.Divergence())
+    assert (history.outcome.kind, history.outcome.round) == ("diverged", 9)
+    assert history.rounds[-1] == 10
+    assert line(rounds=20, stop=fedax.Divergence()).outcome.ok
+    with pytest.raises(InvalidInput, match="train_loss"):
+        line(stop=fedax.Divergence(), observe=[])
+
+
+def test_progress_hears_and_may_stop():
+    heard = []
+
+    def hook(progress):
+        heard.append((progress.round, progress.rounds, float(progress.metrics["train_loss"])))
+        return progress.round == 4
+
+    history = line(observe_every=2, progress=hook)
+    assert [t for t, _, _ in heard] == [0, 2, 4]
+    assert heard[-1][1] == 7
+    assert (history.outcome.kind, history.rounds[-1]) == ("interrupted", 4)
+
+
+def test_keyboard_interrupt_keeps_what_there_is():
+    def hook(progress):
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    history = line(progress=hook)
+    assert history.outcome.kind == "interrupted"
+    assert history.rounds.tolist() == [0, 1, 2, 3]
+    rest = line(resume=history)
+    assert rest.outcome.ok
+    assert rest.rounds.tolist() == list(range(8))
+    np.testing.assert_allclose(rest.metrics["train_loss"], line().metrics["train_loss"], rtol=1e-14)
+
+
+def test_throw():
+    task = fedax.tasks.from_loss(lambda w, x: half_square(w, x) * np.nan, 0.0, clients=[[1.0], [2.0]])
+    with pytest.raises(RunFailed, match="FedAvg: non-finite at round 0 from client 0"):
+        fedax.run(fedax.FedAvg(), task, rounds=3, throw=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers >= 0"),
+        ({"rounds": True}, r"run\(rounds=...\): got True"),
+        ({"observe_every": 0}, r"run\(observe_every=...\): got 0; allowed: whole numbers >= 1"),
+        ({"seed": -3}, r"run\(seed=...\): got -3"),
+        ({"schedule": fedax.Schedule(cohort=2)}, r"Schedule\(cohort=...\): got 2; allowed: 1 to 1, the number of clients"),
+        ({"observe": [fedax.observe.TestAccuracy()]}, "without test examples"),
+        ({"observe": [fedax.observe.ClientAccuracy()]}, "without test examples"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        line(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cohort": 0}, r"Schedule\(cohort=...\): got 0; allowed: whole numbers >= 1 or None"),
+        ({"epochs": 1.5}, r"Schedule\(epochs=...\): got 1.5"),
+        ({"steps": -1}, r"Schedule\(steps=...\): got -1"),
+        ({"batch_size": "half"}, r'Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers >= 1 or "full"'),
+        ({"sampling": "roundrobin"}, r"Schedule\(sampling=...\): got 'roundrobin'; allowed: one of 'uniform', 'prop"),
+        ({"order": "sorted"}, r"Schedule\(order=...\)"),
+        ({"decay": 0.0}, r"Schedule\(decay=...\): got 0.0; allowed: numbers in \(0, 1\]"),
+    ],
+)
+def test_bad_schedules(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        _schedule(options)
+
+
+def _schedule(options):
+    """The constructor as users have it, without the tests' type checker in front."""
+    import dataclasses
+
+    schedule = object.__new__(fedax.Schedule)
+    for field in dataclasses.fields(fedax.Schedule):
+        object.__setattr__(schedule, field.name, options.get(field.name, field.default))
+    fedax.Schedule.__check_init__(schedule)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked'"),
+        ({"chunk": 0}, "whole numbers >= 1"),
+        ({"devices": 99}, "1 to 2"),
+        ({"microbatch": 0}, "whole numbers >= 1"),
+    ],
+)
+def test_bad_engines(arguments, message):
+    plain = fedax.Simulation.__init__.__wrapped__  # as users have it, without the tests' type checker in front
+    with pytest.raises(InvalidInput, match=message):
+        plain(object.__new__(fedax.Simulation), **arguments)
+
+
+class Broken(fedax.Algorithm):
+    """Its work fails on client 3."""
+
+    def round(self, fed, w):
+        return fed.average(self.explode, fed.everyone, w)
+
+    def explode(self, client, w):
+        if client.index == 3:
+            raise ZeroDivisionError("seven")
+        return fedax.Upload(w)
+
+
+def test_eager_says_where_work_failed():
+    with pytest.raises(WorkError, match=r"Broken\.explode, round 0, client 3: ZeroDivisionError: seven"):
+        fedax.run(Broken(), regression(), rounds=1, engine=fedax.Eager())
+
+
+def test_grid_members_must_be_alike():
+    for grid in ([fedax.FedAvg(), fedax.FedProx()], [fedax.FedDANE(), fedax.FedDANE(cohorts="shared")], []):
+        with pytest.raises(InvalidInput, match="at least one algorithm, all alike but for real hyperparameters"):
+            fedax.run_grid(grid, regression(), rounds=1)
+
+
+def test_grid_member_that_diverges_does_not_stop_the_others():
+    task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0]])
+    schedule = fedax.Schedule(steps=1, batch_size="full")
+    options = {"solver": fedax.SGD(0.5), "schedule": schedule, "observe": OBSERVE, "rounds": 30}
+    grid = [fedax.FedAvgM(lr=lr, momentum=0.0) for lr in (1.0, 8.0)]
+    good, bad = fedax.run_grid(grid, task, stop=fedax.Divergence(), **options)
+    assert good.outcome.ok
+    assert good.rounds[-1] == 30
+    assert bad.outcome.kind == "diverged"
+    alone = fedax.run(grid[1], task, stop=fedax.Divergence(), **options)
+    assert bad.rounds.tolist() == alone.rounds.tolist()
+    np.testing.assert_allclose(bad.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
+    np.testing.assert_allclose(vector(good), 1.0, atol=1e-8)

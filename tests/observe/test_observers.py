@@ -1,0 +1,82 @@
+"""What observers say, against NumPy on the same model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import UnknownName
+from problems import SIZES, regression, squares
+
+
+def test_train_loss_counts_every_example_alike():
+    task = regression()
+    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TrainLoss()])
+    params = {"b": np.zeros(()), "w": np.full(3, 0.1)}
+    per_client = [float(np.mean(squares(params, task.train.client(k)))) for k in range(5)]
+    np.testing.assert_allclose(history.last("train_loss"), np.average(per_client, weights=SIZES), rtol=1e-12)
+
+
+@pytest.mark.parametrize("piece", [7, 2048])
+def test_dissimilarity_by_its_definition(piece, monkeypatch):
+    monkeypatch.setattr("fedax.engines.view.PIECE", piece)
+    task = regression()
+    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.Dissimilarity()])
+    params = {"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}
+
+    def local(params, k):
+        data = {name: jnp.asarray(v) for name, v in task.train.client(k).items()}
+        return squares(params, data).mean() + 0.005 * (params["b"] ** 2 + (params["w"] ** 2).sum())
+
+    gradients = []
+    for k in range(5):
+        g = jax.grad(local)(params, k)
+        gradients.append(np.concatenate([np.ravel(g["b"]), g["w"]]))
+    gradients, p = np.array(gradients), np.array(SIZES) / sum(SIZES)
+    mean, squared = p @ gradients, (gradients**2).sum(1)
+    expected = {
+        "dissimilarity": np.sqrt(p @ squared) / np.linalg.norm(mean),
+        "gradient_diversity": np.sqrt(squared.mean()) / np.linalg.norm(gradients.mean(0)),
+        "gradient_variance": ((gradients - mean) ** 2).sum(1).mean(),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(history.last(name), value, rtol=1e-10)
+
+
+def scored(test, holdout=None):
+    """A model that says 1; its score is whether the example is below it."""
+    return fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2,
+        1.0,
+        clients=[[0.0] * n for n in (3, 1, 5, 2)],
+        test=test,
+        holdout=holdout,
+        scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
+    )
+
+
+def test_client_accuracy_by_hand(monkeypatch):
+    """Accuracies 1/2, 1, none, 0: mean 1/2, variance 1/6, worst tenth 0, smallest client 1, largest (with test data) 0."""
+    monkeypatch.setattr("fedax.engines.view.PIECE", 2)
+    task = scored([[0.0, 2.0], [0.0], [], [2.0, 2.0, 2.0]])
+    watch = [fedax.observe.ClientAccuracy(), fedax.observe.TestAccuracy(), fedax.observe.TestLoss()]
+    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch)
+    np.testing.assert_allclose(history.metrics["client_accuracy"][0], [0.5, 1.0, np.nan, 0.0])
+    expected = {"mean": 0.5, "variance": 1 / 6, "worst_tenth": 0.0, "smallest": 1.0, "largest": 0.5}
+    for name, value in expected.items():
+        np.testing.assert_allclose(history.last(f"client_accuracy_{name}"), value, rtol=1e-12)
+    np.testing.assert_allclose(history.last("test_accuracy"), 2 / 6, rtol=1e-12)  # by example, not by client
+    np.testing.assert_allclose(history.last("test_loss"), 1.0, rtol=1e-12)
+
+
+def test_a_global_test_set_comes_first():
+    history = fedax.run(
+        fedax.FedAvg(), scored([[2.0]] * 4, holdout=[0.0, 0.0, 2.0, 0.0]), rounds=0, observe=[fedax.observe.TestAccuracy()]
+    )
+    np.testing.assert_allclose(history.last("test_accuracy"), 0.75, rtol=1e-12)
+
+
+def test_an_unknown_score_is_refused():
+    with pytest.raises(UnknownName, match=r"got 'acuracy'; allowed: one of accuracy, loss. Did you mean 'accuracy'\?"):
+        fedax.run(fedax.FedAvg(), scored([[2.0]] * 4), rounds=0, observe=[fedax.observe.HoldoutScore("acuracy")])

@@ -1,0 +1,156 @@
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from fedax.core import Outcome
+from fedax.report import Page, Record, render
+from fedax.report.record import to_csv
+from fedax.report.summary import COLUMNS, best, columns_of, shown, summarize
+from samples import record
+
+EVIL = '</script><script>boom("&\\u2028")</script><img src=x onerror=boom()>{{data}}'
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects tags with their attributes, and the data element."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.inside, self.parts = [], None, {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.inside = dict(attrs).get("id") if tag == "script" else tag
+
+    def handle_data(self, data):
+        self.parts[self.inside] = self.parts.get(self.inside, "") + data
+
+    @property
+    def data(self):
+        return json.loads(self.parts["data"])
+
+
+def runs():
+    """Two tasks; one has two algorithms with two seeds, one of which diverges early."""
+    return [
+        record("FedAvg", "A", 0, losses=(2.0, 1.0, 0.5)),
+        record("FedAvg", "A", 1, losses=(2.0, 1.2, 0.7)),
+        record("Bad", "A", 0, losses=(2.0, 4.0, 8.0), dissimilarity=np.ones(3)),
+        record("Bad", "A", 1, losses=(2.0, np.nan), outcome=Outcome("non-finite", 0, 3), dissimilarity=np.ones(2)),
+        record(EVIL, EVIL, 0),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return render(Page(EVIL, EVIL, runs(), notes={"A": EVIL}, settings={"config.toml": EVIL}, versions={"fedax": "1"}))
+
+
+def test_all_series_are_there(page):
+    first, second = Reader(page).data["tasks"]
+    assert [a["label"] for a in first["algorithms"]] == ["FedAvg", "Bad"]
+    good, bad = first["algorithms"]
+    assert good["x"]["rounds"] == [0, 1, 2]
+    assert good["x"]["bits"] == [0, 640, 1280]
+    assert good["series"]["train_loss"]["mean"] == [2.0, 1.1, 0.6]
+    np.testing.assert_allclose(good["series"]["train_loss"]["low"][2], 0.6 - np.std([0.5, 0.7], ddof=1), rtol=1e-4)
+    assert good["clients"] == [0.2, 0.5, 0.9]
+    assert bad["x"]["rounds"] == [0, 1], "a mean covers the rounds that all runs have"
+    assert bad["series"]["train_loss"]["mean"] == [2.0, None]
+    assert [chart["metric"] for chart in first["charts"]] == ["train_loss", "test_accuracy", "dissimilarity", "clients"]
+    assert [chart["metric"] for chart in second["charts"]] == ["train_loss", "test_accuracy", "clients"]
+    assert "low" not in second["algorithms"][0]["series"]["train_loss"], "no band for a single run"
+
+
+def test_the_table_has_means_deviations_and_outcomes(page):
+    table = Reader(page).data["tasks"][0]["table"]
+    cells = {row["label"]: [cell["text"] for cell in row["cells"]] for row in table["rows"]}
+    assert table["head"] == ["Algorithm", "Runs", "Rounds", "Train loss", "Test accuracy", "Dissimilarity B", "Outcome"]
+    assert cells["FedAvg"] == ["2", "2", "0.600 ± 0.141", "80.0 ± 0.0 %", "-", "ok"]
+    assert cells["Bad"][2] == "not finite"
+    assert cells["Bad"][-1] == "1 ok, 1 non-finite"
+    assert [row["cells"][-1]["mark"] for row in table["rows"]] == ["", "bad"]
+
+
+def test_text_from_users_stays_text(page):
+    reader = Reader(page)
+    tags = [tag for tag, _ in reader.tags]
+    assert tags.count("script") == 3
+    assert "img" not in tags
+    assert reader.data["tasks"][1]["title"] == EVIL
+    assert reader.data["settings"]["config.toml"] == EVIL
+    assert reader.parts["h1"].strip() == EVIL
+    assert "innerHTML" not in reader.parts[None].split("fedax-theme")[-1]
+
+
+def test_the_page_loads_nothing(page):
+    reader = Reader(page)
+    policy = next(attrs["content"] for tag, attrs in reader.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+    for tag, attrs in reader.tags:
+        assert tag not in ("link", "iframe", "object", "img")
+        assert not {"src", "srcset"} & attrs.keys()
+    assert not re.search(r"@import|url\(", reader.parts["style"])
+
+
+def test_long_curves_are_thinned_but_keep_their_ends():
+    long = record(losses=np.linspace(3.0, 1.0, 5001))
+    x = Reader(render(Page("", "", [long]))).data["tasks"][0]["algorithms"][0]["x"]["rounds"]
+    assert len(x) == 500
+    assert (x[0], x[-1]) == (0, 5000)
+
+
+def test_an_empty_page_can_be_rendered():
+    assert Reader(render(Page("t", "", []))).data["tasks"] == []
+
+
+def test_records_survive_storage():
+    kept = record("a/b", outcome=Outcome("diverged", 2), extra=np.arange(3))
+    again = Record.from_bytes(kept.to_bytes())
+    assert (again.label, again.outcome) == (kept.label, kept.outcome)
+    assert again.metrics.keys() == kept.metrics.keys()
+    for name, values in kept.metrics.items():
+        np.testing.assert_array_equal(again.metrics[name], values)
+
+
+def test_csv_has_a_row_per_observation_and_quotes_labels():
+    lines = to_csv([record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]).splitlines()
+    assert lines[0] == "task,algorithm,seed,draw,round,seconds,bits,train_loss,test_accuracy,extra"
+    assert lines[1] == 'T,"a,""b""",0,0,0,0.0000,0,2,0.1,1'
+    assert lines[2].endswith(",nan")
+    assert lines[4].endswith(",")
+    assert len(lines) == 7
+
+
+def test_how_numbers_are_shown():
+    loss, accuracy = COLUMNS[0], next(column for column in COLUMNS if column.percent)
+    texts = [shown(loss, value) for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.inf, np.nan), None)]
+    assert texts == ["0.500", "0.500 ± 0.010", "1.23e+05 ± 2", "not finite", "-"]
+    assert shown(accuracy, (0.8125, 0.01)) == "81.2 ± 1.0 %"
+
+
+def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
+    made = [record("a", losses=(1.0, 0.2)), record("b", losses=(1.0, np.nan)), record("c", losses=(1.0, 0.3))]
+    made[2].metrics["test_accuracy"][-1] = 0.9
+    columns, table = columns_of(made), summarize(made)
+    assert [best(column, table) for column in columns] == [{"a"}, {"c"}]
+    assert best(columns[0], table[:1]) == set()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_browser_draws_all_charts_without_an_error(page, tmp_path):
+    (tmp_path / "report.html").write_text(page)
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    flags += " --disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
+    command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "report.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert 'data-ready="7"' in done.stdout
+    assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert done.stdout.count('class="main-svg"') >= 7

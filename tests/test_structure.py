@@ -1,0 +1,110 @@
+"""The laws of the layout: small files, short algorithms that do not repeat each other, documented public names."""
+
+import ast
+import inspect
+import io
+import itertools
+import tokenize
+from pathlib import Path
+
+import pytest
+
+import fedax
+from problems import all_algorithms, named
+
+SOURCE = Path(fedax.__file__).parent
+ALGORITHMS = sorted(path for path in (SOURCE / "algorithms").glob("*.py") if path.name != "__init__.py")
+ALGORITHM_LINES, ALGORITHM_CODE, ANY_FILE, OVERLAP = 130, 40, 400, 0.2
+
+
+def code_lines(path):
+    """The lines that do something: no docstrings, comments, imports, and not the card, which is data."""
+    source = path.read_text()
+    silent, lines = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            silent |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+        card = isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "card"
+        if card or isinstance(node, ast.Import | ast.ImportFrom):
+            silent |= set(range(node.lineno, node.end_lineno + 1))
+    layout = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in layout:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    text = source.splitlines()
+    return [text[i - 1].strip() for i in sorted(lines - silent)]
+
+
+def test_code_lines_counts_code(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"""Doc."""\nimport os\n\n# note\nclass A:\n    """Doc\n    more."""\n    card: int = [\n        1,\n    ]\n    x = 1\n'
+    )
+    assert code_lines(path) == ["class A:", "x = 1"]
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)
+def test_algorithms_are_short(path):
+    assert len(path.read_text().splitlines()) <= ALGORITHM_LINES
+    assert len(code_lines(path)) <= ALGORITHM_CODE
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.permutations(ALGORITHMS, 2)), ids=lambda path: path.stem)
+def test_algorithms_do_not_repeat_each_other(a, b):
+    """At most a fifth of a file's code stands verbatim in another one."""
+    mine, theirs = code_lines(a), set(code_lines(b))
+    # lines of the contract itself (signatures, decorators) are not repetition
+    own = [line for line in mine if not line.startswith(("def ", "class ", "return state."))]
+    assert sum(line in theirs for line in own) <= max(OVERLAP * len(own), 1)
+
+
+def test_files_are_small():
+    sizes = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {path: size for path, size in sizes.items() if size > ANY_FILE} == {}
+
+
+@pytest.mark.parametrize("kind", all_algorithms(), ids=named)
+def test_algorithms_say_where_they_come_from(kind):
+    text = inspect.getdoc(kind)
+    assert "Source: " in text
+    assert kind.card.title == kind.__name__
+    assert kind.card.paper
+    assert kind.card.equation
+    assert kind.card.phases
+
+
+def public_objects():
+    import fedax.core
+    import fedax.data
+    import fedax.models
+    import fedax.observe
+    import fedax.tasks
+
+    for module in (fedax, fedax.core, fedax.data, fedax.models, fedax.observe, fedax.tasks):
+        for name, member in vars(module).items():
+            ours = getattr(member, "__module__", "").startswith("fedax.")
+            if not name.startswith("_") and ours and (inspect.isclass(member) or inspect.isfunction(member)):
+                yield f"{module.__name__}.{name}", member
+
+
+def test_every_public_name_is_documented():
+    missing = set()
+    for name, member in public_objects():
+        if not inspect.getdoc(member):
+            missing.add(name)
+        if inspect.isclass(member):
+            missing |= {
+                f"{name}.{attribute}"
+                for attribute, value in vars(member).items()
+                if inspect.isfunction(value)
+                and not attribute.startswith("_")
+                and not inspect.getdoc(getattr(member, attribute))
+            }
+    assert missing == set()
