@@ -189,7 +189,7 @@ def grid():
         for form, (_, cohorts) in FORMS.items():
             for i, mu in enumerate(MUS):
                 ends = [0.9 - 0.1 * i + 0.1 * (cohorts == "shared") + 0.01 * k for k in range(4)]
-                ends[3] = 5.0 if mu == 1 else ends[3]
+                ends[2] = 5.0 if mu == 1 else ends[2]
                 made = [record(at(form, mu), task, k % 2, k // 2, (2.0, end)) for k, end in enumerate(ends)]
                 runs[task, at(form, mu)] = [demo.judged(run) for run in made]
     return runs
@@ -202,7 +202,7 @@ def test_findings_follow_from_the_numbers():
     assert "Correct FedDANE (mu=0.1) did not diverge; its final training loss is lower than FedAvg's (-0.390" in text
     assert "**+0.100 ± 0.000**" in text
     assert "clearly lower in 0 and clearly higher in 20 of the 20 cells" in text
-    assert "| **0.615** | 1.633 (1) |" in text
+    assert "| **0.610** | 2.750 (1) |" in text
     table = list(csv.DictReader(found.grid_csv().splitlines()))
     assert len(table) == len(TASKS) * len(FORMS) * len(MUS) * 4
     assert {row["mu"] for row in table if row["selected"] == "1"} == {"0.1"}
@@ -221,7 +221,7 @@ def test_the_full_demo_keeps_what_is_done_and_continues(tmp_path, monkeypatch):
         made.append(job)
         if len(made) == 10:
             raise KeyboardInterrupt
-        for label in members(job.method):
+        for label in job.labels:
             for seed in job.missing():
                 write(job.file(seed, label), record(label, job.task, seed, job.draw).to_bytes())
         return 0.0
@@ -232,7 +232,9 @@ def test_the_full_demo_keeps_what_is_done_and_continues(tmp_path, monkeypatch):
     assert not study.run(1, console)
     assert not (study.folder / "README.md").exists()
     assert study.run(1, console)
-    assert len(made) == 10 + (4 * 7 - 9)
+    assert len(made) == 10 + (4 * 7 - 9) + 4 * 4
+    assert {tuple(job.seeds) for job in made[-16:]} == {(0, 1)}
+    assert all(job.missing() == [] for job in made)
     assert {file.name for file in study.folder.iterdir()} >= {"README.md", "grid.csv", "metrics.csv", "report.html"}
     with pytest.raises(RunExists, match=r"'rounds': 2.*not.*'rounds': 3"):
         FullDemo(tmp_path / "full", rounds=3, draws=1, seeds=2).run(1, console)
@@ -247,7 +249,7 @@ def test_a_job_runs_its_grid_once(tmp_path, monkeypatch):
     task = {"name": "synthetic", "clients": 3}
     small = Experiment.of(name="a", rounds=1, task=task, schedule={"cohort": 2, "steps": 2}, algorithm=algorithms)
     monkeypatch.setattr("fedax.experiments.full.experiment", lambda *_: small)
-    job = Job(tmp_path, "Synthetic (1, 1)", 0, "FedDANE", rounds=1, seeds=1)
+    job = Job(tmp_path, "Synthetic (1, 1)", 0, "FedDANE", rounds=1, labels=members("FedDANE"), seeds=(0,))
     (tmp_path / "runs").mkdir()
     job.run()
     assert job.missing() == []

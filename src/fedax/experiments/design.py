@@ -7,6 +7,8 @@ TASKS = {
     "Synthetic (1, 1)": {"alpha": 1.0, "beta": 1.0},
 }
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
+SELECTION_SEED = 0
+"""The seed of the runs that select mu, one on each draw of the data; the other seeds run with the selected one."""
 BASELINES = {"FedAvg": {"name": "fedavg"}, "FedProx": {"name": "fedprox", "mu": 1.0}, "FedBC": {"name": "fedbc"}}
 FORMS = {
     "FedDANE": ("exact", "independent"),

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from fedax.engines.loop import Divergence
-from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at
+from fedax.experiments.design import BASELINES, FORMS, MUS, SELECTION_SEED, TASKS, at
 from fedax.experiments.versions import versions
 from fedax.report import Record
 from fedax.report.summary import columns_of, counted, shown, summarize
 
 _INTRODUCTION = """\
 Synthetic data as in Li et al. 2020: 30 devices, 10 a round, 20 local epochs, batches of 10, learning rate 0.01, softmax
-regression. FedProx has mu=1. FedDANE's mu is the one of {{{mus}}} with the lowest final training loss: the mean of the runs,
-where a run that is not finite or ends above its initial loss counts as infinite.
+regression. FedProx has mu=1. FedDANE's mu is the one of {{{mus}}} with the lowest final training loss: the mean over the draws
+of the data, with the first seed, where a run that is not finite or ends above its initial loss counts as infinite. The other
+seeds run with the selected mu.
 
 *Correct* is Algorithm 2 of the FedDANE paper. *As released* subtracts the wrong gradient, as the published code does for
 models of two parameter arrays. *Shared* cohorts train the devices that sent gradients, as the published code does;
@@ -41,6 +42,11 @@ def diverged(runs: Iterable[Record]) -> int:
     return sum(not run.outcome.ok for run in runs)
 
 
+def selecting(runs: Iterable[Record]) -> list[Record]:
+    """The runs that select mu."""
+    return [run for run in runs if run.seed == SELECTION_SEED]
+
+
 def best_mu(grid: Grid, task: str, form: str) -> float:
     """The mu of the lowest mean final training loss, where a diverged run counts as infinite.
 
@@ -48,7 +54,7 @@ def best_mu(grid: Grid, task: str, form: str) -> float:
     """
 
     def key(mu: float) -> tuple[float, int, float]:
-        runs = grid[task, at(form, mu)]
+        runs = selecting(grid[task, at(form, mu)])
         reached, bad = float(final_losses(runs).mean()), diverged(runs)
         return math.inf if bad else reached, bad, reached
 
@@ -167,7 +173,7 @@ class Findings:
             "## Final values",
             *(f"### {task}\n\n{self._final_table(task)}" for task in TASKS),
             "## The grid of mu",
-            "Mean final training loss; in brackets how many runs diverged, if any; the selected one in bold.",
+            "Mean final training loss of the runs that select mu; in brackets how many diverged, if any; the selected one in bold.",
             self._grid_table(),
             "## Again",
             "`fedax demo --full`. Made with "
@@ -188,15 +194,24 @@ class Findings:
 
     def _pair(self, task: str, correction: str, mu: float) -> Difference:
         form = {cohorts: name for name, (kind, cohorts) in FORMS.items() if kind == correction}
-        return Difference.of(self.grid[task, at(form["shared"], mu)], self.grid[task, at(form["independent"], mu)])
+        shared, independent = (
+            {(run.draw, run.seed): run for run in self.grid[task, at(form[cohorts], mu)]}
+            for cohorts in ("shared", "independent")
+        )
+        both = sorted(shared.keys() & independent.keys())
+        return Difference.of([shared[run] for run in both], [independent[run] for run in both])
 
     def _cohort_table(self) -> str:
         rows = []
         for task in TASKS:
             for correction in ("exact", "as_released"):
-                cells = [self._pair(task, correction, mu) for mu in MUS]
-                rows.append([task, correction, *(f"**{d.numbers()}**" if d.clear else d.numbers() for d in cells)])
-        return _markdown(["data", "correction", *(f"mu={mu:g}" for mu in MUS)], rows) + "\n\nBold: a clear difference."
+                rows.append([task, correction, *(self._cohort_cell(self._pair(task, correction, mu)) for mu in MUS)])
+        table = _markdown(["data", "correction", *(f"mu={mu:g}" for mu in MUS)], rows)
+        return f"{table}\n\nBold: a clear difference. In brackets the number of paired runs, if not all."
+
+    def _cohort_cell(self, pair: Difference) -> str:
+        text = f"**{pair.numbers()}**" if pair.clear else pair.numbers()
+        return text if len(pair.values) in (0, self.draws * self.seeds) else f"{text} ({len(pair.values)})"
 
     def _cohort_statement(self, correction: str) -> str:
         pairs = [self._pair(task, correction, mu) for task in TASKS for mu in MUS]
@@ -226,7 +241,7 @@ class Findings:
         for (task, form), selected in self.mu.items():
             cells = []
             for mu in MUS:
-                runs = self.grid[task, at(form, mu)]
+                runs = selecting(self.grid[task, at(form, mu)])
                 mean, bad = float(final_losses(runs).mean()), diverged(runs)
                 text = (f"{mean:.3f}" if mean < 1000 else f"{mean:.3g}") + (f" ({bad})" if bad else "")
                 cells.append(f"**{text}**" if mu == selected else text)

@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from rich.console import Console
 from fedax.core import RunExists
 from fedax.engines.loop import run_grid
 from fedax.experiments.demo import SYNTHETIC, judged
-from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at, members
+from fedax.experiments.design import BASELINES, FORMS, MUS, SELECTION_SEED, TASKS, at, members
 from fedax.experiments.directory import make_folder, slug, write
-from fedax.experiments.findings import Findings
+from fedax.experiments.findings import Findings, best_mu
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.spec import Experiment, Plan
 from fedax.report import Page, Record, render
@@ -26,31 +26,36 @@ from fedax.report.record import to_csv
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One method on one draw of one data set, for all seeds; files of finished runs are not made again."""
+    """One method on one draw of one data set; files of finished runs are not made again.
+
+    Args:
+        labels: the members of the method's grid that are run, as one compiled program.
+        seeds: of the runs.
+    """
 
     folder: Path
     task: str
     draw: int
     method: str
     rounds: int
-    seeds: int
+    labels: Sequence[str]
+    seeds: Sequence[int]
 
     def file(self, seed: int, label: str) -> Path:
         return self.folder / "runs" / f"{slug(self.task)}.draw-{self.draw}.seed-{seed}.{slug(label.replace('.', 'p'))}.npz"
 
     def missing(self) -> list[int]:
         """The seeds that are not complete."""
-        return [s for s in range(self.seeds) if not all(self.file(s, label).exists() for label in members(self.method))]
+        return [s for s in self.seeds if not all(self.file(s, label).exists() for label in self.labels)]
 
     def run(self) -> float:
         """Makes what is missing; the seconds it took. An interrupted grid leaves no file."""
         begun, plan = time.perf_counter(), _plan(self.task, self.draw, self.rounds)
-        labels = members(self.method)
         for seed in self.missing():
-            histories = run_grid([plan.algorithms[label] for label in labels], plan.task, seed=seed, **plan.arguments)
+            histories = run_grid([plan.algorithms[label] for label in self.labels], plan.task, seed=seed, **plan.arguments)
             if any(history.outcome.kind == "interrupted" for history in histories):
                 raise KeyboardInterrupt
-            for label, history in zip(labels, histories, strict=True):
+            for label, history in zip(self.labels, histories, strict=True):
                 record = judged(Record.of(history, task=self.task, label=label, seed=seed, draw=self.draw))
                 write(self.file(seed, label), record.to_bytes())
         return time.perf_counter() - begun
@@ -91,11 +96,22 @@ class FullDemo:
     draws: int = 3
     seeds: int = 3
 
-    def jobs(self) -> Iterator[Job]:
+    def selecting(self) -> Iterator[Job]:
+        """The methods without a grid, and every grid with one seed: what selects mu."""
         for task in TASKS:
             for draw in range(self.draws):
                 for method in (*BASELINES, *FORMS):
-                    yield Job(self.folder, task, draw, method, self.rounds, self.seeds)
+                    seeds = (SELECTION_SEED,) if method in FORMS else range(self.seeds)
+                    yield Job(self.folder, task, draw, method, self.rounds, members(method), seeds)
+
+    def confirming(self) -> Iterator[Job]:
+        """The other seeds with the selected mu."""
+        grid = self._records()
+        for task in TASKS:
+            for draw in range(self.draws):
+                for form in FORMS:
+                    label = at(form, best_mu(grid, task, form))
+                    yield Job(self.folder, task, draw, form, self.rounds, (label,), range(self.seeds))
 
     def run(self, processes: int, console: Console) -> bool:
         """Runs what is missing and writes `metrics.csv`, `grid.csv`, `report.html` and `README.md`; whether it got to that.
@@ -105,12 +121,13 @@ class FullDemo:
             InvalidInput: it cannot be written.
         """
         self._open()
-        left = [job for job in self.jobs() if job.missing()]
-        console.print(
-            f"{self.folder}: {len(list(self.jobs())) - len(left)} jobs done before, {len(left)} to do.", highlight=False
-        )
         try:
-            self._work(left, processes, console)
+            for stage in (self.selecting, self.confirming):
+                jobs = list(stage())
+                left = [job for job in jobs if job.missing()]
+                done = f"{len(jobs) - len(left)} jobs done before, {len(left)} to do"
+                console.print(f"{self.folder}, {stage.__name__}: {done}.", highlight=False)
+                self._work(left, processes, console)
         except KeyboardInterrupt:
             console.print(
                 f"Interrupted. Finished runs are kept in {self.folder}; the same command continues.", style="yellow"
@@ -161,12 +178,13 @@ class FullDemo:
                 raise
 
     def _records(self) -> dict[tuple[str, str], list[Record]]:
-        """All runs by task and label, in the order of draws and seeds."""
+        """All runs there are by task and label, in the order of draws and seeds."""
         found: dict[tuple[str, str], list[Record]] = {}
-        for job in self.jobs():
-            for label in members(job.method):
+        for job in self.selecting():
+            for label in job.labels:
                 files = [job.file(seed, label) for seed in range(self.seeds)]
-                found.setdefault((job.task, label), []).extend(Record.from_bytes(file.read_bytes()) for file in files)
+                runs = [Record.from_bytes(file.read_bytes()) for file in files if file.exists()]
+                found.setdefault((job.task, label), []).extend(runs)
         return found
 
     def _page(self, findings: Findings) -> Page:

@@ -1,0 +1,33 @@
+# Two commands do all the set-up on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test check docs clean
+.DEFAULT_GOAL := demo
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.ready-to-test: $(VENV)/.ready
+	$(PIP) --editable ".[test,dev]"
+	touch $@
+
+demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
+	$(BIN)/fedax demo
+
+test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
+	$(BIN)/python -m pytest --numprocesses auto
+
+check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/pyright
+	$(BIN)/pyright --project pyright-strict.json
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV)
