@@ -13,6 +13,8 @@ def set_up_jax(cpus: int | None = None) -> None:
     Args:
         cpus: host devices; None means all cores. Without effect once JAX has started.
     """
+    # threads inside one operation only get in the way of clients on all cores
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     set_by_user = jax.config.values
     if set_by_user["jax_compilation_cache_dir"] is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / "xla"
