@@ -87,7 +87,7 @@ NAN = {"x": np.array([[0.0], [np.nan]]), "y": np.array([0, 1])}
         (([client(0, -1)], 2), r"train\[0\]\['y'\]: got '-1 in row 1'"),
         (([client(0), client()], 2), r"train\[1\]: got '0 examples'; allowed: at least 1 example. Drop the client"),
         (([{"x": np.ones((3, 1)), "y": np.array([0])}], 2), r"train\[0\]: got \{'x': 3, 'y': 1\}; .* same length"),
-        (([NAN], 2), r"train\[0\]\['x'\]: got 'NaN or infinity in row 1'"),
+        (([NAN], 2), r"train\[0\]\['x'\]: got NaN or infinity in row 1"),
         (([{"x": np.ones((1, 1)), "y": np.array([0.5])}], 2), r"train\[0\]\['y'\]: got 'float64'; .* whole numbers"),
         (([{"x": np.ones((1, 1)), "y": np.array([[0]])}], 2), r"train\[0\]\['y'\]: got 'shape \(1, 1\)'"),
         (([{"x": np.ones((1, 1))}], 2), r"train\[0\]: got \['x'\]; allowed: the arrays 'x' and 'y'"),

@@ -121,7 +121,7 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
         (
             "synthetic",
             {"model": MLP((3, 10)), "clients": 1},
-            r"Task\(loss=...\): got .a function that fails on examples of shapes",
+            r"Task\(loss=...\): got a function that fails on examples of shapes",
         ),
         ("mnist", {"merged": 1}, r"mnist\(merged=...\): got 1; allowed: one of False, True"),
         ("mnist", {"partition": "power_law", "ratio": 0.5, "folder": "nowhere"}, r"power_law\(ratio=...\): got 0.5"),

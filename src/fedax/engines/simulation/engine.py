@@ -57,8 +57,9 @@ class Simulation(Engine):
                     f"Simulation({name}=...)", value, "whole numbers >= 1" if top is None else f"1 to {top}"
                 )
         cpu = jax.default_backend() == "cpu"
-        by_backend: Literal["sequential", "chunked"] = "sequential" if cpu else "chunked"
-        self.placement = by_backend if placement == "auto" else placement
+        if placement == "auto":
+            placement = "sequential" if cpu else "chunked"
+        self.placement: Literal["sequential", "chunked"] = placement
         self.chunk = 1 if self.placement == "sequential" else chunk or (8 if cpu else 32)
         self.devices = devices or available
         self.microbatch = microbatch
