@@ -17,7 +17,7 @@ OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / len(A))
 def run(algorithm, rounds, solver=None, schedule=FULL, task=None, **options):
     solver = solver or fedax.SGD(0.1)
     task = task or quadratic(A, B)
-    options = {"observe_every": rounds, "engine": ONE, **options}
+    options = {"engine": ONE, **options}
     return fedax.run(algorithm, task, solver=solver, schedule=schedule, rounds=rounds, **options)
 
 

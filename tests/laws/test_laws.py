@@ -17,7 +17,7 @@ from fedax.engines.eager import EagerFederation
 from problems import all_algorithms, named, regression, squares, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given")
-SHUFFLED = fedax.Schedule(cohort=3, epochs=2, batch_size=4)
+SHUFFLED = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
 ONE = fedax.Simulation("sequential", devices=1)
 every_algorithm = pytest.mark.parametrize("kind", all_algorithms(), ids=named)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -227,10 +226,8 @@ class Experiment(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """The experiment with every default written out, as plain values that `of` takes."""
         made, solver = [section.make() for section in self.algorithm], self.solver.make()
-        factory = inspect.signature(tasks.catalogue()[self.task.name]).parameters.values()
-        defaults = {
-            p.name: p.default for p in factory if p.default is not p.empty and isinstance(p.default, int | float | str)
-        }
+        every = tasks.defaults(self.task.name, **self.task.options)
+        defaults = {name: value for name, value in every.items() if isinstance(value, int | float | str)}
         kept = {"name": self.name, "rounds": self.rounds, "observe_every": self.observe_every, "seeds": self.seeds}
         return _plain(
             kept

@@ -47,8 +47,7 @@ class SimulatedFederation(Federation):
         return self._cohort(ids, count, drawn=True)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
-        sizes = jnp.asarray(self.setup.task.train.sizes)[ids]
-        share = sizes.astype(self.setup.layout.dtype) / self.setup.task.train.total
+        share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
         return Cohort(ids, count, mean_weights(self.setup.schedule, share, drawn))
 
     def memory(self, initial: PyTree) -> Memory:
@@ -83,7 +82,7 @@ class SimulatedFederation(Federation):
         held = None if memory is None else jax.tree.map(lambda rows: jnp.asarray(rows)[cohort.ids], memory._rows)
         self.nobody = self.nobody | jnp.asarray(cohort.count == 0)
 
-        steps = jnp.asarray(setup.schedule.steps_of(jnp.asarray(setup.task.train.sizes)[cohort.ids]), jnp.int32)
+        steps = jnp.asarray(setup.schedule.steps_of(setup.task.train.sizes_of(cohort.ids)), jnp.int32)
         table, counts = longest_first(jnp.broadcast_to(steps, (capacity,)), cohort.count, setup.devices)
 
         # everything traced goes in as an argument, never by closure: a mesh sees arguments only
