@@ -81,6 +81,15 @@ class Client(ABC):
         return value[self.index] if value.ndim else value
 
     @property
+    def learning_rate(self) -> Any:
+        """The step size of this round, for methods whose formulas have one.
+
+        Raises:
+            InvalidInput: the solver does not take plain gradient steps of one size.
+        """
+        return self.solver.step_size() * self.rate
+
+    @property
     def rate(self) -> Any:
         """The factor on the learning rate in this round."""
         decay = self.schedule.decay

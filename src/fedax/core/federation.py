@@ -40,11 +40,14 @@ class Cohort(eqx.Module):
         ids: their numbers; those from `count` on are fillers and do not work.
         count: how many work.
         weights: default weights of their uploads.
+        part: their part of the federation, the sum of their weights over the sum of everybody's; in (0, 1]. A sum over all
+            clients of which only the cohort's terms change moves by `part` times the cohort's mean change.
     """
 
     ids: Int[Array, "capacity"]
     count: Index
     weights: Float[Array, "capacity"]
+    part: Float[Array, ""]
 
 
 class Gathered(eqx.Module, Generic[Value]):

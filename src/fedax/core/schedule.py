@@ -103,6 +103,11 @@ def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]
     return jax.lax.fori_loop(0, count, step, jnp.full((count,), -1, jnp.int32))
 
 
-def mean_weights(schedule: Schedule, share: Float[Array, "cohort"], drawn: bool) -> Float[Array, "cohort"]:
-    """The weights that make the mean over a cohort an estimate of sum_k p_k."""
-    return jnp.ones_like(share) if drawn and schedule.weights_equal else share
+def mean_weights(
+    schedule: Schedule, share: Float[Array, "cohort"], count: Index, clients: int, drawn: bool
+) -> tuple[Float[Array, "cohort"], Float[Array, ""]]:
+    """The weights that make the mean over a cohort an estimate of sum_k p_k, and the cohort's part of everybody's."""
+    equal = drawn and schedule.weights_equal
+    weights = jnp.ones_like(share) if equal else share
+    working = jnp.where(jnp.arange(share.shape[0], dtype=jnp.int32) < count, weights, 0)
+    return weights, working.sum() / (clients if equal else 1)

@@ -11,6 +11,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from fedax.core.client import Client, Minibatch
+from fedax.core.errors import InvalidInput
 from fedax.core.hyper import Scalar, check_declared, hyper
 from fedax.core.local import Local
 
@@ -29,6 +30,14 @@ class Solver(eqx.Module):
     @abstractmethod
     def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """The local model after this round's work."""
+
+    def step_size(self) -> Scalar:
+        """The size of plain gradient steps; refused by solvers that take others."""
+        raise InvalidInput.of("run(solver=...)", self, "SGD without momentum, which this method's formulas need")
+
+    def accumulated(self, steps: Float[Array, ""]) -> Float[Array, ""]:
+        r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of `steps` steps enter the change of the model."""
+        raise InvalidInput.of("run(solver=...)", self, "SGD, with or without momentum, which this method's formulas need")
 
 
 class Descent(Solver):
@@ -66,6 +75,13 @@ class SGD(Descent):
 
     learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
     momentum: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
+
+    def step_size(self) -> Scalar:
+        return super().step_size() if self.momentum else self.learning_rate
+
+    def accumulated(self, steps: Float[Array, ""]) -> Float[Array, ""]:
+        theta = self.momentum
+        return (steps - theta * (1 - theta**steps) / (1 - theta)) / (1 - theta) if theta else steps
 
     def transformation(self) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate, self.momentum or None)  # without a velocity to carry if there is none

@@ -117,7 +117,8 @@ class EagerFederation(Federation):
         share = jnp.asarray(
             self.setup.task.train.sizes[np.asarray(ids)] / self.setup.task.train.total, self.setup.layout.dtype
         )
-        return Cohort(ids, ids.shape[0], mean_weights(self.setup.schedule, share, drawn))
+        count = ids.shape[0]
+        return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
 
     def memory(self, initial: PyTree) -> Memory:
         return OpaqueMemory(dict.fromkeys(range(self.clients), initial))

@@ -48,7 +48,7 @@ class SimulatedFederation(Federation):
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
         share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
-        return Cohort(ids, count, mean_weights(self.setup.schedule, share, drawn))
+        return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
 
     def memory(self, initial: PyTree) -> Memory:
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (self.clients, *jnp.shape(x))), initial))

@@ -1,0 +1,63 @@
+"""FedDyn: dynamic regularisation."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Phase, Scalar, Upload, Vector, hyper
+
+
+class DynState(eqx.Module):
+    """The server model, the server's state h, and the clients' linear terms."""
+
+    w: Vector
+    h: Vector
+    memory: Memory
+
+
+class FedDyn(Algorithm[DynState]):
+    r"""Each client's loss is bent so that stationary points of the local problems agree with those of the global one.
+
+    $$ w_k \approx \arg\min_v\; f_k(v) - \langle h_k, v \rangle + \frac{\alpha}{2} \lVert v - w \rVert^2, \qquad
+       h_k \leftarrow h_k - \alpha (w_k - w), $$
+    $$ h \leftarrow h - \alpha \sum_S p_k (w_k - w), \qquad w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k} - \frac{h}{\alpha}. $$
+
+    The paper has equal weights $p_k = 1/N$; here they are those of the cohort, so that $h = \sum_k p_k h_k$ vanishes at the
+    optimum of $\sum_k p_k f_k$. The released code scales $\alpha$ by the clients' sizes instead.
+
+    Args:
+        alpha: $\alpha$, above 0.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.FedDyn(alpha=0.01)
+
+    Source: Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Alg. 1.
+    """
+
+    alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the regulariser")
+
+    card: ClassVar[Card] = Card(
+        title="FedDyn",
+        paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
+        equation="Alg. 1",
+        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        memory="linear term: dim numbers",
+    )
+
+    def init(self, fed: Federation, w: Vector) -> DynState:
+        return DynState(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+
+    def round(self, fed: Federation, state: DynState) -> DynState:
+        cohort = fed.sample()
+        mean, memory = fed.average(self.train, cohort, state.w, memory=state.memory)
+        h = state.h - self.alpha * cohort.part * (mean - state.w)
+        return DynState(mean - h / self.alpha, h, memory)
+
+    def model(self, state: DynState) -> Vector:
+        return state.w
+
+    def train(self, client: Client, w: Vector, own: Vector) -> Upload[Vector]:
+        mine = client.minimize(Local(anchor=w, linear=-own, prox=self.alpha), start=w)
+        return Upload(mine, memory=own - self.alpha * (mine - w))

@@ -1,0 +1,48 @@
+"""q-FedAvg: clients with larger losses count more."""
+
+from typing import ClassVar
+
+from jaxtyping import Array, Float
+
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Reduction, Scalar, Upload, Vector, hyper
+
+
+class QFedAvg(Algorithm[Vector]):
+    r"""Averaging that flattens the clients' losses, for the objective $\sum_k \frac{p_k}{q+1} f_k(w)^{q+1}$.
+
+    $$ g_k = \frac{w - w_k}{\eta}, \qquad \Delta_k = f_k(w)^q g_k, \qquad
+       h_k = q f_k(w)^{q-1} \lVert g_k \rVert^2 + \frac{1}{\eta} f_k(w)^q, \qquad
+       w \leftarrow w - \frac{\sum_S p_k \Delta_k}{\sum_S p_k h_k}, $$
+
+    with $f_k$ the loss of the *received* model over the client's training examples (plus 1e-10, as the released code has it),
+    $\eta$ the local learning rate (1/L in the paper). With q = 0 this is FedAvg. Needs SGD without momentum as the solver.
+
+    Args:
+        q: at least 0; larger is fairer and slower.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.QFedAvg(q=1.0)
+
+    Source: Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Alg. 2.
+    """
+
+    q: Scalar = hyper(1.0, low=0.0, doc="how much larger losses count")
+
+    card: ClassVar[Card] = Card(
+        title="QFedAvg",
+        paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",
+        equation="Alg. 2",
+        phases=(Phase("train", down=(1, 0), up=(1, 1)),),
+        reductions=(Reduction({"q": 0.0}, "fedavg"),),
+    )
+
+    def round(self, fed: Federation, state: Vector) -> Vector:
+        delta, h = fed.average(self.train, fed.sample(), state)
+        return state - delta / h
+
+    def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
+        g = (w - client.minimize(start=w)) / client.learning_rate
+        loss = client.loss(w) + 1e-10
+        h = self.q * loss ** (self.q - 1) * (g @ g) + loss**self.q / client.learning_rate
+        return Upload((loss**self.q * g, h))

@@ -1,0 +1,174 @@
+"""Methods against straight NumPy transcriptions of their pseudocode, written without the library's code.
+
+Five rounds, two epochs of minibatches of 4 in the given order, unequal sizes, 3 of 5 clients a round; linear regression in float64.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+from fedax.core.keys import stream
+from problems import SIZES, quadratic, random_quadratic, regression, vector
+
+LR, L2, ROUNDS, SEED = 0.05, 0.01, 5, 7
+SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given")
+P = np.array(SIZES) / sum(SIZES)
+
+
+class World:
+    """The task of `problems.regression` as plain arrays: parameters are (b, w)."""
+
+    def __init__(self):
+        task = regression()
+        self.x = [np.hstack([np.ones((n, 1)), np.asarray(task.train.client(k)["x"])]) for k, n in enumerate(SIZES)]
+        self.y = [np.asarray(task.train.client(k)["y"]) for k in range(5)]
+        self.start = np.array([0.0, 0.1, 0.1, 0.1])
+
+    def gradient(self, k, w, rows=slice(None)):
+        x, y = self.x[k][rows], self.y[k][rows]
+        return x.T @ (x @ w - y) / len(y) + L2 * w
+
+    def loss(self, k, w):
+        return np.mean((self.x[k] @ w - self.y[k]) ** 2) / 2 + L2 / 2 * w @ w
+
+    def sgd(self, k, w, extra=lambda w: 0.0, momentum=0.0):
+        """The local model and how many steps it took."""
+        speed, steps = np.zeros(4), 0
+        for _ in range(2):
+            for begin in range(0, SIZES[k], 4):
+                speed = momentum * speed + self.gradient(k, w, slice(begin, begin + 4)) + extra(w)
+                w, steps = w - LR * speed, steps + 1
+        return w, steps
+
+    def cohorts(self):
+        offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
+        root = jax.random.fold_in(jax.random.key(SEED), 1)
+        return [np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets)[0]) for t in range(ROUNDS)]
+
+
+def run(algorithm, momentum=0.0):
+    solver = fedax.SGD(LR, momentum=momentum)
+    return vector(fedax.run(algorithm, regression(), solver=solver, schedule=SCHEDULE, rounds=ROUNDS, seed=SEED))
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold(option):
+    world, lr = World(), 0.7
+    x, c, own = world.start, np.zeros(4), np.zeros((5, 4))
+    for cohort in world.cohorts():
+        moves, changes = [], []
+        for k in cohort:
+            y, steps = world.sgd(k, x, lambda _, k=k, c=c: c - own[k])
+            new = world.gradient(k, x) if option == "I" else own[k] - c + (x - y) / (steps * LR)
+            moves.append(y - x)
+            changes.append(new - own[k])
+            own[k] = new
+        x = x + lr * np.average(moves, axis=0, weights=P[cohort])
+        c = c + P[cohort] @ np.array(changes)
+    np.testing.assert_allclose(run(fedax.SCAFFOLD(lr=lr, option=option)), x, rtol=0, atol=1e-12)
+
+
+def test_feddyn():
+    world, alpha = World(), 0.3
+    w, h, own = world.start, np.zeros(4), np.zeros((5, 4))
+    for cohort in world.cohorts():
+        models = []
+        for k in cohort:
+            mine, _ = world.sgd(k, w, lambda v, k=k, w=w: -own[k] + alpha * (v - w))
+            own[k] = own[k] - alpha * (mine - w)
+            models.append(mine)
+        h = h - alpha * P[cohort] @ (np.array(models) - w)
+        w = np.average(models, axis=0, weights=P[cohort]) - h / alpha
+    np.testing.assert_allclose(run(fedax.FedDyn(alpha=alpha)), w, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.5, 2.0])
+def test_qfedavg(q):
+    world = World()
+    w = world.start
+    for cohort in world.cohorts():
+        top, bottom = np.zeros(4), 0.0
+        for k in cohort:
+            g = (w - world.sgd(k, w)[0]) / LR
+            f = world.loss(k, w) + 1e-10
+            top = top + P[k] * f**q * g
+            bottom += P[k] * (q * f ** (q - 1) * g @ g + f**q / LR)
+        w = w - top / bottom
+    np.testing.assert_allclose(run(fedax.QFedAvg(q=q)), w, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_fednova(momentum):
+    """The weights of the gradients are added up step by step here, not by their closed form."""
+    world = World()
+    w = world.start
+    for cohort in world.cohorts():
+        directions, sums = [], []
+        for k in cohort:
+            mine, steps = world.sgd(k, w, momentum=momentum)
+            counter, total = 0.0, 0.0
+            for _ in range(steps):
+                counter = momentum * counter + 1
+                total += counter
+            directions.append((w - mine) / total)
+            sums.append(total)
+        effective = np.average(sums, weights=P[cohort])
+        w = w - effective * np.average(directions, axis=0, weights=P[cohort])
+    np.testing.assert_allclose(run(fedax.FedNova(), momentum), w, rtol=0, atol=1e-12)
+
+
+A, B = random_quadratic(clients=8)
+OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / 8)
+
+
+def with_half_of_the_clients(algorithm, rounds, lr=0.1):
+    schedule = fedax.Schedule(cohort=4, steps=5, batch_size="full")
+    options = {"solver": fedax.SGD(lr), "schedule": schedule, "rounds": rounds, "observe_every": rounds}
+    return np.linalg.norm(vector(fedax.run(algorithm, quadratic(A, B), **options)) - OPTIMUM)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: fedax.SCAFFOLD(), lambda: fedax.SCAFFOLD(option="I"), lambda: fedax.FedDyn(alpha=1.0)]
+)
+def test_corrected_methods_reach_the_optimum_with_4_of_8_clients(make):
+    assert with_half_of_the_clients(make(), 1500) < 1e-8
+
+
+@pytest.mark.parametrize("make", [lambda: fedax.FedAvg(), lambda: fedax.FedProx(mu=1.0)])
+def test_uncorrected_methods_do_not(make):
+    assert with_half_of_the_clients(make(), 1500) > 1e-2
+
+
+def test_fednova_is_consistent_under_unequal_work():
+    """Clients at -1 and 1 with one and eight examples, batches of one: FedAvg counts the busy one's steps twice over."""
+    clients = [[-1.0], [1.0] * 8]
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients)
+    # p = 1/9 and 8/9; the optimum is 7/9, which small steps approach
+    schedule = fedax.Schedule(batch_size=1, epochs=1, order="given")
+    found = {
+        name: float(
+            fedax.run(method, task, solver=fedax.SGD(1e-3), schedule=schedule, rounds=9000, observe_every=9000).params
+        )
+        for name, method in (("nova", fedax.FedNova()), ("avg", fedax.FedAvg()))
+    }
+    assert abs(found["nova"] - 7 / 9) < 5e-3
+    assert abs(found["avg"] - 63 / 65) < 5e-3  # weights p_k tau_k: (-1/9 + 64/9) / (65/9)
+
+
+@pytest.mark.parametrize("make", [lambda: fedax.SCAFFOLD(), lambda: fedax.QFedAvg()])
+def test_formulas_with_a_step_size_refuse_other_solvers(make):
+    for solver in (fedax.SGD(0.1, momentum=0.5), fedax.Exact()):
+        with pytest.raises(InvalidInput, match=r"run\(solver=...\): got .*; allowed: SGD without momentum"):
+            fedax.run(make(), regression(), solver=solver, rounds=1)
+
+
+def test_spread_of_client_losses_falls_as_q_grows():
+    spreads = []
+    for q in (0.0, 1.0, 5.0):
+        options = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(steps=5, batch_size="full"), "rounds": 400}
+        w = vector(fedax.run(fedax.QFedAvg(q=q), regression(), observe_every=400, **options))
+        spreads.append(np.std([World().loss(k, w) for k in range(5)]))
+    assert spreads[0] > spreads[1] > spreads[2]
