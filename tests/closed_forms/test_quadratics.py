@@ -103,6 +103,16 @@ def test_feddane_with_everyone_and_exact_solves_converges_linearly():
     assert np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), 40, solver=solver)) - OPTIMUM) < 1e-8
 
 
+@pytest.mark.parametrize("eta", [1.0, 0.5])
+def test_dane_uses_everybody_whatever_the_cohort(eta):
+    """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times that before, although the schedule draws two."""
+    mu, w = 0.5, np.zeros(3)
+    jump = np.eye(3) - eta * np.mean([np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0) @ A.mean(0)
+    schedule = fedax.Schedule(cohort=2)
+    found = run(fedax.DANE(mu=mu, eta=eta), 3, solver=fedax.Exact(1e-13), schedule=schedule)
+    np.testing.assert_allclose(vector(found), OPTIMUM + np.linalg.matrix_power(jump, 3) @ (w - OPTIMUM), atol=1e-7, rtol=0)
+
+
 def test_feddane_as_released_subtracts_the_wrong_entries():
     """Two parameter arrays W (3,) and b (2,): g - db[0] on all of W, g - db[1] on all of b; a scalar each."""
     target = np.array([1.0, -2.0, 0.5, 3.0, -1.0])

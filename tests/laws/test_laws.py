@@ -139,8 +139,8 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
 
 @every_algorithm
 def test_bits_counted_are_bits_declared(kind):
-    history, clients, dim = straight(kind), 3, 4
-    down, up = np.sum([phase.bits(dim, 64) for phase in kind.card.phases], axis=0) * clients
+    history, dim = straight(kind), 4
+    down, up = sum(np.array(phase.bits(dim, 64)) * (5 if phase.everyone else 3) for phase in kind.card.phases)
     assert history.bits.down.tolist() == [down] * 5
     assert history.bits.up.tolist() == [up] * 5
 
@@ -200,7 +200,7 @@ def test_round_without_clients_changes_nothing(kind):
             empty += 1
             assert all(np.array_equal(a, b) for a, b in zip(state_arrays(after), state_arrays(history), strict=True))
         history = after
-    assert 0 < empty < 39
+    assert (0 < empty < 39) == any(not phase.everyone for phase in kind.card.phases)
     eager = go(kind(), task, rounds=4, schedule=schedule, engine=fedax.Eager())
     close(go(kind(), task, rounds=4, schedule=schedule, observe_every=1), eager)
 

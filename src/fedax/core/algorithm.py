@@ -15,11 +15,15 @@ State = TypeVar("State")
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One call of `average` or `gather`: what one participant receives and sends, in model vectors and single numbers."""
+    """One call of `average` or `gather`: what one participant receives and sends, in model vectors and single numbers.
+
+    `everyone` says that all clients take part, not a drawn cohort.
+    """
 
     work: str
     down: tuple[int, int]
     up: tuple[int, int]
+    everyone: bool = False
 
     def bits(self, dim: int, width: int) -> tuple[int, int]:
         """Bits received and sent by one participant, for `dim` parameters of `width` bits."""
