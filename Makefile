@@ -20,7 +20,7 @@ demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
 	$(BIN)/fedax demo
 
 test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
 	$(BIN)/ruff format --check src tests benchmarks

@@ -19,7 +19,9 @@ from problems import all_algorithms, named, regression, squares, state_arrays, v
 SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given")
 SHUFFLED = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
 ONE = fedax.Simulation("sequential", devices=1)
-every_algorithm = pytest.mark.parametrize("kind", all_algorithms(), ids=named)
+# one worker runs all laws of an algorithm, because they share compiled programs
+KINDS = [pytest.param(kind, marks=pytest.mark.xdist_group(kind.__name__), id=named(kind)) for kind in all_algorithms()]
+every_algorithm = pytest.mark.parametrize("kind", KINDS)
 
 
 def go(algorithm, task=None, rounds=5, schedule=SCHEDULE, engine=ONE, **options):
