@@ -1,5 +1,6 @@
 """A client inside a compiled program: traced number, traced size, ragged data by offset."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,6 +16,9 @@ from fedax.core.schedule import Schedule
 from fedax.core.solver import Solver
 from fedax.core.task import Task
 from fedax.engines.order import shuffled, shuffled_by_size
+
+FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
+"""The most examples, and bytes, that one client fetches for several steps at once."""
 
 
 class Setup(eqx.Module):
@@ -69,16 +73,28 @@ class CompiledClient(Client):
         width = self.task.train.largest if full else min(int(self.schedule.batch_size), self.task.train.largest)
         per_epoch = jnp.int32(1) if full else (self.size + width - 1) // width
         order_key, noise_key = self.key("order"), self.key("noise")
+        at_once = self._fetched_at_once(width)
 
         def epoch(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             number, done, carry = state
-            order = None if full else self._order(jax.random.fold_in(order_key, number), width)
+            order = None if full else self._order(jax.random.fold_in(order_key, number), width * at_once)
             count = jnp.minimum(per_epoch, self.steps - done)
 
-            def one(i: Index, carry: Carry) -> Carry:
-                return step(carry, Slice(self, order, i * width, width, jax.random.fold_in(noise_key, done + i)))
+            def block(b: Index, carry: Carry) -> Carry:
+                first = b * at_once
+                fetched = self.fetch(order, first * width, at_once * width) if at_once > 1 else None
 
-            return number + 1, done + count, jax.lax.fori_loop(jnp.int32(0), count, one, carry)
+                def one(i: Index, carry: Carry) -> Carry:
+                    number = first + i
+                    key = jax.random.fold_in(noise_key, done + number)
+                    return step(carry, Slice(self, order, number * width, width, key, fetched, i * width))
+
+                if at_once == 1:
+                    return one(jnp.int32(0), carry)
+                return jax.lax.fori_loop(jnp.int32(0), jnp.minimum(at_once, count - first), one, carry)
+
+            blocks = (count + at_once - 1) // at_once
+            return number + 1, done + count, jax.lax.fori_loop(jnp.int32(0), blocks, block, carry)
 
         start = (jnp.int32(0), jnp.int32(0), carry)
         return jax.lax.while_loop(lambda state: state[1] < self.steps, epoch, start)[2]
@@ -87,18 +103,47 @@ class CompiledClient(Client):
         if self.schedule.order == "given":
             return None
         largest = self.task.train.largest
-        one_by_one = self.setup.placement == "sequential"
-        order = (shuffled_by_size if one_by_one else shuffled)(key, self.size, largest)
-        return jnp.pad(order, (0, width))  # a slice of the last batch must not run over the end
+        if self.setup.placement == "sequential":
+            return shuffled_by_size(key, self.size, largest, largest + width)
+        return jnp.pad(shuffled(key, self.size, largest), (0, width))  # a slice of the last batch must not run over the end
+
+    def _fetched_at_once(self, width: int) -> int:
+        """Steps whose examples are fetched together: on a CPU, a small gather costs far more a row than a large one."""
+        if self.setup.placement != "sequential" or width > self.setup.microbatch:
+            return 1
+        arrays = self.task.train.arrays.values()
+        row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
+        return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row, 1)) // width)
+
+    def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int) -> dict[str, Array]:
+        """The client's examples `begin` to `begin + count` in the given order; its last one in place of those it lacks."""
+        if order is None:
+            position = begin + jnp.arange(count, dtype=jnp.int32)
+        else:
+            position = jax.lax.dynamic_slice_in_dim(order, begin, count)
+        rows = self.offset + jnp.minimum(position, self.size - 1)
+        arrays = self.task.train.arrays.items()
+        return {name: jnp.asarray(values).at[rows].get(mode="promise_in_bounds") for name, values in arrays}
 
 
 class Slice(Minibatch):
-    """`width` examples from `begin` on in the given order, as far as the client has them; in pieces if too many."""
+    """`width` examples from `begin` on in the given order, as far as the client has them; in pieces if too many.
+
+    They are rows `place` on of `fetched`, if that is given.
+    """
 
     def __init__(
-        self, client: CompiledClient, order: Int[Array, "padded"] | None, begin: Index, width: int, key: Any
+        self,
+        client: CompiledClient,
+        order: Int[Array, "padded"] | None,
+        begin: Index,
+        width: int,
+        key: Any,
+        fetched: dict[str, Array] | None = None,
+        place: Index = 0,
     ) -> None:
         self.client, self.order, self.begin, self.key = client, order, begin, key
+        self.fetched, self.place = fetched, place
         self.piece = min(width, client.setup.microbatch)
         self.count = jnp.minimum(width, client.size - begin)
         self.whole = self.piece == width
@@ -132,12 +177,10 @@ class Slice(Minibatch):
         client = self.client
         place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
         weight = jnp.where(place < self.count, 1 / self.count.astype(client.layout.dtype), 0)
-        start = self.begin + piece * self.piece
-        if self.order is None:
-            position = start + jnp.arange(self.piece, dtype=jnp.int32)
+        if self.fetched is None:
+            data = client.fetch(self.order, self.begin + piece * self.piece, self.piece)
         else:
-            position = jax.lax.dynamic_slice_in_dim(self.order, start, self.piece)
-        rows = client.offset + jnp.minimum(position, client.size - 1)
-        arrays = client.task.train.arrays.items()
-        data = {name: jnp.asarray(values).at[rows].get(mode="promise_in_bounds") for name, values in arrays}
+            data = {
+                name: jax.lax.dynamic_slice_in_dim(values, self.place, self.piece) for name, values in self.fetched.items()
+            }
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

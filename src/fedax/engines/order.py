@@ -27,17 +27,17 @@ def shuffled(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"
     return jax.lax.sort((words, position), num_keys=1)[1].astype(jnp.int32)
 
 
-def shuffled_by_size(key: Key[Array, ""], size: Index, largest: int) -> Int[Array, "largest"]:
-    """As `shuffled`, at a cost that follows the client's own size rather than the largest one's."""
+def shuffled_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
+    """As `shuffled`, at a cost that follows the client's own size rather than that of the largest one; `width` >= `largest`."""
     widths = [64]
     while widths[-1] < largest:
         widths.append(2 * widths[-1])
     widths[-1] = max(largest, 1)
 
-    def branch(width: int) -> Int[Array, "largest"]:
-        return jnp.pad(shuffled(key, size, width), (0, largest - width))
+    def branch(sorted_: int) -> Int[Array, "width"]:
+        return jnp.pad(shuffled(key, size, sorted_), (0, width - sorted_))
 
     if len(widths) == 1:
         return branch(largest)
     bucket = jnp.searchsorted(jnp.asarray(widths, jnp.int32), size)
-    return jax.lax.switch(bucket, [lambda width=width: branch(width) for width in widths])
+    return jax.lax.switch(bucket, [lambda sorted_=sorted_: branch(sorted_) for sorted_ in widths])
