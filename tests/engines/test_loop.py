@@ -102,7 +102,10 @@ def test_bad_arguments(options, message):
         ({"cohort": 0}, r"Schedule\(cohort=...\): got 0; allowed: whole numbers >= 1 or None"),
         ({"epochs": 1.5}, r"Schedule\(epochs=...\): got 1.5"),
         ({"steps": -1}, r"Schedule\(steps=...\): got -1"),
-        ({"batch_size": "half"}, r'Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers >= 1 or "full"'),
+        (
+            {"batch_size": "half"},
+            r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers >= 1, or a pair of them in order",
+        ),
         ({"sampling": "roundrobin"}, r"Schedule\(sampling=...\): got 'roundrobin'; allowed: one of 'uniform', 'prop"),
         ({"order": "sorted"}, r"Schedule\(order=...\)"),
         ({"decay": 0.0}, r"Schedule\(decay=...\): got 0.0; allowed: numbers in \(0, 1\]"),

@@ -57,8 +57,5 @@ class FedAvg(Algorithm[ServerState]):
         step, optimizer = self.optimizer().update(state.w - mean, state.optimizer, state.w)
         return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
 
-    def model(self, state: ServerState) -> Vector:
-        return state.w
-
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.minimize(start=w))

@@ -6,17 +6,32 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Phase, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    Local,
+    Memory,
+    Personal,
+    Phase,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class Own(eqx.Module):
-    """One client's memory: its model, multiplier and tolerance, and the momenta of the latter two."""
+    """One client's memory: its model, multiplier and tolerance, the momenta of the latter two, and whether it ever worked."""
 
     x: Vector
     lam: Float[Array, ""]
     gamma: Float[Array, ""]
     lam_speed: Float[Array, ""]
     gamma_speed: Float[Array, ""]
+    visited: Float[Array, ""]
 
 
 class BeyondConsensusState(eqx.Module):
@@ -66,13 +81,13 @@ class FedBC(Algorithm[BeyondConsensusState]):
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
         equation="Alg. 1, eq. (9), (11), (13)",
         phases=(Phase("primal_dual", down=(1, 0), up=(1, 1)),),
-        memory="model, multiplier, tolerance and their momenta: dim + 4 numbers",
+        memory="model, multiplier, tolerance and their momenta: dim + 5 numbers",
         reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
     )
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
         lam, gamma, rest = (jnp.asarray(value, w.dtype) for value in (self.lam, self.gamma, 0.0))
-        return BeyondConsensusState(w, fed.memory(Own(w, lam, gamma, rest, rest)))
+        return BeyondConsensusState(w, fed.memory(Own(w, lam, gamma, rest, rest, rest)))
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
         return BeyondConsensusState(*fed.average(self.primal_dual, fed.sample(), state.z, memory=state.memory))
@@ -80,10 +95,21 @@ class FedBC(Algorithm[BeyondConsensusState]):
     def model(self, state: BeyondConsensusState) -> Vector:
         return state.z
 
+    def personal(self, state: BeyondConsensusState) -> Personal:
+        return Personal(self.adapt, (state.z,), state.memory)
+
+    def adapt(self, client: Client, z: Vector, own: Own) -> Vector:
+        """The model that a client uses itself: its last one, or the global one before its first work."""
+        return jnp.where(own.visited > 0, own.x, z)
+
+    def local(self, client: Client, z: Vector, lam: Float[Array, ""]) -> Vector:
+        """The primal step from z."""
+        return client.minimize(Local(anchor=z, prox=2 * lam), start=z)
+
     def primal_dual(self, client: Client, z: Vector, own: Own) -> Upload[Vector]:
-        x = client.minimize(Local(anchor=z, prox=2 * own.lam), start=z)
+        x = self.local(client, z, own.lam)
         lam_speed = self.dual_momentum * own.lam_speed + ((x - z) ** 2).sum() - own.gamma
         gamma_speed = self.dual_momentum * own.gamma_speed + own.lam
         lam = jnp.clip(own.lam + self.dual_lr * lam_speed, self.lam_min, self.lam_max)
         gamma = own.gamma + self.dual_lr * gamma_speed if self.learn_gamma else own.gamma
-        return Upload(x, weight=lam, memory=Own(x, lam, gamma, lam_speed, gamma_speed))
+        return Upload(x, weight=lam, memory=Own(x, lam, gamma, lam_speed, gamma_speed, jnp.ones_like(lam)))

@@ -82,9 +82,6 @@ class FedDANE(Algorithm[DaneState]):
         g = fed.average(self.gradient, cohort, w)
         return DaneState(fed.average(self.solve, cohort if self.cohorts == "shared" else fed.sample(), w, g), g)
 
-    def model(self, state: DaneState) -> Vector:
-        return state.w
-
     def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))
 

@@ -55,9 +55,6 @@ class FedDyn(Algorithm[DynState]):
         h = state.h - self.alpha * cohort.part * (mean - state.w)
         return DynState(mean - h / self.alpha, h, memory)
 
-    def model(self, state: DynState) -> Vector:
-        return state.w
-
     def train(self, client: Client, w: Vector, own: Vector) -> Upload[Vector]:
         mine = client.minimize(Local(anchor=w, linear=-own, prox=self.alpha), start=w)
         return Upload(mine, memory=own - self.alpha * (mine - w))

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Reduction, Upload, Vector
+from fedax.core import Algorithm, Card, Client, Federation, Local, Phase, Reduction, Scalar, Upload, Vector, hyper
 
 
 class FedNova(Algorithm[Vector]):
@@ -15,30 +14,39 @@ class FedNova(Algorithm[Vector]):
        \tau_{\text{eff}} = \frac{\sum_S p_k \lVert a_k \rVert_1}{\sum_S p_k}, \qquad
        w \leftarrow w - \tau_{\text{eff}} \frac{\sum_S p_k d_k}{\sum_S p_k}, $$
 
-    where $\lVert a_k \rVert_1$ is the sum of the weights of the client's gradients in its change: the number of steps $\tau_k$ for
-    SGD, $\frac{1}{1-\theta}\big(\tau_k - \frac{\theta (1 - \theta^{\tau_k})}{1-\theta}\big)$ with momentum $\theta$. With equal
-    work this is FedAvg. Needs SGD as the solver.
+    where $\lVert a_k \rVert_1$ is the sum of the weights of the client's gradients in its change: the number of steps $\tau_k$
+    for SGD, $\sum_{j \le \tau_k} \frac{1 - \theta^j}{1 - \theta}$ with momentum $\theta$, and
+    $\frac{1 - (1 - \eta \mu)^{\tau_k}}{\eta \mu}$ with a proximal term of weight $\mu$. (In the proximal form the released
+    code has the steps in $\tau_{\text{eff}}$; the paper does not.) With equal work this is FedAvg, or FedProx. Needs SGD.
+
+    Args:
+        mu: $\mu$, at least 0.
 
     Example:
         >>> import fedax
         >>> method = fedax.FedNova()
 
     Source: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
-    eq. (6).
+    eq. (6), Sec. 4.
     """
+
+    mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
 
     card: ClassVar[Card] = Card(
         title="FedNova",
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
         equation="eq. (6)",
         phases=(Phase("train", down=(1, 0), up=(1, 1)),),
-        reductions=(Reduction({}, "fedavg", equal_sizes=True),),
+        reductions=(
+            Reduction({}, "fedavg", equal_sizes=True),
+            Reduction({"mu": 0.3}, "fedprox", {"mu": 0.3}, equal_sizes=True),
+        ),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
-        direction, steps = fed.average(self.train, fed.sample(), state)
-        return state - steps * direction
+        direction, weight = fed.average(self.train, fed.sample(), state)
+        return state - weight * direction
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        accumulated = client.solver.accumulated(jnp.asarray(client.steps, w.dtype))
-        return Upload(((w - client.minimize(start=w)) / accumulated, accumulated))
+        accumulated = client.solver.accumulated(client, self.mu)
+        return Upload(((w - client.minimize(Local(anchor=w, prox=self.mu), start=w)) / accumulated, accumulated))

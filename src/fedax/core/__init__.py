@@ -2,8 +2,10 @@
 
 from fedax.core.algorithm import Algorithm as Algorithm
 from fedax.core.algorithm import Card as Card
+from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Phase as Phase
 from fedax.core.algorithm import Reduction as Reduction
+from fedax.core.algorithm import Remembering as Remembering
 from fedax.core.channel import Traffic as Traffic
 from fedax.core.client import Client as Client
 from fedax.core.client import Minibatch as Minibatch
@@ -29,6 +31,9 @@ from fedax.core.layout import Layout as Layout
 from fedax.core.layout import Vector as Vector
 from fedax.core.local import Local as Local
 from fedax.core.schedule import Schedule as Schedule
+from fedax.core.simplex import MinNorm as MinNorm
+from fedax.core.simplex import min_norm as min_norm
+from fedax.core.simplex import onto_simplex as onto_simplex
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact
 from fedax.core.solver import Optax as Optax

@@ -2,15 +2,47 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from fedax.core.federation import Federation
+from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
 
 State = TypeVar("State")
+
+
+class Personal(NamedTuple):
+    """How every client makes the model that it uses itself.
+
+    Attributes:
+        work: a work function that returns the model, `work(client, *down[, own memory])`, without uploading anything.
+        down: what it is sent.
+        memory: the clients' memories, if it needs its own.
+    """
+
+    work: Callable[..., Float[Array, "dim"]]
+    down: tuple[Any, ...]
+    memory: Memory | None = None
+
+    @classmethod
+    def remembered(cls, memory: Memory) -> "Personal":
+        """The models are what the clients' memories hold."""
+        return cls(lambda client, own: own, (), memory)
+
+
+class Remembering(eqx.Module):
+    """The state of a method that has a global model and memories, and nothing else.
+
+    Attributes:
+        w: the global model.
+        memory: the clients' memories.
+    """
+
+    w: Float[Array, "dim"]
+    memory: Memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,5 +115,9 @@ class Algorithm(eqx.Module, Generic[State]):
         """One communication round."""
 
     def model(self, state: State) -> Float[Array, "dim"]:
-        """The global model held by a state."""
-        return state  # type: ignore[return-value]
+        """The global model held by a state: its `w`, or the state itself if it has none."""
+        return getattr(state, "w", state)  # type: ignore[return-value]
+
+    def personal(self, state: State) -> Personal | None:
+        """How clients make their own models, for methods that have such; by default they use the global one."""
+        return None

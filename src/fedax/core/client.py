@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
@@ -40,6 +40,7 @@ class Client(ABC):
         size: n_k, its training examples.
         share: n_k / n, its share of all training examples.
         steps: minibatch steps of this round.
+        batch: examples of a full minibatch in this round.
         round: the round, from 0.
         layout: how the model's parameters lie in the flat vector.
         solver, schedule, task: as given to `run`.
@@ -49,6 +50,7 @@ class Client(ABC):
     size: Index
     share: Float[Array, ""]
     steps: Index
+    batch: Index
     round: Index
 
     def __init__(self, task: Task, solver: "Solver", schedule: Schedule, layout: Layout, streams: Key[Array, ""]) -> None:
@@ -64,8 +66,20 @@ class Client(ABC):
         """The full local gradient of f_k at w."""
 
     @abstractmethod
-    def run(self, step: Callable[[Carry, Minibatch], Carry], carry: Carry) -> Carry:
-        """Folds `step` over this round's minibatches: all local work is built on it."""
+    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+        """Folds `step(carry, minibatch)` over this round's minibatches: all local work is built on it.
+
+        With several `batches` a step also gets the minibatches that follow in the epoch's order (from its end on, the first
+        ones); the number of steps stays the same.
+        """
+
+    @abstractmethod
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> Minibatch:
+        """Its first `count` examples, or all that it has, in the given order; nothing of a split that it does not have."""
+
+    def adapted(self, w: Float[Array, "dim"], rate: Any, count: int, split: Literal["train", "test"]) -> Float[Array, "dim"]:
+        """The model after one gradient step of size `rate` on the client's first examples."""
+        return w - rate * self.layout.ravel(self.first(count, split).gradient(self.layout.unravel(w)))
 
     def minimize(self, problem: Local | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Runs the user's solver on `problem` (its own loss by default) from `start`, for this round's work."""

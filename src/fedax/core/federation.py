@@ -76,8 +76,13 @@ class Federation(ABC):
     def everyone(self) -> Cohort: ...
 
     @abstractmethod
-    def sample(self) -> Cohort:
-        """Draws a cohort as the schedule says; another call is an independent draw."""
+    def sample(self, odds: Float[Array, "clients"] | None = None) -> Cohort:
+        """Draws a cohort as the schedule says; another call is an independent draw.
+
+        With `odds`, at least 0, as many clients as the schedule's cohort has are drawn one after the other, without
+        replacement, with probabilities proportional to them, whatever the schedule's sampling; clients of odds 0 only fill up,
+        uniformly. The weights are those of a uniform draw.
+        """
 
     @abstractmethod
     def memory(self, initial: PyTree) -> Memory:

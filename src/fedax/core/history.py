@@ -44,6 +44,8 @@ class History:
         bits: exact traffic of every round.
         outcome: how it ended.
         seconds: wall time of each observation since the start, compilation included.
+        personal: with `run(..., personal=True)`, the models that the clients use themselves, in the user's own pytree with a
+            first axis (clients,).
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
     """
 
@@ -56,6 +58,7 @@ class History:
     outcome: Outcome
     seconds: np.ndarray
     state: Any = dataclasses.field(repr=False, default=None)
+    personal: PyTree = dataclasses.field(repr=False, default=None)
 
     def last(self, metric: str) -> float:
         """The final value of a scalar metric."""

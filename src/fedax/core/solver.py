@@ -35,8 +35,11 @@ class Solver(eqx.Module):
         """The size of plain gradient steps; refused by solvers that take others."""
         raise InvalidInput.of("run(solver=...)", self, "SGD without momentum, which this method's formulas need")
 
-    def accumulated(self, steps: Float[Array, ""]) -> Float[Array, ""]:
-        r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of `steps` steps enter the change of the model."""
+    def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
+        r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
+
+        `prox` is the weight of a proximal term beside them.
+        """
         raise InvalidInput.of("run(solver=...)", self, "SGD, with or without momentum, which this method's formulas need")
 
 
@@ -79,9 +82,19 @@ class SGD(Descent):
     def step_size(self) -> Scalar:
         return super().step_size() if self.momentum else self.learning_rate
 
-    def accumulated(self, steps: Float[Array, ""]) -> Float[Array, ""]:
-        theta = self.momentum
-        return (steps - theta * (1 - theta**steps) / (1 - theta)) / (1 - theta) if theta else steps
+    def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
+        dtype = client.layout.dtype
+        steps, pull = jnp.asarray(client.steps, dtype), jnp.asarray(self.learning_rate * client.rate * prox, dtype)
+        if not self.momentum:
+            kept, some = 1 - pull, jnp.where(pull > 0, pull, 1)
+            return jnp.where(pull > 0, (1 - kept**steps) / some, steps)
+
+        def step(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+            speed, total = state
+            speed = self.momentum * speed + 1 - pull * total
+            return speed, total + speed
+
+        return jax.lax.fori_loop(0, client.steps, step, (jnp.zeros((), dtype),) * 2)[1]
 
     def transformation(self) -> optax.GradientTransformation:
         return optax.sgd(self.learning_rate, self.momentum or None)  # without a velocity to carry if there is none

@@ -27,6 +27,10 @@ class View(ABC):
         """The mean of `"loss"` or of a score of the task over each client's examples; NaN for a client without any."""
 
     @abstractmethod
+    def personal(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
+        """As `per_client`, for the models that the clients use themselves (see `Algorithm.personal`)."""
+
+    @abstractmethod
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         """The mean over all examples of a split; every example counts alike, so clients weigh n_k."""
 

@@ -41,6 +41,10 @@ class Session(ABC):
         """For each algorithm, the metrics of all observers on its state's model."""
 
     @abstractmethod
+    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+        """For each algorithm, the models that the clients use themselves."""
+
+    @abstractmethod
     def split(self, states: Any) -> list[Any]:
         """The single algorithms' states."""
 

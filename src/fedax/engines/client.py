@@ -1,8 +1,8 @@
 """A client inside a compiled program: traced number, traced size, ragged data by offset."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,11 +14,14 @@ from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule
 from fedax.core.solver import Solver
-from fedax.core.task import Task
+from fedax.core.task import Ragged, Task
 from fedax.engines.order import shuffled, shuffled_by_size
 
 FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
 """The most examples, and bytes, that one client fetches for several steps at once."""
+
+DRAWN_PIECE = 32
+"""Examples at once where batches have drawn sizes: a small batch must not cost what a large one does."""
 
 
 class Setup(eqx.Module):
@@ -38,6 +41,24 @@ class Setup(eqx.Module):
     devices: int = eqx.field(static=True, default=1)
 
 
+class Part(NamedTuple):
+    """One client's examples in a flat array of many clients'."""
+
+    arrays: Mapping[str, Any]
+    offset: Index
+    size: Index
+
+    @classmethod
+    def of(cls, data: Ragged, k: Index) -> "Part":
+        offsets = jnp.asarray(data.offsets)
+        return cls(data.arrays, offsets[k], offsets[k + 1] - offsets[k])
+
+    def rows(self, position: Int[Array, "some"]) -> dict[str, Array]:
+        """The examples at some positions; the last one in place of those it lacks."""
+        rows = self.offset + jnp.clip(position, 0, self.size - 1)
+        return {name: jnp.asarray(values).at[rows].get(mode="clip") for name, values in self.arrays.items()}
+
+
 class CompiledClient(Client):
     """See `Client`. `active` is False for fillers of a chunk, which take no steps."""
 
@@ -53,11 +74,12 @@ class CompiledClient(Client):
         streams = stream(root, "client", round, index, occurrence)
         super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, streams)
         self.setup, self.index, self.round = setup, index, round
-        offsets = jnp.asarray(setup.task.train.offsets)
-        self.offset = offsets[index]
-        self.size = offsets[index + 1] - self.offset
+        self.examples = Part.of(setup.task.train, index)
+        self.size = self.examples.size
         self.share = self.size.astype(setup.layout.dtype) / setup.task.train.total
-        self.steps = jnp.where(active, jnp.asarray(setup.schedule.steps_of(self.size), jnp.int32), 0)
+        work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
+        self.batch = self.widest if isinstance(work.batch, int) else work.batch
+        self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return self._all().loss(self.layout.unravel(w))
@@ -66,28 +88,37 @@ class CompiledClient(Client):
         return self.layout.ravel(self._all().gradient(self.layout.unravel(w)))
 
     def _all(self) -> "Slice":
-        return Slice(self, None, jnp.int32(0), self.task.train.largest, None)
+        return Slice(self, None, jnp.int32(0), self.size, None, most=self.task.train.largest)
 
-    def run(self, step: Callable[[Carry, Minibatch], Carry], carry: Carry) -> Carry:
-        full = self.schedule.batch_size == "full"
-        width = self.task.train.largest if full else min(int(self.schedule.batch_size), self.task.train.largest)
-        per_epoch = jnp.int32(1) if full else (self.size + width - 1) // width
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "Slice":
+        data = getattr(self.task, split)
+        part = Part.of(data, self.index)
+        return Slice(self, None, jnp.int32(0), jnp.minimum(count, part.size), None, most=min(count, data.largest), part=part)
+
+    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+        """The examples of several steps are fetched at once where that pays; see `_fetched_at_once`."""
+        full, batch = self.schedule.batch_size == "full", self.batch
+        per_epoch = (self.size + batch - 1) // batch
         order_key, noise_key = self.key("order"), self.key("noise")
-        at_once = self._fetched_at_once(width)
+        at_once = 1 if batches > 1 else self._fetched_at_once()
 
         def epoch(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             number, done, carry = state
-            order = None if full else self._order(jax.random.fold_in(order_key, number), width * at_once)
+            order = None if full else self._order(jax.random.fold_in(order_key, number))
             count = jnp.minimum(per_epoch, self.steps - done)
 
             def block(b: Index, carry: Carry) -> Carry:
                 first = b * at_once
-                fetched = self.fetch(order, first * width, at_once * width) if at_once > 1 else None
+                fetched = self.fetch(order, first * batch, at_once * self.widest) if at_once > 1 else None
 
                 def one(i: Index, carry: Carry) -> Carry:
                     number = first + i
-                    key = jax.random.fold_in(noise_key, done + number)
-                    return step(carry, Slice(self, order, number * width, width, key, fetched, i * width))
+                    noise = jax.random.fold_in(noise_key, done + number)
+                    following = [
+                        Slice(self, order, (number + j) % per_epoch * batch, batch, jax.random.fold_in(noise, j))
+                        for j in range(1, batches)
+                    ]
+                    return step(carry, Slice(self, order, number * batch, batch, noise, fetched, i * batch), *following)
 
                 if at_once == 1:
                     return one(jnp.int32(0), carry)
@@ -99,37 +130,39 @@ class CompiledClient(Client):
         start = (jnp.int32(0), jnp.int32(0), carry)
         return jax.lax.while_loop(lambda state: state[1] < self.steps, epoch, start)[2]
 
-    def _order(self, key: Key[Array, ""], width: int) -> Int[Array, "padded"] | None:
+    @property
+    def widest(self) -> int:
+        """The most examples of a minibatch, whoever the client is."""
+        return self.schedule.widest(self.task.train.largest)
+
+    def _order(self, key: Key[Array, ""]) -> Int[Array, "padded"] | None:
         if self.schedule.order == "given":
             return None
-        largest = self.task.train.largest
+        largest, width = self.task.train.largest, self.widest * self._fetched_at_once()
         if self.setup.placement == "sequential":
             return shuffled_by_size(key, self.size, largest, largest + width)
         return jnp.pad(shuffled(key, self.size, largest), (0, width))  # a slice of the last batch must not run over the end
 
-    def _fetched_at_once(self, width: int) -> int:
+    def _fetched_at_once(self) -> int:
         """Steps whose examples are fetched together: on a CPU, a small gather costs far more a row than a large one."""
-        if self.setup.placement != "sequential" or width > self.setup.microbatch:
+        width = self.batch
+        if self.setup.placement != "sequential" or not isinstance(width, int) or self.widest > self.setup.microbatch:
             return 1
         arrays = self.task.train.arrays.values()
         row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
         return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row, 1)) // width)
 
     def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int) -> dict[str, Array]:
-        """The client's examples `begin` to `begin + count` in the given order; its last one in place of those it lacks."""
-        if order is None:
-            position = begin + jnp.arange(count, dtype=jnp.int32)
-        else:
-            position = jax.lax.dynamic_slice_in_dim(order, begin, count)
-        rows = self.offset + jnp.minimum(position, self.size - 1)
-        arrays = self.task.train.arrays.items()
-        return {name: jnp.asarray(values).at[rows].get(mode="promise_in_bounds") for name, values in arrays}
+        """The client's examples `begin` to `begin + count` in the given order."""
+        position = begin + jnp.arange(count, dtype=jnp.int32)
+        return self.examples.rows(position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count))
 
 
 class Slice(Minibatch):
     """`width` examples from `begin` on in the given order, as far as the client has them; in pieces if too many.
 
-    They are rows `place` on of `fetched`, if that is given.
+    They are rows `place` on of `fetched`, if that is given. `most` bounds `width`, by default as the schedule does; `part` is what
+    they are taken from, by default the client's training examples.
     """
 
     def __init__(
@@ -137,16 +170,20 @@ class Slice(Minibatch):
         client: CompiledClient,
         order: Int[Array, "padded"] | None,
         begin: Index,
-        width: int,
+        width: Index,
         key: Any,
         fetched: dict[str, Array] | None = None,
         place: Index = 0,
+        most: int | None = None,
+        part: Part | None = None,
     ) -> None:
         self.client, self.order, self.begin, self.key = client, order, begin, key
-        self.fetched, self.place = fetched, place
-        self.piece = min(width, client.setup.microbatch)
-        self.count = jnp.minimum(width, client.size - begin)
-        self.whole = self.piece == width
+        self.fetched, self.place, self.part = fetched, place, part or client.examples
+        drawn = most is None and isinstance(client.schedule.batch_size, tuple)
+        widest = most or client.widest
+        self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if drawn else widest)
+        self.count = jnp.minimum(width, self.part.size - begin)
+        self.whole = self.piece == widest
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
         value = self._total(self._objective, params)
@@ -176,11 +213,14 @@ class Slice(Minibatch):
         """The examples of one piece, and weights that sum to one over all pieces."""
         client = self.client
         place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
-        weight = jnp.where(place < self.count, 1 / self.count.astype(client.layout.dtype), 0)
-        if self.fetched is None:
-            data = client.fetch(self.order, self.begin + piece * self.piece, self.piece)
+        # a client without examples (of a test split) has a count of zero, and no row counts
+        weight = jnp.where(place < self.count, 1 / jnp.maximum(self.count, 1).astype(client.layout.dtype), 0)
+        start = self.begin + piece * self.piece
+        if self.fetched is not None:
+            cut = jax.lax.dynamic_slice_in_dim
+            data = {name: cut(values, self.place, self.piece) for name, values in self.fetched.items()}
+        elif self.order is not None:
+            data = client.fetch(self.order, start, self.piece)
         else:
-            data = {
-                name: jax.lax.dynamic_slice_in_dim(values, self.place, self.piece) for name, values in self.fetched.items()
-            }
+            data = self.part.rows(start + jnp.arange(self.piece, dtype=jnp.int32))
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

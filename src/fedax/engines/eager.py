@@ -5,7 +5,7 @@ Slow and plain on purpose. Every other engine must agree with it, and when a wor
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, Session
 from fedax.engines.client import Setup
 from fedax.engines.order import shuffled
-from fedax.engines.view import CompiledView
+from fedax.engines.view import CompiledView, all_personal
 
 
 class EagerClient(Client):
@@ -41,7 +41,8 @@ class EagerClient(Client):
         self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.task.train.total, setup.layout.dtype)
-        self.steps = int(setup.schedule.steps_of(self.size))
+        work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
+        self.steps, self.batch = int(work.steps), int(work.batch)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
@@ -49,23 +50,27 @@ class EagerClient(Client):
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         return self.layout.ravel(EagerMinibatch(self, self.data, None).gradient(self.layout.unravel(w)))
 
-    def run(self, step: Callable[[Carry, Minibatch], Carry], carry: Carry) -> Carry:
-        full = self.schedule.batch_size == "full"
-        width = self.size if full else int(self.schedule.batch_size)
-        done, epoch = 0, 0
-        while done < self.steps:
-            order = np.arange(self.size)
-            if self.schedule.order == "shuffled" and not full:
-                key = jax.random.fold_in(self.key("order"), epoch)
-                order = np.asarray(shuffled(key, self.size, self.size))
-            for begin in range(0, self.size, min(width, self.size)):
-                if done == self.steps:
-                    break
-                rows = order[begin : begin + width]
-                noise = jax.random.fold_in(jax.random.fold_in(self.key("noise"), done), 0)
-                carry = step(carry, EagerMinibatch(self, {name: values[rows] for name, values in self.data.items()}, noise))
-                done += 1
-            epoch += 1
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
+        data = getattr(self.task, split).client(self.index)
+        return EagerMinibatch(self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None)
+
+    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+        full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
+        for done in range(self.steps):
+            epoch, number = divmod(done, per_epoch)
+            if number == 0:
+                order = np.arange(self.size)
+                if self.schedule.order == "shuffled" and not full:
+                    key = jax.random.fold_in(self.key("order"), epoch)
+                    order = np.asarray(shuffled(key, self.size, self.size))
+            noise = jax.random.fold_in(self.key("noise"), done)
+            minibatches = []
+            for j in range(batches):
+                begin = (number + j) % per_epoch * self.batch
+                rows = order[begin : begin + self.batch]
+                key = jax.random.fold_in(jax.random.fold_in(noise, j) if j else noise, 0)
+                minibatches.append(EagerMinibatch(self, {name: v[rows] for name, v in self.data.items()}, key))
+            carry = step(carry, *minibatches)
         return carry
 
 
@@ -77,7 +82,8 @@ class EagerMinibatch(Minibatch):
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
         task = self.client.task
-        loss = jnp.mean(task.loss(params, self.data, self.key))
+        losses = task.loss(params, self.data, self.key)
+        loss = losses.sum() / max(losses.shape[0], 1)
         return loss + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if task.l2 else loss
 
     def gradient(self, params: PyTree) -> PyTree:
@@ -107,11 +113,11 @@ class EagerFederation(Federation):
     def everyone(self) -> Cohort:
         return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), drawn=False)
 
-    def sample(self) -> Cohort:
+    def sample(self, odds: Float[Array, "clients"] | None = None) -> Cohort:
         key = stream(self.root, "cohort", self.round, self._draws)
         self._draws += 1
-        ids, count = self.setup.schedule.draw(key, jnp.asarray(self.setup.task.train.offsets))
-        return self._cohort(ids[: int(count)], drawn=True)
+        ids, count = self.setup.schedule.draw(key, jnp.asarray(self.setup.task.train.offsets), odds)
+        return self._cohort(ids[: int(count)], drawn=odds is None)
 
     def _cohort(self, ids: Array, drawn: bool) -> Cohort:
         share = jnp.asarray(
@@ -240,10 +246,13 @@ class EagerSession(Session):
         return state, Log(stacked, *(np.asarray(values, np.int64) for values in (down, up, bad)))
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        views = [CompiledView(self.setup, a.model(state)) for a, state in zip(self.algorithms, states, strict=True)]
+        views = [CompiledView(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
         return [
             {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
         ]
+
+    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+        return [all_personal(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
 
     def split(self, states: Any) -> list[Any]:
         return list(states)

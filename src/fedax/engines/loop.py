@@ -61,6 +61,7 @@ def run(
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: History | None = None,
+    personal: bool = False,
     throw: bool = False,
 ) -> History:
     """Runs a federated algorithm on a task.
@@ -78,6 +79,7 @@ def run(
         stop: ends the run early; see `Divergence`.
         progress: called after every observation.
         resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
+        personal: whether the history also has the clients' own models, which take clients x dim numbers.
         throw: raises `RunFailed` if the outcome is not ok.
 
     Returns:
@@ -89,7 +91,7 @@ def run(
     """
     before = None if resume is None else [resume]
     history = _run(
-        [algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before
+        [algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before, personal
     )[0]
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
@@ -154,12 +156,15 @@ def _run(
     stop: Divergence | None,
     progress: Callable[[Progress], bool | None] | None,
     resume: list[History] | None,
+    personal: bool = False,
 ) -> list[History]:
     for name, value, low in (("rounds", rounds, 0), ("observe_every", observe_every, 1), ("seed", seed, 0)):
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
     schedule, solver, engine = schedule or Schedule(), solver or SGD(), engine or Simulation()
     schedule.check_population(task.train.clients)
+    if schedule.rounds is not None and rounds > schedule.rounds:
+        raise InvalidInput.of("run(rounds=...)", rounds, f"at most {schedule.rounds}, the number of synchronisation times")
     for observer in observe:
         observer.check(task)
     params, root = starting_point(task, seed)
@@ -192,8 +197,9 @@ def _run(
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
     finals = session.split(states)
-    models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
-    return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
+    models = [layout.unravel(algorithm.model(state)) for algorithm, state in zip(algorithms, finals, strict=True)]
+    own = [jax.vmap(layout.unravel)(rows) for rows in session.personal(states)] if personal else [None] * len(algorithms)
+    return [course.finish(*result) for course, *result in zip(courses, models, finals, own, strict=True)]
 
 
 def _likeness(algorithm: Algorithm[Any]) -> Any:
@@ -256,11 +262,13 @@ class _Course:
             raise InvalidInput.of("run(stop=...)", stop, "None, or observers that give train_loss")
         return [float(value) for value in self.metrics["train_loss"]]
 
-    def finish(self, params: Any, state: Any) -> History:
+    def finish(self, params: Any, state: Any, personal: Any) -> History:
         past = [Log(self.before.notes, self.before.bits.down, self.before.bits.up, np.zeros(0))] if self.before else []
         logs = [*past, *self.logs]
         down, up = (np.concatenate([getattr(log, way) for log in logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
         notes = {name: np.concatenate([log.notes[name] for log in logs]) for name in (logs[-1].notes if logs else ())}
         metrics = {name: np.stack(values) for name, values in self.metrics.items()}
         rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
-        return History(self.algorithm, rounds, metrics, notes, params, Traffic(down, up), self.outcome, seconds, state)
+        return History(
+            self.algorithm, rounds, metrics, notes, params, Traffic(down, up), self.outcome, seconds, state, personal
+        )

@@ -1,31 +1,77 @@
 """Passes over everybody's data for observers: flat, in large pieces, not client by client."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedax.core.algorithm import Algorithm
 from fedax.core.keys import Index
 from fedax.core.task import Examples, Ragged
 from fedax.core.view import Gradients, Split, View
-from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.client import CompiledClient, Part, Setup
 
 PIECE = 2048
 """Examples that pass through the model at once in an evaluation."""
 
 
+def personal_models(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Callable[[Index], Float[Array, "dim"]] | None:
+    """The model that a client uses itself, by its number; None if that is the global one."""
+    how = algorithm.personal(state)
+    if how is None:
+        return None
+    rows = None if how.memory is None else how.memory._rows
+    if isinstance(rows, dict):  # of the eager engine
+        rows = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(rows[k] for k in range(setup.task.train.clients)))
+
+    def model(k: Index) -> Float[Array, "dim"]:
+        client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
+        return how.work(client, *how.down, *(() if rows is None else (jax.tree.map(lambda all_: all_[k], rows),)))
+
+    return model
+
+
+def all_personal(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Float[Array, "clients dim"]:
+    """The models that the clients use themselves, all of them."""
+    clients, own = setup.task.train.clients, personal_models(setup, algorithm, state)
+    if own is None:
+        return jnp.tile(algorithm.model(state)[None], (clients, 1))
+    return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
+
+
 class CompiledView(View):
     """See `View`."""
 
-    def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:
-        self.setup, self.w, self.task = setup, w, setup.task
+    def __init__(self, setup: Setup, algorithm: Algorithm[Any], state: Any) -> None:
+        self.setup, self.w, self.task = setup, algorithm.model(state), setup.task
+        self.own = personal_models(setup, algorithm, state)
         self._sums: dict[str, dict[str, Array]] = {}
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
         data: Ragged = getattr(self.task, split)
         sums = self._passes(split, data.arrays, data)[score]
         return sums / jnp.asarray(data.sizes).astype(sums.dtype)
+
+    def personal(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
+        if self.own is None:
+            return self.per_client(split, score)
+        data: Ragged = getattr(self.task, split)
+        function, own, width = {"loss": self.task.loss, **self.task.scores}[score], self.own, min(PIECE, data.largest)
+
+        def mean(k: Index) -> Float[Array, ""]:
+            params, part = self.setup.layout.unravel(own(k)), Part.of(data, k)
+
+            def add(i: Index, total: Float[Array, ""]) -> Float[Array, ""]:
+                place = i * width + jnp.arange(width, dtype=jnp.int32)
+                values = function(params, part.rows(place), None).astype(self.w.dtype)
+                return total + jnp.where(place < part.size, values, 0).sum()
+
+            zero = jnp.zeros((), self.w.dtype)
+            return jax.lax.fori_loop(0, (part.size + width - 1) // width, add, zero) / part.size.astype(self.w.dtype)
+
+        return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         if split == "holdout" and self.task.holdout is None:

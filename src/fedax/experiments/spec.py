@@ -24,9 +24,13 @@ OBSERVERS = {
     "test_loss": observe.TestLoss,
     "test_accuracy": observe.TestAccuracy,
     "client_accuracy": observe.ClientAccuracy,
+    "local_accuracy": observe.LocalAccuracy,
     "dissimilarity": observe.Dissimilarity,
 }
-"""Observers by their name in experiment files. All but `dissimilarity` are on by default, if the task has what they need."""
+"""Observers by their name in experiment files.
+
+All but `dissimilarity` and `local_accuracy` are on by default, if the task has what they need.
+"""
 
 
 class Section(BaseModel):
@@ -99,7 +103,7 @@ class Experiment(BaseModel):
         rounds: communication rounds, at least 0.
         observe_every: rounds between observations, at least 1.
         seeds: one run of every algorithm for each, at least one, all different.
-        observe: names of `OBSERVERS`; None takes all but `dissimilarity` that fit the task.
+        observe: names of `OBSERVERS`; None takes all that are on by default and fit the task.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
@@ -220,7 +224,7 @@ class Experiment(BaseModel):
         for name, make in OBSERVERS.items():
             with contextlib.suppress(InvalidInput):
                 make().check(task)
-                fitting += [make()] * (name != "dissimilarity")
+                fitting += [make()] * (name not in ("dissimilarity", "local_accuracy"))
         return fitting
 
     def resolved(self) -> dict[str, Any]:

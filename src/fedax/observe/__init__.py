@@ -6,3 +6,4 @@ from fedax.observe.accuracy import TestLoss as TestLoss
 from fedax.observe.accuracy import TrainLoss as TrainLoss
 from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy
+from fedax.observe.fairness import LocalAccuracy as LocalAccuracy

@@ -25,7 +25,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, Session
 from fedax.engines.client import Setup
 from fedax.engines.simulation.federation import SimulatedFederation, mesh_of
-from fedax.engines.view import CompiledView
+from fedax.engines.view import CompiledView, all_personal
 
 
 class Simulation(Engine):
@@ -128,6 +128,10 @@ class SimulationSession(Session):
         singles = self.split(jax.tree.map(np.asarray, metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
+    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+        models = personal(self.setup, self.algorithm, states, self._count)
+        return [models] if self._count == 1 else list(models)
+
 
 def over(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, over the first axis of its arguments if there are several algorithms."""
@@ -179,7 +183,13 @@ def observe(
     """The metrics of all observers, which share their passes over the data."""
 
     def metrics(algorithm: Algorithm[Any], state: Any) -> dict[str, Any]:
-        view = CompiledView(setup, algorithm.model(state))
+        view = CompiledView(setup, algorithm, state)
         return {name: value for observer in observers for name, value in observer(view).items()}
 
     return over(members, metrics)(algorithm, states)
+
+
+@eqx.filter_jit
+def personal(setup: Setup, algorithm: Algorithm[Any], states: Any, members: int) -> Array:
+    """The models that the clients use themselves, first axis (clients,)."""
+    return over(members, lambda algorithm, state: all_personal(setup, algorithm, state))(algorithm, states)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.channel import bits_of, pack
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
@@ -40,11 +40,11 @@ class SimulatedFederation(Federation):
     def everyone(self) -> Cohort:
         return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, drawn=False)
 
-    def sample(self) -> Cohort:
+    def sample(self, odds: Float[Array, "clients"] | None = None) -> Cohort:
         key = stream(self.root, "cohort", self.round, self._draws)
         self._draws += 1
-        ids, count = self.setup.schedule.draw(key, jnp.asarray(self.setup.task.train.offsets))
-        return self._cohort(ids, count, drawn=True)
+        ids, count = self.setup.schedule.draw(key, jnp.asarray(self.setup.task.train.offsets), odds)
+        return self._cohort(ids, count, drawn=odds is None)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
         share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
@@ -82,8 +82,7 @@ class SimulatedFederation(Federation):
         held = None if memory is None else jax.tree.map(lambda rows: jnp.asarray(rows)[cohort.ids], memory._rows)
         self.nobody = self.nobody | jnp.asarray(cohort.count == 0)
 
-        steps = jnp.asarray(setup.schedule.steps_of(setup.task.train.sizes_of(cohort.ids)), jnp.int32)
-        table, counts = longest_first(jnp.broadcast_to(steps, (capacity,)), cohort.count, setup.devices)
+        table, counts = longest_first(self._load(cohort.ids), cohort.count, setup.devices)
 
         # everything traced goes in as an argument, never by closure: a mesh sees arguments only
         job = _Job(work, setup, cohort, down, held, self.root, self.round, occurrence)
@@ -99,6 +98,15 @@ class SimulatedFederation(Federation):
             ids = jnp.where(jnp.arange(capacity, dtype=jnp.int32) < cohort.count, cohort.ids, self.clients)
             memory = Memory(_put(memory._rows, ids, remembered))
         return sums, kept, memory
+
+    def _load(self, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
+        """How long the clients will take, in examples per round."""
+
+        def one(k: Index, size: Index) -> Int[Array, ""]:
+            steps, batch = self.setup.schedule.work(stream(self.root, "work", self.round, k), size, self.round)
+            return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
+
+        return jax.vmap(one)(ids, self.setup.task.train.sizes_of(ids))
 
     def _record(self, cohort: Cohort, down: Any, shapes: Any) -> None:
         value, weight, _, _, _ = shapes

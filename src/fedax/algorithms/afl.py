@@ -1,0 +1,55 @@
+"""AFL: the worst mixture of the clients counts."""
+
+from typing import ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper, onto_simplex
+
+
+class AgnosticState(eqx.Module):
+    """The global model and the mixture of the clients."""
+
+    w: Vector
+    mixture: Float[Array, "clients"]
+
+
+class AFL(Algorithm[AgnosticState]):
+    r"""Agnostic federated learning: $\min_w \max_{\lambda \in \Delta} \sum_k \lambda_k f_k(w)$, with local work.
+
+    $$ w \leftarrow \sum_k \lambda_k w_k, \qquad \lambda \leftarrow \Pi_\Delta\big(\lambda + \gamma (f_1(w), \dots, f_N(w))\big), $$
+
+    both from the same received w. Everybody takes part; the mixture starts at the clients' weights. With $\gamma = 0$ this is
+    FedAvg with everyone.
+
+    Args:
+        mixture_lr: $\gamma$, at least 0.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.AFL(mixture_lr=0.1)
+
+    Source: Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019, Fig. 1.
+    """
+
+    mixture_lr: Scalar = hyper(0.1, low=0.0, doc="step size of the mixture")
+
+    card: ClassVar[Card] = Card(
+        title="AFL",
+        paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
+        equation="Fig. 1",
+        phases=(Phase("train", down=(1, 0), up=(1, 1), everyone=True),),
+    )
+
+    def init(self, fed: Federation, w: Vector) -> AgnosticState:
+        weights = fed.everyone.weights
+        return AgnosticState(w, weights / weights.sum())
+
+    def round(self, fed: Federation, state: AgnosticState) -> AgnosticState:
+        models, losses = fed.gather(self.train, fed.everyone, state.w).value
+        mixture = onto_simplex(state.mixture + self.mixture_lr * losses)
+        return AgnosticState(state.mixture @ models, mixture)
+
+    def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
+        return Upload((client.minimize(start=w), client.loss(w)))

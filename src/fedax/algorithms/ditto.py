@@ -1,0 +1,60 @@
+"""Ditto: personal models tied to the global one."""
+
+from typing import ClassVar
+
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    Local,
+    Personal,
+    Phase,
+    Remembering,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
+
+
+class Ditto(Algorithm[Remembering]):
+    r"""FedAvg, and beside it a personal model of every client, pulled to the global one.
+
+    $$ w_k \approx \arg\min f_k \text{ from } w, \qquad
+       v_k \leftarrow \text{local solver on } f_k(v) + \tfrac{\lambda}{2} \lVert v - w \rVert^2 \text{ from } v_k, \qquad
+       w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k}. $$
+
+    The personal model takes as many steps as the global one. $\lambda = 0$ is training alone.
+
+    Args:
+        lam: $\lambda$, at least 0.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.Ditto(lam=0.1)
+
+    Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Alg. 1.
+    """
+
+    lam: Scalar = hyper(0.1, low=0.0, doc="pull of the personal models to the global one")
+
+    card: ClassVar[Card] = Card(
+        title="Ditto",
+        paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021",
+        equation="Alg. 1",
+        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        memory="personal model: dim numbers",
+    )
+
+    def init(self, fed: Federation, w: Vector) -> Remembering:
+        return Remembering(w, fed.memory(w))
+
+    def round(self, fed: Federation, state: Remembering) -> Remembering:
+        return Remembering(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
+
+    def personal(self, state: Remembering) -> Personal:
+        return Personal.remembered(state.memory)
+
+    def train(self, client: Client, w: Vector, v: Vector) -> Upload[Vector]:
+        return Upload(client.minimize(start=w), memory=client.minimize(Local(anchor=w, prox=self.lam), start=v))

@@ -1,0 +1,64 @@
+"""FedADMM: primal-dual consensus with partial participation."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from fedax.core import Algorithm, Card, Client, Federation, Local, Phase, Remembering, Scalar, Upload, Vector, hyper
+
+
+class Pair(eqx.Module):
+    """One client's memory: its model and its multiplier."""
+
+    w: Vector
+    y: Vector
+
+
+class FedADMM(Algorithm[Remembering]):
+    r"""Clients minimise their augmented Lagrangian of the consensus constraint; the server adds up their changes.
+
+    $$ w_k \approx \arg\min_w f_k(w) + \langle y_k, w - \theta \rangle + \tfrac{\rho}{2} \lVert w - \theta \rVert^2, \qquad
+       y_k^+ = y_k + \rho (w_k^+ - \theta), \qquad
+       \theta \leftarrow \theta + \eta \frac{\sum_S p_k \Delta_k}{\sum_S p_k}, \quad
+       \Delta_k = \Big(w_k^+ + \frac{y_k^+}{\rho}\Big) - \Big(w_k + \frac{y_k}{\rho}\Big). $$
+
+    Local work starts at the client's own model. With `step="part"` $\eta$ is the cohort's part of the federation, which keeps
+    $\theta = \sum_k p_k (w_k + y_k / \rho)$. With everyone and $\eta = 1$ this is consensus ADMM, which is also FedPD with a
+    communication in every round.
+
+    Args:
+        rho: $\rho$, above 0.
+        step: "part" (the tracking step) or "one" ($\eta = 1$).
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.FedADMM(rho=0.1)
+
+    Source: Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity,
+    ICDE 2022 (arXiv:2204.03529), Alg. 1; FedPD: Zhang et al., IEEE TSP 2021.
+    """
+
+    rho: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the quadratic")
+    step: str = hyper("part", choices=("part", "one"), doc="size of the server's step")
+
+    card: ClassVar[Card] = Card(
+        title="FedADMM",
+        paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 (arXiv:2204.03529)",
+        equation="Alg. 1",
+        phases=(Phase("primal_dual", down=(1, 0), up=(1, 0)),),
+        memory="model and multiplier: 2 dim numbers",
+    )
+
+    def init(self, fed: Federation, w: Vector) -> Remembering:
+        return Remembering(w, fed.memory(Pair(w, jnp.zeros_like(w))))
+
+    def round(self, fed: Federation, state: Remembering) -> Remembering:
+        cohort = fed.sample()
+        change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
+        return Remembering(state.w + (cohort.part if self.step == "part" else 1) * change, memory)
+
+    def primal_dual(self, client: Client, theta: Vector, own: Pair) -> Upload[Vector]:
+        w = client.minimize(Local(anchor=theta, prox=self.rho, linear=own.y), start=own.w)
+        y = own.y + self.rho * (w - theta)
+        return Upload(w + y / self.rho - own.w - own.y / self.rho, memory=Pair(w, y))

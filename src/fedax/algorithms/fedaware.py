@@ -1,0 +1,93 @@
+"""FedAWARE: the shortest combination of the clients' momenta as the direction."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper, min_norm
+
+
+class AwareState(eqx.Module):
+    """The global model, all clients' momenta and their inner products, who was ever seen, the weights found last."""
+
+    w: Vector
+    momenta: Float[Array, "clients dim"]
+    gram: Float[Array, "clients clients"]
+    seen: Bool[Array, "clients"]
+    weights: Float[Array, "clients"]
+
+
+class FedAWARE(Algorithm[AwareState]):
+    r"""Each client's update enters a momentum; the server steps along the momenta's convex combination of least norm.
+
+    $$ g_i = x - x_i, \qquad m_i \leftarrow \alpha m_i + (1 - \alpha) g_i \; (i \in S), \qquad
+       \lambda = \arg\min_{\lambda \in \Delta} \Big\lVert \sum_i \lambda_i m_i \Big\rVert^2, \qquad
+       x \leftarrow x - \eta \sum_i \lambda_i m_i . $$
+
+    The combination is over all clients seen so far: a client never seen has a momentum of zero, which would be the shortest.
+    Momenta stay aligned with their clients (in the released code they are permuted). The Gram matrix is updated in the
+    cohort's rows only. Notes: `gap`, the certificate of the solution, and `diversity`,
+    $\sqrt{\operatorname{mean}_S \lVert g_i \rVert^2} / \lVert \operatorname{mean}_S g_i \rVert$ (Def. 3.1 over the cohort).
+
+    The released code has `normalize="unit", startup="explore", feedback=True`.
+
+    Args:
+        lr: $\eta$, above 0.
+        alpha: how much of the old momentum stays, in [0, 1). The code has 1 - alpha in its place.
+        normalize: "none", or "unit": $m_i / \lVert m_i \rVert$ in place of $m_i$ in the combination.
+        startup: "seen", or "explore": clients not seen yet are drawn first, and until all are seen the step is FedAvg's.
+        feedback: whether clients are drawn by the weights found last; those of weight zero only fill up.
+
+    Example:
+        >>> import fedax
+        >>> released = fedax.FedAWARE(normalize="unit", startup="explore", feedback=True)
+
+    Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization
+    (arXiv:2310.02702), Alg. 1, eq. (8).
+    """
+
+    lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
+    alpha: Scalar = hyper(0.5, low=0.0, high=1.0, open_high=True, doc="how much of the old momentum stays")
+    normalize: str = hyper("none", choices=("none", "unit"), doc="whether momenta are normalised in the combination")
+    startup: str = hyper("seen", choices=("seen", "explore"), doc="what happens until every client was seen")
+    feedback: bool = hyper(False, doc="whether clients are drawn by the last weights")
+
+    card: ClassVar[Card] = Card(
+        title="FedAWARE",
+        paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization",
+        equation="Alg. 1, eq. (8)",
+        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        memory="none; the server keeps clients x dim momenta",
+    )
+
+    def init(self, fed: Federation, w: Vector) -> AwareState:
+        n = fed.clients
+        momenta, gram = jnp.zeros((n, w.shape[0]), w.dtype), jnp.zeros((n, n), w.dtype)
+        return AwareState(w, momenta, gram, jnp.zeros(n, bool), jnp.full(n, 1 / n, w.dtype))
+
+    def round(self, fed: Federation, state: AwareState) -> AwareState:
+        odds = state.weights if self.feedback else jnp.ones_like(state.weights)
+        if self.startup == "explore":
+            odds = jnp.where(state.seen.all(), odds, 1 - state.seen.astype(odds.dtype))
+        sent = fed.gather(self.train, fed.sample(odds if self.feedback or self.startup == "explore" else None), state.w)
+        rows = jnp.where(sent.valid, sent.ids, fed.clients)  # fillers fall off the end
+        new = self.alpha * state.momenta[sent.ids] + (1 - self.alpha) * sent.value
+        momenta = state.momenta.at[rows].set(new, mode="drop")
+        products = new @ momenta.T
+        gram = state.gram.at[rows].set(products, mode="drop").at[:, rows].set(products.T, mode="drop")
+        seen, norms = state.seen.at[rows].set(True, mode="drop"), jnp.sqrt(jnp.diagonal(gram))
+        scale = jnp.where(norms > 0, 1 / norms, 1) if self.normalize == "unit" else jnp.ones_like(norms)
+        best = min_norm(gram * scale[:, None] * scale[None], seen)
+        direction = (best.weights * scale) @ momenta
+        if self.startup == "explore":
+            usual = jnp.where(sent.valid, sent.weights, 0)
+            direction = jnp.where(seen.all(), direction, usual @ sent.value / usual.sum())
+        count = sent.valid.sum(dtype=momenta.dtype)
+        squares, mean = (sent.value**2).sum() / count, sent.value.sum(0) / count
+        fed.note(gap=best.gap, diversity=jnp.sqrt(squares / jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny)))
+        return AwareState(state.w - self.lr * direction, momenta, gram, seen, best.weights)
+
+    def train(self, client: Client, x: Vector) -> Upload[Vector]:
+        return Upload(x - client.minimize(start=x))

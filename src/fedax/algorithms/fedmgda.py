@@ -1,0 +1,52 @@
+"""FedMGDA+: multi-objective descent over the clients of a round."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper, min_norm
+
+
+class FedMGDA(Algorithm[Vector]):
+    r"""FedMGDA+: the shortest combination of the normalised updates, near the usual weights.
+
+    $$ g_k = \frac{w - w_k}{\lVert w - w_k \rVert}, \qquad
+       \lambda = \arg\min \Big\lVert \sum_{k \in S} \lambda_k g_k \Big\rVert^2 \text{ over }
+       \lambda \in \Delta, \; |\lambda_k - \lambda^0_k| \le \varepsilon, \qquad
+       w \leftarrow w - \eta \sum_{k \in S} \lambda_k g_k, $$
+
+    with $\lambda^0$ the cohort's weights. $\varepsilon = 0$ is FedAvg of normalised updates, $\varepsilon = 1$ plain MGDA. An
+    update of zero stays zero.
+
+    Args:
+        lr: $\eta$, above 0; the length of the step is at most $\eta$.
+        epsilon: how far weights may be from the cohort's, in [0, 1].
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.FedMGDA(lr=0.5, epsilon=0.1)
+
+    Source: Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 (arXiv:2006.11489), Alg. 1, eq. (9).
+    """
+
+    lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
+    epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="how far weights may be from the cohort's")
+
+    card: ClassVar[Card] = Card(
+        title="FedMGDA",
+        paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 (arXiv:2006.11489)",
+        equation="Alg. 1, eq. (9)",
+        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+    )
+
+    def round(self, fed: Federation, state: Vector) -> Vector:
+        sent = fed.gather(self.train, fed.sample(), state)
+        usual = jnp.where(sent.valid, sent.weights, 0)
+        best = min_norm(sent.value @ sent.value.T, sent.valid, usual / usual.sum(), self.epsilon)
+        fed.note(gap=best.gap)
+        return state - self.lr * (best.weights @ sent.value)
+
+    def train(self, client: Client, w: Vector) -> Upload[Vector]:
+        update = w - client.minimize(start=w)
+        square = update @ update
+        return Upload(update / jnp.sqrt(jnp.where(square > 0, square, 1)))
