@@ -25,6 +25,13 @@ class Log(NamedTuple):
     bad_client: np.ndarray
 
 
+def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The notes of several rounds by name; NaN where a round did not get to one."""
+    examples = {name: np.asarray(value) for round in notes for name, value in round.items()}
+    missing = {name: np.full(value.shape, np.nan) for name, value in examples.items()}
+    return {name: np.stack([np.asarray(round.get(name, missing[name])) for round in notes]) for name in examples}
+
+
 class Session(ABC):
     """A run of one or several algorithms on one engine. The states stay with the caller, between rounds."""
 

@@ -24,7 +24,7 @@ from fedax.core.schedule import Schedule, mean_weights
 from fedax.core.solver import Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
-from fedax.engines.base import Engine, Log, Session
+from fedax.engines.base import Engine, Log, Session, stacked
 from fedax.engines.client import Setup
 from fedax.engines.order import shuffled
 from fedax.engines.view import CompiledView, all_personal
@@ -229,7 +229,7 @@ class EagerSession(Session):
         return [state for state, _ in results], [log for _, log in results]
 
     def _advance(self, algorithm: Algorithm[Any], state: Any, first: int, count: int) -> tuple[Any, Log]:
-        notes: dict[str, list[Any]] = {}
+        notes: list[dict[str, Any]] = []
         down, up, bad = [], [], []
         for t in range(first, first + count):
             fed = self._federation(algorithm, t)
@@ -237,13 +237,11 @@ class EagerSession(Session):
                 state = algorithm.round(fed, state)
             except _NobodyError:
                 fed.bad_client = -1
-            for name, value in fed.notes.items():
-                notes.setdefault(name, []).append(value)
+            notes.append(fed.notes)
             down.append(fed.down)
             up.append(fed.up)
             bad.append(fed.bad_client)
-        stacked = {name: np.stack(values) for name, values in notes.items()}
-        return state, Log(stacked, *(np.asarray(values, np.int64) for values in (down, up, bad)))
+        return state, Log(stacked(notes), *(np.asarray(values, np.int64) for values in (down, up, bad)))
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
         views = [CompiledView(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]

@@ -17,7 +17,7 @@ from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD, Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
-from fedax.engines.base import Engine, Log, starting_point
+from fedax.engines.base import Engine, Log, stacked, starting_point
 from fedax.engines.simulation import Simulation
 
 
@@ -266,7 +266,9 @@ class _Course:
         past = [Log(self.before.notes, self.before.bits.down, self.before.bits.up, np.zeros(0))] if self.before else []
         logs = [*past, *self.logs]
         down, up = (np.concatenate([getattr(log, way) for log in logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
-        notes = {name: np.concatenate([log.notes[name] for log in logs]) for name in (logs[-1].notes if logs else ())}
+        notes = stacked(
+            [{name: values[i] for name, values in log.notes.items()} for log in logs for i in range(len(log.down))]
+        )
         metrics = {name: np.stack(values) for name, values in self.metrics.items()}
         rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
         return History(
