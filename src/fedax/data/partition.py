@@ -6,6 +6,7 @@ seed give the same partition; every example goes to exactly one client and no cl
 | name | clients differ in | function |
 |---|---|---|
 | `iid` | nothing | `iid` |
+| `index` | whatever the order of the examples holds | `by_index` |
 | `quantity_skew` | size | `quantity_skew` |
 | `shards` | labels | `label_shards` |
 | `dirichlet` | labels and size | `dirichlet` |
@@ -43,6 +44,17 @@ def iid(n: int, clients: int, seed: int = 0) -> Partition:
     """
     _enough("iid", n, clients)
     return np.array_split(np.random.default_rng(seed).permutation(n), clients)
+
+
+@checked(n=whole(low=1), clients=CLIENTS)
+def by_index(n: int, clients: int) -> Partition:
+    """`n` examples cut into contiguous blocks in their order, in sizes that differ by at most one, the larger ones first.
+
+    >>> [part.tolist() for part in by_index(5, clients=2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    _enough("by_index", n, clients)
+    return np.array_split(np.arange(n), clients)
 
 
 @checked(n=whole(low=1), clients=CLIENTS, sigma=real(low=0), seed=SEED)
@@ -248,6 +260,7 @@ def _enough(owner: str, examples: int, needed: int, why: str = "") -> None:
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     "iid": iid,
+    "index": by_index,
     "quantity_skew": quantity_skew,
     "shards": label_shards,
     "dirichlet": dirichlet,
@@ -288,7 +301,7 @@ def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
 def partition_by(
     name: str, labels: Integer[np.ndarray, "examples"], clients: int, seed: int = 0, **options: Any
 ) -> Partition:
-    """The partition of that name: `iid`, `quantity_skew`, `shards`, `dirichlet` or `power_law`, with its own options.
+    """The partition of that name in `PARTITIONS`, with its own options.
 
     >>> [len(part) for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)]
     [4, 4, 4, 4, 4]
@@ -298,5 +311,6 @@ def partition_by(
     """
     check_partition(name, clients, seed, **options)
     function = PARTITIONS[name]
-    pooled = len(labels) if "n" in inspect.signature(function).parameters else labels
-    return function(pooled, clients=clients, seed=seed, **options)
+    takes = inspect.signature(function).parameters
+    drawn = {"seed": seed} if "seed" in takes else {}
+    return function(len(labels) if "n" in takes else labels, clients=clients, **drawn, **options)

@@ -7,16 +7,18 @@ from typing import Any
 from fedax.core import InvalidInput, Task, UnknownName
 from fedax.data import partition_options
 from fedax.models import Model
+from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.ready import digits, mnist, synthetic
 
 
 def catalogue() -> dict[str, Callable[..., Task]]:
     """All ready-made tasks by name.
 
-    >>> sorted(catalogue())
-    ['digits', 'mnist', 'synthetic']
+    >>> "digits" in catalogue()
+    True
     """
-    return {"digits": digits, "mnist": mnist, "synthetic": synthetic}
+    classification = {"digits": digits, "mnist": mnist, "synthetic": synthetic}
+    return classification | {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
 
 
 def defaults(name: str, **options: Any) -> dict[str, Any]:
