@@ -4,8 +4,10 @@ from fedax.data.federated import FederatedData as FederatedData
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.partition import PARTITIONS as PARTITIONS
 from fedax.data.partition import by_index as by_index
+from fedax.data.partition import by_user as by_user
 from fedax.data.partition import dirichlet as dirichlet
 from fedax.data.partition import iid as iid
+from fedax.data.partition import label_histogram as label_histogram
 from fedax.data.partition import label_shards as label_shards
 from fedax.data.partition import partition_by as partition_by
 from fedax.data.partition import partition_options as partition_options
