@@ -1,7 +1,19 @@
 """Federated data: the container, ways to partition pooled examples, and data sets."""
 
 from fedax.data.federated import FederatedData as FederatedData
+from fedax.data.files import client_files as client_files
 from fedax.data.folder import data_folder as data_folder
+from fedax.data.hub import hub as hub
+from fedax.data.idx import read_idx as read_idx
+from fedax.data.leaf import characters as characters
+from fedax.data.leaf import femnist as femnist
+from fedax.data.leaf import leaf as leaf
+from fedax.data.leaf import numbers as numbers
+from fedax.data.leaf import read_glove as read_glove
+from fedax.data.leaf import read_users as read_users
+from fedax.data.leaf import sent140 as sent140
+from fedax.data.leaf import shakespeare as shakespeare
+from fedax.data.leaf import words as words
 from fedax.data.partition import PARTITIONS as PARTITIONS
 from fedax.data.partition import by_index as by_index
 from fedax.data.partition import by_user as by_user
@@ -13,6 +25,10 @@ from fedax.data.partition import partition_by as partition_by
 from fedax.data.partition import partition_options as partition_options
 from fedax.data.partition import power_law as power_law
 from fedax.data.partition import quantity_skew as quantity_skew
+from fedax.data.sources.cifar10 import cifar10 as cifar10
+from fedax.data.sources.devices import digit_pairs as digit_pairs
+from fedax.data.sources.devices import letter_devices as letter_devices
+from fedax.data.sources.devices import mnist_devices as mnist_devices
 from fedax.data.sources.digits import digits as digits
 from fedax.data.sources.libsvm import a5a as a5a
 from fedax.data.sources.libsvm import a9a as a9a
@@ -20,5 +36,13 @@ from fedax.data.sources.libsvm import libsvm as libsvm
 from fedax.data.sources.libsvm import mushrooms as mushrooms
 from fedax.data.sources.libsvm import read_libsvm as read_libsvm
 from fedax.data.sources.libsvm import w8a as w8a
+from fedax.data.sources.mnist import fashion_mnist as fashion_mnist
 from fedax.data.sources.mnist import mnist as mnist
+from fedax.data.sources.mnist import mnist_writers as mnist_writers
+from fedax.data.sources.play import play as play
+from fedax.data.sources.play import roles_of as roles_of
+from fedax.data.sources.play import tinyshakespeare as tinyshakespeare
 from fedax.data.sources.synthetic import synthetic as synthetic
+from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
+from fedax.data.text import encode as encode
+from fedax.data.text import windows as windows
