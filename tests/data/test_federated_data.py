@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData, iid
+from fedax.data.federated import train_size
 
 
 def client(*labels, features=2):
@@ -42,6 +43,11 @@ def test_a_split_keeps_every_example_once_and_a_training_example_everywhere(n, c
             assert np.array_equal(side["y"], side["x"][:, 0] % 3)
     if split == "in_order":
         assert np.array_equal(data.train[0]["x"][:, 0], parts[0][: len(data.train[0]["y"])])
+
+
+def test_80_20_and_90_10_splits_are_exact():
+    for tenths in (1, 2):
+        assert all(train_size(n, tenths / 10) == n * (10 - tenths) // 10 for n in range(2, 30_000))
 
 
 def test_a_shuffled_split_depends_on_the_seed_only():

@@ -122,16 +122,15 @@ def arrays(**changed):
         (lambda path: np.savez_compressed(path, **arrays(y_test=None)), "y_test"),
         (lambda path: np.savez_compressed(path, **arrays(x_train=np.zeros((5, 28, 28), np.uint8))), r"\(5, 28, 28\)"),
         (lambda path: np.savez_compressed(path, **arrays(x_test=np.zeros((10_000, 28, 28)))), "float64"),
-        (lambda path: np.savez_compressed(path, **arrays(y_test=np.full(10_000, 11, np.uint8))), "11 in row 0"),
+        (lambda path: np.savez_compressed(path, **arrays(y_test=np.full(10_000, 11, np.uint8))), "SHA-256 .*published data"),
     ],
-    ids=["text", "empty", "truncated", "array missing", "too few images", "not bytes", "labels out of range"],
+    ids=["text", "empty", "truncated", "array missing", "too few images", "not bytes", "other content"],
 )
 def test_a_broken_file_is_refused(tmp_path, damage, reason):
     damage(tmp_path / "mnist.npz")
     with pytest.raises(DataError, match=reason) as caught:
         mnist("iid", clients=10, folder=tmp_path)
-    if "11 in row" not in reason:
-        assert str(tmp_path / "mnist.npz") in str(caught.value)
+    assert str(tmp_path / "mnist.npz") in str(caught.value)
 
 
 def test_the_folder_is_looked_up_in_order(monkeypatch, tmp_path):

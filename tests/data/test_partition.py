@@ -10,12 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax.core import DataError, InvalidInput, UnknownName
-from fedax.data import PARTITIONS, dirichlet, iid, label_shards, partition_by, power_law, quantity_skew
+from fedax.data import (
+    PARTITIONS,
+    by_index,
+    by_user,
+    dirichlet,
+    iid,
+    label_histogram,
+    label_shards,
+    partition_by,
+    power_law,
+    quantity_skew,
+)
 
 few = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 
 OPTIONS = {
     "iid": st.just({}),
+    "index": st.just({}),
     "quantity_skew": st.fixed_dictionaries({"sigma": st.sampled_from([0, 0.5, 3.0, 200.0])}),
     "shards": st.fixed_dictionaries({"shards_per_client": st.integers(1, 4)}),
     "dirichlet": st.fixed_dictionaries({"alpha": st.sampled_from([0.3, 2.0, 100]), "minimum": st.integers(1, 4)}),
@@ -26,7 +38,7 @@ OPTIONS = {
 
 
 def test_every_partition_is_covered_by_the_properties():
-    assert set(OPTIONS) == set(PARTITIONS)
+    assert {*OPTIONS, "histogram"} == set(PARTITIONS)  # a table fits one set of labels, so it has its own property
 
 
 def impossible(name, labels, clients, options):
@@ -43,7 +55,7 @@ def impossible(name, labels, clients, options):
 
 
 @few
-@given(data=st.data(), name=st.sampled_from(sorted(PARTITIONS)), clients=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+@given(data=st.data(), name=st.sampled_from(sorted(OPTIONS)), clients=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
 def test_every_example_goes_to_exactly_one_client_or_the_request_is_refused(data, name, clients, seed):
     labels = np.array(data.draw(st.lists(st.sampled_from([0, 1, 2, 5]), min_size=1, max_size=60)))
     options = data.draw(OPTIONS[name])
@@ -64,7 +76,7 @@ def test_every_example_goes_to_exactly_one_client_or_the_request_is_refused(data
     assert all(np.array_equal(one, other) for one, other in zip(parts, again))
 
 
-@pytest.mark.parametrize("name", sorted(PARTITIONS))
+@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"index"}))
 def test_another_seed_gives_another_partition(name):
     labels = np.repeat(np.arange(10), 30)
     one, other = (partition_by(name, labels, 6, seed) for seed in (0, 1))
@@ -77,6 +89,48 @@ def test_iid_sizes_differ_by_at_most_one(n, clients):
     if clients <= n:
         sizes = [len(part) for part in iid(n, clients)]
         assert max(sizes) - min(sizes) <= 1
+
+
+@few
+@given(n=st.integers(1, 200), clients=st.integers(1, 50))
+def test_blocks_by_index_are_the_examples_in_order(n, clients):
+    if clients <= n:
+        parts = by_index(n, clients)
+        assert np.concatenate(parts).tolist() == list(range(n))
+        assert [len(part) for part in parts] == [n // clients + (k < n % clients) for k in range(clients)]
+
+
+@few
+@given(users=st.lists(st.sampled_from("abcde"), min_size=1, max_size=30), minimum=st.integers(1, 6))
+def test_users_keep_what_is_theirs(users, minimum):
+    expected = [[i for i, user in enumerate(users) if user == one] for one in sorted(set(users))]
+    kept = [own for own in expected if len(own) >= minimum]
+    if not kept:
+        with pytest.raises(DataError, match=r"by_user\(minimum=...\): got .*; allowed: .*up to"):
+            by_user(np.array(users), minimum)
+        return
+    assert [part.tolist() for part in by_user(np.array(users), minimum)] == kept
+
+
+@few
+@given(data=st.data(), clients=st.integers(1, 5), classes=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+def test_a_histogram_is_met_exactly_or_refused(data, clients, classes, seed):
+    table = np.array(data.draw(st.lists(st.integers(0, 4), min_size=clients * classes, max_size=clients * classes)))
+    table = table.reshape(clients, classes)
+    spare = data.draw(st.lists(st.integers(-1, 2), min_size=classes, max_size=classes))
+    held = np.maximum(table.sum(axis=0) + spare, 0)
+    held[-1] = max(held[-1], 1)
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), held))
+    if (table.sum(axis=0) > held).any() or (table.sum(axis=1) == 0).any():
+        with pytest.raises(DataError, match=r"label_histogram\(counts=...\): got"):
+            label_histogram(labels, clients, table, seed)
+        return
+    parts = label_histogram(labels, clients, table.tolist(), seed)
+    assert [np.bincount(labels[part], minlength=classes).tolist() for part in parts] == table.tolist()
+    taken = np.concatenate(parts)
+    assert len(set(taken.tolist())) == table.sum()
+    again = partition_by("histogram", labels, clients, seed, counts=table)
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again))
 
 
 def test_iid_mixes_the_order():
@@ -136,6 +190,19 @@ def test_dirichlet_gives_up_in_bounded_time_and_says_what_to_change():
         dirichlet(labels, clients=50, alpha=0.001, minimum=20)
     assert "Take a larger alpha, fewer clients, or a smaller minimum." in str(caught.value)
     assert time.monotonic() - start < 20
+
+
+def test_dirichlet_over_100_clients_of_cifar_ends_within_a_second():
+    labels = np.repeat(np.arange(10), 5000)
+    start = time.process_time()
+    sizes = [len(part) for part in dirichlet(labels, clients=100, alpha=0.1, seed=5)]
+    assert time.process_time() - start < 1
+    assert sum(sizes) == 50_000
+    assert min(sizes) >= 10
+    start = time.process_time()
+    with pytest.raises(DataError, match="Take a larger alpha"):
+        dirichlet(labels, clients=100, alpha=0.01, seed=5)
+    assert time.process_time() - start < 2
 
 
 # Bedi et al., FedBC: Table 5, the smallest and largest size of 20 devices, and Table 4, how many devices hold how many
@@ -232,6 +299,16 @@ LABELS = np.arange(40) % 4
         (lambda: dirichlet(LABELS, 5, math.inf), r"dirichlet\(alpha=...\): got inf"),
         (lambda: dirichlet(LABELS, 5, minimum=0), r"dirichlet\(minimum=...\): got 0"),
         (lambda: dirichlet(LABELS, 5, minimum=9), r"dirichlet\(clients=...\): got '5 clients x a minimum of 9'; .*, 40\."),
+        (lambda: by_index(3, 4), r"by_index\(clients=...\): got '4 clients'; allowed: .*, 3\."),
+        (lambda: by_user(np.arange(3), 0), r"by_user\(minimum=...\): got 0"),
+        (
+            lambda: label_histogram(LABELS, 2, [[1, 1, 1, 1]]),
+            r"got an array of int64 of shape \(1, 4\); allowed: 2 rows of 4",
+        ),
+        (lambda: label_histogram(LABELS, 2, [[1, 1, 1, 1], [1]]), "rows of unequal lengths"),
+        (lambda: label_histogram(LABELS, 1, [[0.5, 1, 1, 1]]), "float64"),
+        (lambda: label_histogram(LABELS, 1, [[-1, 1, 1, 1]]), "got -1"),
+        (lambda: label_histogram(LABELS, 1, [[11, 0, 0, 0]]), r"'11 of class 0'; allowed: at most 10"),
         (lambda: power_law(LABELS, 5, 5), r"power_law\(classes_per_client=...\): got 5; allowed: at most 4, the classes"),
         (lambda: power_law(LABELS, 5, 0), r"power_law\(classes_per_client=...\): got 0"),
         (lambda: power_law(LABELS, 5, 2, 0.9), r"power_law\(ratio=...\): got 0.9; allowed: numbers in \[1, infinity\)"),

@@ -13,7 +13,7 @@ from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 
 Labelled = Mapping[str, Any]
-"""`{"x": ..., "y": ...}`: inputs and labels, one row per example."""
+"""`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under names of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,15 +21,16 @@ class FederatedData:
     """Classification data held by clients. Arrays are made read-only.
 
     Args:
-        train: for each client `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each.
+        train: for each client `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each. Further arrays of n_k rows, under the
+            same names in all clients, reach the task's loss with them.
         classes: labels are whole numbers from 0 to classes - 1; at least 1.
         test: the same in the same client order (a client may have none), or None.
         holdout: a test set that belongs to no client, or None.
         name: for tables and messages.
 
     Raises:
-        DataError: no client, a client without training examples, other arrays than x and y, unequal lengths, NaN, labels out
-            of range, or a test set that is empty as a whole.
+        DataError: no client, a client without training examples, x or y missing, other arrays than the first client has,
+            unequal lengths, NaN, labels out of range, or a test set that is empty as a whole.
 
     Example:
         >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
@@ -76,6 +77,7 @@ class FederatedData:
         seed: int = 0,
         holdout: Labelled | None = None,
         name: str = "data",
+        more: Mapping[str, Shaped[np.ndarray, "examples ..."]] | None = None,
     ) -> "FederatedData":
         """From pooled examples and a partition, such as those of `fedax.data.partition`.
 
@@ -89,6 +91,7 @@ class FederatedData:
             seed: of the draw.
             holdout: as in the class.
             name: as in the class.
+            more: further arrays by name, one row per example.
 
         >>> x, y = np.zeros((10, 3)), np.arange(10) % 2
         >>> data = FederatedData.partitioned(x, y, [np.arange(4), np.arange(4, 10)], classes=2, test_fraction=0.25)
@@ -96,13 +99,14 @@ class FederatedData:
         ([3, 4], [1, 2])
         """
         _check_indices(partition, len(y))
+        arrays = {"x": x, "y": y, **(more or {})}
         rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
         train, test = [], []
         for indices in partition:
             order = rng.permutation(indices) if split == "shuffled" else indices
             cut = train_size(len(order), test_fraction)
-            train.append({"x": x[order[:cut]], "y": y[order[:cut]]})
-            test.append({"x": x[order[cut:]], "y": y[order[cut:]]})
+            train.append({key: values[order[:cut]] for key, values in arrays.items()})
+            test.append({key: values[order[cut:]] for key, values in arrays.items()})
         return cls(train, classes, test if test_fraction else None, holdout, name)
 
     @property
@@ -125,10 +129,13 @@ class FederatedData:
         return np.stack([np.bincount(client["y"], minlength=self.classes) for client in self.train])
 
     def _fixed(self, client: Labelled, where: str) -> Labelled:
-        if set(client) != {"x", "y"}:
-            raise DataError.of(where, sorted(client), "the arrays 'x' and 'y'")
-        x, y = np.asarray(client["x"]), np.asarray(client["y"])
-        rows_of({"x": x, "y": y}, where)
+        if not {"x", "y"} <= set(client):
+            raise DataError.of(where, sorted(client), "the arrays 'x' and 'y', and any others")
+        if set(client) != set(self.train[0]):
+            raise DataError.of(where, sorted(client), f"the arrays {sorted(self.train[0])}, as the first client has")
+        arrays = {name: np.asarray(values) for name, values in client.items()}
+        rows_of(arrays, where)
+        y = arrays["y"]
         if y.dtype.kind not in "iu" and len(y):
             raise DataError.of(f"{where}['y']", str(y.dtype), "labels that are whole numbers")
         if y.ndim != 1:
@@ -137,7 +144,8 @@ class FederatedData:
         if len(outside):
             row = outside[0]
             raise DataError.of(f"{where}['y']", f"{y[row]} in row {row}", f"labels from 0 to {self.classes - 1}")
-        return MappingProxyType({"x": _read_only(x), "y": _read_only(y.astype(np.int32))})
+        arrays["y"] = y.astype(np.int32)
+        return MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
 
 
 def train_size(examples: int, test_fraction: float | int) -> int:

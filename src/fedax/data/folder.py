@@ -1,6 +1,10 @@
-"""Where data files lie on this machine."""
+"""Where data files lie on this machine, and whether they hold what they should."""
 
+import gzip
+import hashlib
 import os
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.core import DataError
@@ -22,19 +26,48 @@ def data_folder(folder: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedax"
 
 
-def data_file(name: str, folder: str | Path | None, how: str) -> Path:
+def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[str] = ()) -> Path:
     """The path of a data file that exists.
 
     Args:
         name: of the file.
         folder: as in `data_folder`.
         how: one sentence on how to get the file, for the message.
+        others: names that are looked for as well, in this order.
 
     Raises:
         DataError: no such file; the message names the path that was looked at and the ways to name another.
     """
-    path = data_folder(folder) / name
-    if not path.is_file():
-        hint = f"{how} Another folder is named by `folder` or by the variable FEDAX_DATA."
-        raise DataError.of(name, f"no file at {path}", "a readable data file there", hint)
-    return path
+    paths = [data_folder(folder) / each for each in (name, *others)]
+    for path in paths:
+        if path.is_file():
+            return path
+    hint = f"{how} Another folder is named by `folder` or by the variable FEDAX_DATA."
+    raise DataError.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
+
+
+def read_whole(path: Path, how: str = "") -> bytes:
+    """The content of a file, unpacked if it is gzipped.
+
+    Raises:
+        DataError: an unreadable file, or a gzip file that is truncated or damaged; the message names the path.
+    """
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a whole file", how) from error
+
+
+def verify(name: str, expected: str, content: Sequence[bytes | memoryview], path: Path, how: str = "") -> None:
+    """Compares the SHA-256 of some content, in hexadecimal, with the one it should have.
+
+    Raises:
+        DataError: another content; the message names the path and both checksums.
+    """
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part)
+    if digest.hexdigest() != expected:
+        got = f"SHA-256 {digest.hexdigest()} of the content of {path}"
+        raise DataError.of(name, got, f"the published data, SHA-256 {expected}", how or "Fetch the file again.")

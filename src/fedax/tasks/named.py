@@ -7,16 +7,33 @@ from typing import Any
 from fedax.core import InvalidInput, Task, UnknownName
 from fedax.data import partition_options
 from fedax.models import Model
+from fedax.tasks import sources
+from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.ready import digits, mnist, synthetic
+
+SOURCES = (
+    "cifar10",
+    "client_files",
+    "fashion_mnist",
+    "femnist",
+    "mnist_devices",
+    "mnist_writers",
+    "shakespeare",
+    "tinyshakespeare",
+)
+"""Data sets whose tasks have no options of their own beside model and l2."""
 
 
 def catalogue() -> dict[str, Callable[..., Task]]:
     """All ready-made tasks by name.
 
-    >>> sorted(catalogue())
-    ['digits', 'mnist', 'synthetic']
+    >>> "digits" in catalogue()
+    True
     """
-    return {"digits": digits, "mnist": mnist, "synthetic": synthetic}
+    convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
+    own = {"digits": digits, "mnist": mnist, "synthetic": synthetic}
+    made = [getattr(sources, name) for name in SOURCES]
+    return convex | own | dict(zip(SOURCES, made))
 
 
 def defaults(name: str, **options: Any) -> dict[str, Any]:

@@ -1,21 +1,27 @@
-"""MNIST from a local file."""
+"""MNIST and Fashion-MNIST from local files."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
 
-from fedax.core import DataError
 from fedax.data.federated import FederatedData
-from fedax.data.folder import data_file
-from fedax.data.limits import SPLIT, TEST_FRACTION, checked, choice
-from fedax.data.partition import check_partition, partition_by
+from fedax.data.folder import data_file, verify
+from fedax.data.idx import read_idx
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
+from fedax.data.partition import by_user, check_partition
+from fedax.data.sources.pool import Images, read_arrays
 
-FEATURES = 784
-CLASSES = 10
-FILE = "mnist.npz"
-_HOW = f"Put {FILE} there: the arrays x_train, y_train, x_test, y_test as uint8, images of 28 x 28, as Keras distributes it."
+CHECKSUMS = {
+    "mnist": "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16",
+    "fashion_mnist": "ca3ab2a37f845e1b8ae23cab1b51749a3011ba3bf1d9016176d75cbaabac376f",
+    "mnist_writers": "891ddbf1399620a1c9f647132fcea5efa0545b0b59ec28eaef232d9b3db48a1c",
+}
+"""SHA-256 of the bytes of all arrays, whatever the file they came in."""
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_FOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw")}
+_WRITERS_HOW = "Put mnist_writers.npz there: writer_train and writer_test, the ids of QMNIST's labels, one for each image."
 
 
 @checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
@@ -31,55 +37,112 @@ def mnist(
 ) -> FederatedData:
     """60,000 + 10,000 images of handwritten digits, 28 x 28 pixels, as rows of 784 numbers in [0, 1], with 10 classes.
 
+    The file is `mnist.npz` as Keras distributes it, or the four IDX files, plain or gzipped, in `mnist` or `MNIST/raw`. Its
+    content is verified.
+
     Args:
-        partition: a name of `fedax.data.partition`: iid, quantity_skew, shards, dirichlet or power_law.
+        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet, power_law or histogram.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         merged: deals out the official test images too, after the training images; otherwise they are the holdout.
-        folder: where `mnist.npz` lies; see `fedax.data.data_folder`.
+        folder: where the file lies; see `fedax.data.data_folder`.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
         UnknownName: no such partition or option.
         InvalidInput: an argument out of range, before the file is read.
-        DataError: a missing or broken file, with its path; or examples that do not suffice.
+        DataError: a missing, broken or different file, with its path; or examples that do not suffice.
 
     Source: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition, 1998.
     """
     check_partition(partition, clients, seed, **options)
-    images, labels, test_images, test_labels = _read(data_file(FILE, folder, _HOW))
-    if merged:
-        images, labels = np.concatenate([images, test_images]), np.concatenate([labels, test_labels])
-    parts = partition_by(partition, labels, clients, seed, **options)
-    return FederatedData.partitioned(
-        _pixels(images),
-        labels,
-        parts,
-        classes=CLASSES,
-        test_fraction=test_fraction,
-        split=split,
-        seed=seed,
-        holdout=None if merged else {"x": _pixels(test_images), "y": test_labels},
-        name=f"MNIST, {partition}",
-    )
+    images = read_images("mnist", folder)
+    images = images.merged() if merged else images
+    return images.deal("MNIST", partition, clients, seed, test_fraction, split, options)
 
 
-def _read(path: Path) -> list[np.ndarray]:
-    keys = ("x_train", "y_train", "x_test", "y_test")
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            images, labels, test_images, test_labels = arrays = [file[key] for key in keys]
-    except Exception as error:  # a damaged archive can fail in any layer below: zip, zlib, npy header, missing name
-        raise DataError.of(FILE, f"a file at {path} that cannot be read ({error})", "a whole archive", _HOW) from error
-    for x, y, rows in ((images, labels, 60_000), (test_images, test_labels, 10_000)):
-        if x.shape != (rows, 28, 28) or y.shape != (rows,) or x.dtype != np.uint8:
-            got = f"a file at {path} with images {x.dtype}{x.shape} and labels {y.shape}"
-            raise DataError.of(FILE, got, f"uint8 images of shape ({rows}, 28, 28) and as many labels", _HOW)
-    return arrays
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+def fashion_mnist(
+    partition: str = "shards",
+    clients: int = 100,
+    seed: int = 0,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    merged: bool = False,
+    folder: str | Path | None = None,
+    **options: Any,
+) -> FederatedData:
+    """60,000 + 10,000 images of clothes in the form of MNIST: rows of 784 numbers in [0, 1], with 10 classes.
+
+    The file is `fashion_mnist.npz`, or the four IDX files in `fashion_mnist` or `FashionMNIST/raw`; for everything else, and
+    for what is refused, see `mnist`.
+
+    Args:
+        partition: as in `mnist`, also for the arguments that follow.
+        clients: at least 1.
+        seed: of partition and split.
+        test_fraction: in [0, 1).
+        split: `"shuffled"` or `"in_order"`.
+        merged: deals out the official test images too.
+        folder: where the file lies.
+        options: of the partition.
+
+    Source: Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747).
+    """
+    check_partition(partition, clients, seed, **options)
+    images = read_images("fashion_mnist", folder)
+    images = images.merged() if merged else images
+    return images.deal("Fashion-MNIST", partition, clients, seed, test_fraction, split, options)
 
 
-def _pixels(images: UInt8[np.ndarray, "examples 28 28"]) -> Float[np.ndarray, "examples 784"]:
-    # Single precision: at 60,000 images the default of NumPy would cost twice 188 MB for values of 8 bits.
-    return images.reshape(len(images), FEATURES).astype(np.float32) / np.float32(255)
+@checked(minimum=whole(low=1), seed=SEED, test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+def mnist_writers(
+    minimum: int = 1,
+    seed: int = 0,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    merged: bool = False,
+    folder: str | Path | None = None,
+) -> FederatedData:
+    """MNIST with one client for each of the 539 people who wrote the training digits (19 to 131 each).
+
+    The 297 writers of the official test images are other people; these images are the holdout, or further clients.
+
+    Args:
+        minimum: writers with fewer examples are left out; at least 1.
+        seed: of the split.
+        test_fraction: share of each writer's examples kept for testing, in [0, 1).
+        split: `"shuffled"` draws them, `"in_order"` takes the last ones.
+        merged: takes the writers of the official test images as clients too: 836 in all.
+        folder: where `mnist.npz` and `mnist_writers.npz` lie.
+
+    Raises:
+        DataError: a missing, broken or different file; or no writer with `minimum` examples.
+
+    Source: writers from Yadav and Bottou, Cold Case: the Lost MNIST Digits (arXiv:1905.10498).
+    """
+    path = data_file("mnist_writers.npz", folder, _WRITERS_HOW)
+    ids = read_arrays(path, ("writer_train", "writer_test"), _WRITERS_HOW)
+    verify("mnist_writers", CHECKSUMS["mnist_writers"], [memoryview(part.astype("<i2")) for part in ids], path, _WRITERS_HOW)
+    images = read_images("mnist", folder)
+    images, writers = (images.merged(), np.concatenate(ids)) if merged else (images, ids[0])
+    return images.of(by_user(writers, minimum), "MNIST by writer", test_fraction, split, seed)
+
+
+def read_images(name: str, folder: str | Path | None) -> Images:
+    """The official arrays of `mnist` or `fashion_mnist`, verified."""
+    file = f"{name}.npz"
+    arrays = "the arrays x_train, y_train, x_test, y_test as uint8, images of 28 x 28, as Keras distributes MNIST"
+    how = f"Put {file} there: {arrays}; or the four IDX files in the folder {_FOLDERS[name][0]}."
+    packed = [f"{place}/{_IDX[0]}{end}" for place in _FOLDERS[name] for end in ("", ".gz")]
+    path = data_file(file, folder, how, packed)
+    if path.suffix == ".npz":
+        images = Images(*read_arrays(path, _KEYS, how))
+    else:
+        rest = (data_file(f"{part}{path.suffix * (path.suffix == '.gz')}", path.parent, how) for part in _IDX)
+        images = Images(*map(read_idx, rest))
+    images.check(file, path, (28, 28), (60_000, 10_000), how)
+    images.verify(file, path, CHECKSUMS[name], how)
+    return images

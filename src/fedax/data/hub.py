@@ -1,0 +1,110 @@
+"""Data sets of the Hugging Face hub."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.data.federated import FederatedData
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
+from fedax.data.partition import by_user, check_partition, partition_by
+
+
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)
+def hub(
+    dataset: str,
+    partition: str = "iid",
+    clients: int = 10,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    features: str = "image",
+    label: str = "label",
+    user: str | None = None,
+    train: str = "train",
+    test: str | None = None,
+    seed: int = 0,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    cache: str | Path | None = None,
+    **options: Any,
+) -> FederatedData:
+    """A data set of the Hugging Face hub as federated data; needs `pip install fedax[hub]`.
+
+    What is in the cache of the `datasets` library is used without a network, also with `HF_HUB_OFFLINE=1`.
+
+    Args:
+        dataset: its name on the hub, such as "ylecun/mnist", or a local folder.
+        partition: a name of `fedax.data.partition`; "user" makes one client of each value of the column `user`.
+        clients: at least 1; without effect under "user".
+        config: the data set's configuration, if it has several.
+        revision: a commit, tag or branch; give a commit to have the same data for ever.
+        features: the column of inputs: images, which become numbers in [0, 1] if they are bytes, or lists of numbers.
+        label: the column of labels.
+        user: the column of users' ids, for the partition "user".
+        train: the split that is dealt out.
+        test: the split that is kept as a global test set, or None.
+        seed: of partition and split.
+        test_fraction: share of each client's examples kept for its own testing, in [0, 1).
+        split: `"shuffled"` or `"in_order"`.
+        cache: folder of the cache; by default that of the `datasets` library.
+        options: of the partition.
+
+    Raises:
+        DataError: `datasets` is not installed, the data set cannot be had (no network, no such name or revision), a missing
+            column, or inputs of unequal shapes.
+    """
+    if partition == "user":
+        if user is None:
+            raise DataError.of("hub(user=...)", None, "the name of a column, for the partition 'user'")
+    else:
+        check_partition(partition, clients, seed, **options)
+    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
+    table = _load(dataset, train, wanted)
+    x, y = _inputs(table, features), _column(table, label)
+    parts = by_user(_column(table, str(user)), **options) if partition == "user" else partition_by(
+        partition, y, clients, seed, **options
+    )  # fmt: skip
+    held = None if test is None else _load(dataset, test, wanted)
+    holdout = None if held is None else {"x": _inputs(held, features), "y": _column(held, label)}
+    classes = 1 + int(max(y.max(), 0 if holdout is None else holdout["y"].max()))
+    name = f"{dataset}, {partition}"
+    arguments = {"classes": classes, "test_fraction": test_fraction, "split": split, "seed": seed}
+    return FederatedData.partitioned(x, y, parts, holdout=holdout, name=name, **arguments)
+
+
+def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        hint = "Run pip install fedax[hub]."
+        raise DataError.of(f"hub({dataset!r})", "no package datasets", "an installed one", hint) from error
+    try:
+        return datasets.load_dataset(dataset, split=split, **wanted)
+    except Exception as error:  # the library raises its own errors, those of the network and those of files
+        offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+        hint = (
+            "HF_HUB_OFFLINE is set: only the cache was looked at." if offline else "Without a network, only the cache helps."
+        )
+        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+        allowed = f"a data set on the hub or in the cache, with the split {split!r} and revision {wanted['revision']!r}"
+        raise DataError.of(f"hub({dataset!r})", got, allowed, hint) from error
+
+
+def _column(table: Any, name: str) -> np.ndarray:
+    if name not in table.column_names:
+        raise DataError.of("hub(column)", name, "one of the columns " + ", ".join(table.column_names))
+    return np.asarray(table[name])
+
+
+def _inputs(table: Any, name: str) -> np.ndarray:
+    if name not in table.column_names:
+        return _column(table, name)
+    rows = [np.asarray(value) for value in table[name]]
+    shapes = sorted({row.shape for row in rows})
+    if len(shapes) > 1:
+        raise DataError.of(f"hub(features={name!r})", f"shapes {shapes[:3]}", "inputs of one shape")
+    x = np.stack(rows)
+    return x.reshape(len(x), -1).astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x

@@ -1,0 +1,218 @@
+"""The JSON files of LEAF: `users`, `num_samples` and `user_data[user] = {x, y}`."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from fedax.core import DataError
+from fedax.data.federated import FederatedData, Labelled
+from fedax.data.folder import data_folder, read_whole
+from fedax.data.text import LEAF_CHARACTERS, encode
+
+Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
+"""Inputs and labels of each user as the file has them."""
+Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
+"""From a user's inputs and labels as the file has them, and a place for messages."""
+
+
+def read_users(path: str | Path) -> Users:
+    """The users of a LEAF file, plain or gzipped, or of all `.json` and `.json.gz` files of a folder in order of their names.
+
+    Raises:
+        DataError: no file, JSON that cannot be read or has another form, unequal numbers of inputs and labels, or a user twice.
+    """
+    path = Path(path)
+    files = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
+    if not files:
+        raise DataError.of("leaf", f"no .json file in {path}", "a folder with LEAF's .json files")
+    users: Users = {}
+    for file in files:
+        for user, own in _document(file).items():
+            if user in users:
+                raise DataError.of(file.name, f"user {user!r} again", "each user in one file")
+            users[user] = own
+    return users
+
+
+def _document(file: Path) -> Users:
+    allowed = "LEAF JSON with the keys users, num_samples and user_data"
+    try:
+        document = json.loads(read_whole(file))
+        held = {user: (document["user_data"][user]["x"], document["user_data"][user]["y"]) for user in document["users"]}
+        promised = dict(zip(document["users"], document["num_samples"], strict=True))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError.of(file.name, f"a file at {file} that cannot be read ({error!r})", allowed) from error
+    for user, (x, y) in held.items():
+        if not len(x) == len(y) == promised[user]:
+            got = f"user {user!r} with {len(x)} inputs and {len(y)} labels"
+            raise DataError.of(file.name, got, f"{promised[user]} of both, as num_samples says")
+    return held
+
+
+def leaf(
+    train: str | Path,
+    test: str | Path | None = None,
+    *,
+    classes: int,
+    convert: Convert | None = None,
+    name: str = "LEAF",
+) -> FederatedData:
+    """LEAF JSON as federated data, one client for each user of the training part.
+
+    Args:
+        train: a file or a folder of files, see `read_users`.
+        test: the same for the test part; a user may be missing there. Users without training examples are left out.
+        classes: how many.
+        convert: from a user's inputs and labels in the file to `{"x": ..., "y": ...}`; by default numbers as they are, which
+            fits FEMNIST (784 pixels in [0, 1], 62 classes) and the synthetic sets. See `words` and `characters`.
+        name: for tables and messages.
+
+    Raises:
+        DataError: as `read_users`; inputs of unequal lengths, or a label outside the classes, naming the client.
+
+    >>> import tempfile
+    >>> file = '{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[0.5], [1.0]], "y": [3, 0]}}}'
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "all.json").write_text(file)
+    ...     leaf(folder, classes=4).label_counts.tolist()
+    [[1, 0, 0, 1]]
+
+    Source: Caldas et al., LEAF (arXiv:1812.01097).
+    """
+    change = convert or numbers
+    training = {user: own for user, own in read_users(train).items() if own[1]}
+    clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
+    if test is None:
+        return FederatedData(clients, classes, name=name)
+    tested = read_users(test)
+    nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
+    others = [change(*tested[user], f"user {user!r}") if tested.get(user, ([], []))[1] else nothing for user in training]
+    return FederatedData(clients, classes, others, name=name)
+
+
+def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
+    """Inputs and labels that are numbers already; labels such as 3.0 or "3" count as 3."""
+    try:
+        labels = np.array([int(label) if float(label) == int(float(label)) else label for label in y])
+        return {"x": np.asarray(x, dtype=np.float32), "y": labels}
+    except (ValueError, TypeError) as error:
+        raise DataError.of("leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers") from error
+
+
+def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
+    """Shakespeare: strings of equal length and the character that follows each, as numbers of `fedax.data.LEAF_CHARACTERS`.
+
+    >>> {key: values.tolist() for key, values in characters(["AB"], ["C"], "user 'a'").items()}
+    {'x': [[25, 26]], 'y': [27]}
+    """
+    lengths = {len(text) for text in x}
+    if len(lengths) > 1:
+        raise DataError.of("leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length")
+    codes = encode("".join(x), LEAF_CHARACTERS, where).reshape(len(x), -1)
+    return {"x": codes, "y": encode("".join(y), LEAF_CHARACTERS, where)}
+
+
+def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
+    """Sent140: tweets as the numbers of their first words and marks, and 1 for a positive one (label 4 in the raw data, or 1).
+
+    Args:
+        vocabulary: from a word to its number 0, 1, ..., as `read_glove` gives it. Other words, and the end of short tweets, are
+            `len(vocabulary)`.
+        length: words of a tweet that are kept.
+
+    >>> tweet = ["1", "Mon", "", "me", "so good, really"]
+    >>> {key: values.tolist() for key, values in words({"so": 0, "good": 1}, 5)([tweet], ["4"], "user 'me'").items()}
+    {'x': [[0, 1, 2, 2, 2]], 'y': [1]}
+    """
+    positive = {"0": 0, "1": 1, "4": 1}
+
+    def convert(x: list[Any], y: list[Any], where: str) -> Labelled:
+        for label in y:
+            if str(label) not in positive:
+                raise DataError.of("leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive")
+        codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
+        for row, tweet in zip(codes, x):
+            text = tweet if isinstance(tweet, str) else tweet[4]
+            for place, word in enumerate(re.findall(r"[\w']+|[.,!?;]", text)[:length]):
+                row[place] = vocabulary.get(word, len(vocabulary))
+        return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
+
+    return convert
+
+
+def read_glove(path: str | Path) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+    r"""Word vectors in GloVe's text format (`glove.6B.300d.txt`), and a last row of zeros for unknown words and padding.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "glove.txt"
+    ...     _ = path.write_text("so 0.5 1\ngood -1 2\n")
+    ...     read_glove(path)[1].tolist()
+    [[0.5, 1.0], [-1.0, 2.0], [0.0, 0.0]]
+
+    Raises:
+        DataError: a missing file, or lines that are not a word and as many numbers as in the first line.
+
+    Source: Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, 2014.
+    """
+    path = Path(path)
+    lines = read_whole(path).decode("utf-8", errors="replace").splitlines()
+    rows = [line.rstrip().split(" ") for line in lines]
+    try:
+        table = np.array([row[1:] for row in rows], dtype=np.float32)
+    except ValueError as error:
+        raise DataError.of(
+            path.name, f"a file at {path} with {error}", "lines of a word and numbers, all of one length"
+        ) from error
+    return {row[0]: number for number, row in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
+
+
+def femnist(folder: str | Path | None = None) -> FederatedData:
+    """FEMNIST from the folders `train` and `test` that LEAF writes: 62 classes, rows of 784 numbers in [0, 1].
+
+    Args:
+        folder: that holds them; by default `femnist` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf`.
+    """
+    return _parts(folder, 62, None, "FEMNIST")
+
+
+def sent140(vocabulary: Mapping[str, int], folder: str | Path | None = None) -> FederatedData:
+    """Sent140 from the folders `train` and `test` that LEAF writes: 25 words, 2 classes.
+
+    Args:
+        vocabulary: as in `words`.
+        folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf`.
+    """
+    return _parts(folder, 2, words(vocabulary), "Sent140")
+
+
+def shakespeare(folder: str | Path | None = None) -> FederatedData:
+    """Shakespeare from the folders `train` and `test` that LEAF writes: windows of 80 characters, 80 classes.
+
+    Args:
+        folder: that holds them; by default `shakespeare` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf`.
+    """
+    return _parts(folder, len(LEAF_CHARACTERS), characters, "Shakespeare")
+
+
+def _parts(folder: str | Path | None, classes: int, convert: Convert | None, name: str) -> FederatedData:
+    place = data_folder() / name.lower() if folder is None else data_folder(folder)
+    train, test = place / "train", place / "test"
+    if not train.is_dir():
+        hint = "Run LEAF's preprocess.sh for this data set and give the folder data that it writes."
+        raise DataError.of(name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint)
+    return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)

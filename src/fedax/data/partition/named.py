@@ -1,0 +1,74 @@
+"""Partitions by name."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
+
+from fedax.core import InvalidInput, UnknownName
+from fedax.data.limits import check
+from fedax.data.partition.base import Partition
+from fedax.data.partition.dirichlet import dirichlet
+from fedax.data.partition.labels import label_histogram, label_shards
+from fedax.data.partition.power_law import power_law
+from fedax.data.partition.sizes import by_index, iid, quantity_skew
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "index": by_index,
+    "quantity_skew": quantity_skew,
+    "shards": label_shards,
+    "dirichlet": dirichlet,
+    "histogram": label_histogram,
+    "power_law": power_law,
+}
+"""By the name that tasks and experiment files use."""
+
+
+def partition_options(name: str) -> dict[str, Any]:
+    """The options of a named partition, beside clients and seed, with their defaults.
+
+    >>> partition_options("dirichlet")
+    {'alpha': 0.5, 'minimum': 10}
+    """
+    if name not in PARTITIONS:
+        raise UnknownName.among("partition", name, PARTITIONS)
+    parameters = inspect.signature(PARTITIONS[name]).parameters
+    return {key: p.default for key, p in parameters.items() if key not in ("n", "labels", "clients", "seed")}
+
+
+def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
+    """Checks a named partition and its options before there are any data.
+
+    Raises:
+        UnknownName: no such partition, or not an option of it; with the nearest name.
+        InvalidInput: an option out of range.
+    """
+    known = partition_options(name)
+    for key, value in options.items():
+        if not known:
+            raise InvalidInput.of(f"partition {name!r} ({key}=...)", value, "no options")
+        if key not in known:
+            raise UnknownName.among(f"option of partition {name!r}", key, known)
+    function: Any = PARTITIONS[name]
+    check(function.__name__, function.limits, {"clients": clients, "seed": seed, **options})
+
+
+def partition_by(
+    name: str, labels: Integer[np.ndarray, "examples"], clients: int, seed: int = 0, **options: Any
+) -> Partition:
+    """The partition of that name in `PARTITIONS`, with its own options.
+
+    >>> [len(part) for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)]
+    [4, 4, 4, 4, 4]
+
+    Raises:
+        InvalidInput: as `check_partition`; or a `DataError` if the examples do not suffice.
+    """
+    check_partition(name, clients, seed, **options)
+    function = PARTITIONS[name]
+    takes = inspect.signature(function).parameters
+    drawn = {"seed": seed} if "seed" in takes else {}
+    return function(len(labels) if "n" in takes else labels, clients=clients, **drawn, **options)

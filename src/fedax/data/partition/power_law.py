@@ -1,0 +1,91 @@
+"""Power-law sizes with few classes for each client."""
+
+import math
+import random
+
+import numpy as np
+from jaxtyping import Integer
+
+from fedax.core import DataError
+from fedax.data.limits import CLIENTS, SEED, checked, real, whole
+from fedax.data.partition.base import Partition
+
+
+@checked(clients=CLIENTS, classes_per_client=whole(low=1), ratio=real(low=1), seed=SEED)
+def power_law(
+    labels: Integer[np.ndarray, "examples"],
+    clients: int,
+    classes_per_client: int = 2,
+    ratio: float | int = 1.2,
+    seed: int = 0,
+) -> Partition:
+    r"""Sizes grow by a constant ratio from client to client; most clients hold few classes, the largest more.
+
+    With ratio a and N clients, client k = 1, ..., N gets $\lfloor a^k b \rfloor$ examples,
+    $b = \lfloor n / \sum_{k=1}^N a^k \rfloor$; what the rounding leaves goes to the clients from the largest down, to each
+    $\lceil r / a \rceil$ of the r still left. From the smallest client up, each goes through the classes in random order and
+    takes at most $\lceil \text{size} / C \rceil$ examples of each, the first still free, until it is full. Should that leave
+    examples over, they fill the room of the clients from the largest down, $\lceil r / a \rceil$ of the r left in a class.
+
+    A client's examples stay in blocks of one class, in the order they were taken. The released code of FedBC tests on the
+    last fifth of them, which is `split="in_order"`: the tested classes are then not those trained on.
+
+    Args:
+        labels: one for each pooled example.
+        clients: N; at least 1. The last one is the largest.
+        classes_per_client: C, from 1 to the number of classes; clients hold more where classes run out.
+        ratio: a, at least 1; limited by $\sum_k a^k \le n$.
+        seed: of the order of the classes.
+
+    >>> [len(part) for part in power_law(np.arange(70) % 10, clients=3, ratio=2.0)]
+    [10, 20, 40]
+
+    Source: Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational Environments
+    (arXiv:2008.11281), as in the released code of Bedi et al., FedBC (arXiv:2206.10815), Tables 4 and 5.
+    """
+    classes = np.unique(labels)
+    if classes_per_client > len(classes):
+        allowed = f"at most {len(classes)}, the classes there are"
+        raise DataError.of("power_law(classes_per_client=...)", classes_per_client, allowed)
+    room = _power_law_sizes(len(labels), clients, ratio)
+    free = [np.flatnonzero(labels == label) for label in classes]
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+
+    def take(client: int, kind: int, most: int) -> None:
+        count = min(most, room[client], len(free[kind]))
+        parts[client].append(free[kind][:count])
+        free[kind] = free[kind][count:]
+        room[client] -= count
+
+    shuffler, order = random.Random(seed), list(range(len(classes)))
+    for client in range(clients):
+        shuffler.shuffle(order)  # the running list is shuffled, not a fresh one: as the released code draws
+        most = math.ceil(room[client] / classes_per_client)
+        for kind in order:
+            take(client, kind, most)
+    while any(room):
+        for client in reversed(range(clients)):
+            for kind in range(len(classes)):
+                take(client, kind, math.ceil(len(free[kind]) / ratio))
+    return [np.concatenate(chosen) for chosen in parts]
+
+
+def _power_law_sizes(n: int, clients: int, ratio: float | int) -> list[int]:
+    with np.errstate(over="ignore"):
+        powers = np.power(float(ratio), np.arange(1, clients + 1))
+        base = math.floor(n / powers.sum())
+    if base < 1:
+        raise DataError.of(
+            "power_law(ratio=...)",
+            ratio,
+            f"ratios whose powers up to {clients}, the number of clients, sum to at most {n}, the number of examples",
+            "Take a smaller ratio or fewer clients.",
+        )
+    sizes = [math.floor(power * base) for power in powers.tolist()]
+    left = n - sum(sizes)
+    while left:
+        for client in reversed(range(clients)):
+            piece = math.ceil(left / ratio)
+            sizes[client] += piece
+            left -= piece
+    return sizes

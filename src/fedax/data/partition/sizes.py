@@ -1,0 +1,81 @@
+"""Partitions that do not look at labels."""
+
+import numpy as np
+from jaxtyping import Shaped
+
+from fedax.core import DataError
+from fedax.data.limits import CLIENTS, SEED, checked, real, whole
+from fedax.data.partition.base import Partition, enough
+
+
+@checked(n=whole(low=1), clients=CLIENTS, seed=SEED)
+def iid(n: int, clients: int, seed: int = 0) -> Partition:
+    """`n` examples dealt at random, in sizes that differ by at most one.
+
+    >>> sorted(len(part) for part in iid(10, clients=3))
+    [3, 3, 4]
+
+    Raises:
+        InvalidInput: an argument out of range, or more clients than examples (a `DataError`).
+    """
+    enough("iid", n, clients)
+    return np.array_split(np.random.default_rng(seed).permutation(n), clients)
+
+
+@checked(n=whole(low=1), clients=CLIENTS)
+def by_index(n: int, clients: int) -> Partition:
+    """`n` examples cut into contiguous blocks in their order, in sizes that differ by at most one, the larger ones first.
+
+    >>> [part.tolist() for part in by_index(5, clients=2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    enough("by_index", n, clients)
+    return np.array_split(np.arange(n), clients)
+
+
+@checked(n=whole(low=1), clients=CLIENTS, sigma=real(low=0), seed=SEED)
+def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0) -> Partition:
+    r"""`n` examples dealt at random, in sizes proportional to $e^{\sigma z_k}$ with $z_k$ standard normal, up to rounding.
+
+    Clients see the same distribution, but not equally much of it. One example for each client is set aside first.
+
+    Args:
+        n: pooled examples.
+        clients: at most n.
+        sigma: standard deviation of the logarithm of the sizes, at least 0; equal sizes at 0.
+        seed: of sizes and examples.
+
+    >>> [len(part) for part in quantity_skew(10, clients=2, sigma=0.0)]
+    [5, 5]
+    """
+    enough("quantity_skew", n, clients)
+    rng = np.random.default_rng(seed)
+    exponents = sigma * rng.standard_normal(clients)
+    weights = np.exp(exponents - exponents.max())
+    ends = np.rint(np.cumsum(weights) / weights.sum() * (n - clients)).astype(int) + np.arange(1, clients + 1)
+    return np.split(rng.permutation(n), ends[:-1])
+
+
+@checked(minimum=whole(low=1))
+def by_user(users: Shaped[np.ndarray, "examples"], minimum: int = 1) -> Partition:
+    """One client for each user, in ascending order of their ids; examples keep their order.
+
+    Args:
+        users: the id of each example's user, numbers or text.
+        minimum: users with fewer examples are left out, and their examples with them.
+
+    Raises:
+        DataError: no user has `minimum` examples.
+
+    >>> [part.tolist() for part in by_user(np.array([7, 3, 7, 5]))]
+    [[1], [3], [0, 2]]
+    >>> [part.tolist() for part in by_user(np.array(["b", "a", "b"]), minimum=2)]
+    [[0, 2]]
+    """
+    order = np.argsort(users, kind="stable")
+    counts = np.unique(users, return_counts=True)[1]
+    parts = [part for part in np.split(order, np.cumsum(counts)[:-1]) if len(part) >= minimum]
+    if not parts:
+        most = f"numbers up to {counts.max(initial=0)}, the examples of the largest user"
+        raise DataError.of("by_user(minimum=...)", minimum, most)
+    return parts

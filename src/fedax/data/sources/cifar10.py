@@ -1,0 +1,99 @@
+"""CIFAR-10 from local files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.data.federated import FederatedData
+from fedax.data.folder import data_file, data_folder
+from fedax.data.limits import SPLIT, TEST_FRACTION, checked, choice
+from fedax.data.partition import check_partition
+from fedax.data.sources.pool import Images, read_arrays
+
+CHECKSUM = "09f71d6ae6134fd8971e3ee039673eba0e5f34c7a70404b5441142a87cb71394"
+"""SHA-256 of the bytes of all training images, training labels, test images and test labels, in the order of the `.npz` files."""
+ROWS = (50_000, 10_000)
+_PARTS = [f"cifar10_train_{part}of4.npz" for part in (1, 2, 3, 4)]
+_TEST = "cifar10_test.npz"
+_HOW = (
+    f"Put {_PARTS[0]} to 4of4 and {_TEST} there, with x (uint8, images of 32 x 32 x 3) and y; or the folder "
+    "cifar-10-batches-bin of the official binary version."
+)
+
+
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+def cifar10(
+    partition: str = "dirichlet",
+    clients: int = 100,
+    seed: int = 0,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    merged: bool = False,
+    folder: str | Path | None = None,
+    **options: Any,
+) -> FederatedData:
+    """50,000 + 10,000 colour images of 10 classes, as rows of 3,072 numbers in [0, 1]: 32 rows of 32 pixels of red, green, blue.
+
+    A row reshaped to (32, 32, 3) is the image. The files are four training parts and a test part as `.npz`, whose content is
+    verified, or the official binary batches. The two hold the images in different orders, and so does each
+    client: a partition repeats only on the same kind of file.
+
+    Args:
+        partition: a name of `fedax.data.partition`, as in `mnist`.
+        clients: at least 1.
+        seed: of partition and split.
+        test_fraction: share of each client's examples kept for its own testing, in [0, 1).
+        split: `"shuffled"` draws them, `"in_order"` takes the last ones.
+        merged: deals out the official test images too, after the training images; otherwise they are the holdout.
+        folder: where the files lie; see `fedax.data.data_folder`.
+        options: of the partition, such as `alpha` for dirichlet.
+
+    Raises:
+        UnknownName: no such partition or option.
+        InvalidInput: an argument out of range, before the files are read.
+        DataError: a missing, broken or different file, with its path; or examples that do not suffice.
+
+    Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+    """
+    check_partition(partition, clients, seed, **options)
+    images = read_cifar10(folder)
+    images = images.merged() if merged else images
+    return images.deal("CIFAR-10", partition, clients, seed, test_fraction, split, options)
+
+
+def read_cifar10(folder: str | Path | None = None) -> Images:
+    """The images and labels of both parts, checked."""
+    batches = data_folder(folder) / "cifar-10-batches-bin"
+    if batches.is_dir():
+        return _official(batches)
+    paths = [data_file(name, folder, _HOW) for name in (*_PARTS, _TEST)]
+    arrays = [read_arrays(path, ("x", "y"), _HOW) for path in paths]
+    whole = [np.concatenate([part[axis] for part in arrays[:4]]) for axis in (0, 1)]
+    images = Images(*whole, *arrays[4])
+    images.check("cifar10", paths[0].parent, (32, 32, 3), ROWS, _HOW)
+    images.verify("cifar10", paths[0].parent, CHECKSUM, _HOW)
+    return images
+
+
+def _official(batches: Path) -> Images:
+    """One record is the label and 1,024 bytes of each of red, green and blue."""
+    names = [f"data_batch_{part}.bin" for part in (1, 2, 3, 4, 5)] + ["test_batch.bin"]
+    paths = [data_file(name, batches, _HOW) for name in names]
+    records = [_records(path) for path in paths]
+    whole, test = np.concatenate(records[:5]), records[5]
+    images = Images(_image(whole), whole[:, 0], _image(test), test[:, 0])
+    images.check("cifar10", batches, (32, 32, 3), ROWS, _HOW)
+    return images
+
+
+def _records(path: Path) -> np.ndarray:
+    content = np.fromfile(path, np.uint8)
+    if len(content) % 3073:
+        raise DataError.of(path.name, f"a file at {path} of {len(content)} bytes", "whole records of 3073 bytes", _HOW)
+    return content.reshape(-1, 3073)
+
+
+def _image(records: np.ndarray) -> np.ndarray:
+    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

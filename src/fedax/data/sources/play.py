@@ -1,0 +1,129 @@
+"""Plays cut by speaking role, for predicting the next character."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.data.federated import FederatedData, Labelled, train_size
+from fedax.data.folder import data_file, read_whole, verify
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
+from fedax.data.text import LEAF_CHARACTERS, encode, windows
+
+CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+_HOW = "Put tinyshakespeare.txt there, plain or gzipped: the file data/tinyshakespeare/input.txt of karpathy/char-rnn."
+
+
+def roles_of(text: str) -> dict[str, str]:
+    r"""What each speaking role says, in the order of first words.
+
+    A speech is a line `Name:` and the lines up to the next empty one. Line ends become spaces, and runs of spaces one, as in
+    LEAF; a role's speeches are joined by a space.
+
+    >>> roles_of("A:\nTo be,\nor not\n\nB:\nHm.\n\nA:\nto be.\n")
+    {'A': 'To be, or not to be.', 'B': 'Hm.'}
+
+    Raises:
+        DataError: a block of text that does not begin with `Name:`.
+    """
+    said: dict[str, list[str]] = {}
+    for block in re.split(r"\n[ \t]*\n", text.strip()):
+        head, _, speech = block.strip().partition("\n")
+        if not head.endswith(":"):
+            raise DataError.of("play", f"a block that begins with {head[:40]!r}", "blocks that begin with a line 'Name:'")
+        said.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
+    return {role: " ".join(part for part in speeches if part) for role, speeches in said.items()}
+
+
+@checked(
+    minimum=whole(low=1), length=whole(low=1), stride=whole(low=1), vocabulary=choice("leaf", "own"), seed=SEED,
+    test_fraction=TEST_FRACTION, split=SPLIT,
+)  # fmt: skip
+def play(
+    text: str,
+    minimum: int = 1,
+    length: int = 80,
+    stride: int = 1,
+    vocabulary: str = "leaf",
+    seed: int = 0,
+    test_fraction: float | int = 0.2,
+    split: str = "in_order",
+    name: str = "play",
+) -> FederatedData:
+    r"""A play with one client for each speaking role: windows of characters, and the character that follows.
+
+    Args:
+        text: see `roles_of`.
+        minimum: roles with fewer windows are left out; at least 1.
+        length: characters in a window.
+        stride: characters from one window to the next; 1 in LEAF.
+        vocabulary: `"leaf"` for the 80 characters of LEAF (`fedax.data.LEAF_CHARACTERS`; others are left out of the text, in
+            tinyshakespeare one `$`), `"own"` for those of the text, sorted.
+        seed: of the split.
+        test_fraction: share of each client's windows kept for testing, in [0, 1).
+        split: `"in_order"` takes the last ones; `"shuffled"` draws them, as the released codes do: then a window that is tested
+            overlaps with others that are trained on.
+        name: for tables and messages.
+
+    Raises:
+        DataError: a text that is not cut into speeches, or no role with `minimum` windows.
+
+    >>> data = play("A:\nTo be or not.\n\nB:\nHm.\n", length=4, test_fraction=0)
+    >>> data.clients, data.train[0]["x"].shape, data.classes
+    (1, (9, 4), 80)
+    """
+    said = roles_of(text)
+    known = LEAF_CHARACTERS if vocabulary == "leaf" else "".join(sorted(set("".join(said.values()))))
+    rng = np.random.default_rng([seed, 1])
+    train: list[Labelled] = []
+    test: list[Labelled] = []
+    for role, speech in said.items():
+        kept = "".join(character for character in speech if character in known)
+        x, y = windows(encode(kept, known, f"role {role!r}"), length, stride)
+        if len(y) < minimum:
+            continue
+        order = rng.permutation(len(y)) if split == "shuffled" else np.arange(len(y))
+        cut = train_size(len(y), test_fraction)
+        train.append({"x": x[order[:cut]], "y": y[order[:cut]]})
+        test.append({"x": x[order[cut:]], "y": y[order[cut:]]})
+    if not train:
+        raise DataError.of(
+            f"{name}(minimum=...)", minimum, "numbers that some role reaches", "Take fewer or shorter windows."
+        )
+    return FederatedData(train, len(known), test if test_fraction else None, name=name)
+
+
+def tinyshakespeare(
+    minimum: int = 1,
+    length: int = 80,
+    stride: int = 1,
+    vocabulary: str = "leaf",
+    seed: int = 0,
+    test_fraction: float | int = 0.2,
+    split: str = "in_order",
+    folder: str | Path | None = None,
+) -> FederatedData:
+    """The excerpt of Shakespeare's plays known as tinyshakespeare, 1,115,394 characters, by speaking role; see `play`.
+
+    Args:
+        minimum: windows that a role must have; at least 1.
+        length: characters in a window.
+        stride: characters from one window to the next.
+        vocabulary: "leaf" or "own".
+        seed: of the split.
+        test_fraction: share of each client's windows kept for testing, in [0, 1).
+        split: "in_order" or "shuffled".
+        folder: where `tinyshakespeare.txt` or `.txt.gz` lies, or their folder `shakespeare`.
+
+    Raises:
+        DataError: a missing, broken or different file.
+
+    Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all plays.
+    """
+    name = "tinyshakespeare.txt"
+    path = data_file(f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name])
+    content = read_whole(path, _HOW)
+    verify(name, CHECKSUM, [content], path, _HOW)
+    options = {"seed": seed, "test_fraction": test_fraction, "split": split, "name": "tinyshakespeare"}
+    return play(content.decode("ascii"), minimum, length, stride, vocabulary, **options)

@@ -1,0 +1,46 @@
+"""The next character from the last one alone: a baseline for text, and a small model for tests."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from fedax.core import InvalidInput
+
+
+@dataclass(frozen=True)
+class Bigram:
+    r"""Logits that depend on the last character of a window only: row $x_{\text{last}}$ of a table that starts at zero. Convex.
+
+    Args:
+        vocabulary: characters; at least 2.
+
+    Raises:
+        InvalidInput: a size out of range.
+
+    >>> import jax
+    >>> model = Bigram(80)
+    >>> model.parameters, model(model.init(jax.random.key(0)), jnp.ones((3, 5), int)).shape
+    (6400, (3, 80))
+    """
+
+    vocabulary: int
+
+    def __post_init__(self) -> None:
+        if self.vocabulary < 2:
+            raise InvalidInput.of("Bigram(vocabulary)", self.vocabulary, "whole numbers >= 2")
+
+    @property
+    def parameters(self) -> int:
+        """How many there are: vocabulary squared."""
+        return self.vocabulary**2
+
+    def init(self, key: Key[Array, ""]) -> Float[Array, "vocabulary vocabulary"]:
+        """The table of zeros: all characters equally likely."""
+        return jnp.zeros((self.vocabulary, self.vocabulary))
+
+    def __call__(
+        self, params: Float[Array, "vocabulary vocabulary"], x: Int[Array, "batch length"], key: Any = None
+    ) -> Float[Array, "batch vocabulary"]:
+        return params[x[:, -1]]

@@ -1,0 +1,127 @@
+"""Binary logistic regression, the convex problem of the local GD paper."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedax import data
+from fedax.core import InvalidInput, Ragged, Task
+from fedax.data import FederatedData
+
+# Records rather than closures, so that tasks of equal width share compiled programs.
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """The starting point w = 0."""
+
+    features: int
+
+    def __call__(self, key: Key[Array, ""]) -> Float[Array, "features"]:
+        return jnp.zeros(self.features)
+
+
+@dataclass(frozen=True)
+class LogisticLoss:
+    r"""$\log(1 + e^{-(2y-1) \langle x, w \rangle})$ for each example with label y of 0 or 1; finite for any finite margin."""
+
+    def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
+        return jax.nn.softplus(-_margin(params, examples))
+
+
+@dataclass(frozen=True)
+class LogisticAccuracy:
+    """1 for each example on the right side of the plane, 1/2 for one on it, else 0."""
+
+    def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
+        return (1 + jnp.sign(_margin(params, examples))) / 2
+
+
+def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "batch"]:
+    return (2 * examples["y"] - 1).astype(params.dtype) * (examples["x"].astype(params.dtype) @ params)
+
+
+def logistic(federated: FederatedData, *, l2: float | int | None = None, name: str | None = None) -> Task:
+    r"""Binary logistic regression without intercept, from w = 0.
+
+    $$ f_k(w) = \frac{1}{n_k} \sum_{i \in k} \log(1 + e^{-(2 y_i - 1) \langle x_i, w \rangle})
+       + \frac{\text{l2}}{2} \lVert w \rVert^2. $$
+
+    Args:
+        federated: data with two classes and one row of numbers per example.
+        l2: at least 0; 1/n with n training examples in all by default.
+        name: that of the data by default.
+
+    Raises:
+        InvalidInput: data with other than two classes or other than one axis of features, or a bad l2.
+
+    >>> federated = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+    >>> logistic(federated).l2 == 1 / 3
+    True
+
+    Source: Khaled, Mishchenko and Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Sec. 4.
+    """
+    if federated.classes != 2:
+        raise InvalidInput.of("logistic(federated=...)", f"{federated.classes} classes", "data with 2 classes")
+    shape = federated.train[0]["x"].shape[1:]
+    if len(shape) != 1:
+        raise InvalidInput.of("logistic(federated=...)", f"examples of shape {shape}", "one row of features per example")
+    return Task(
+        start=Zeros(shape[0]),
+        loss=LogisticLoss(),
+        train=Ragged.of(federated.train, where="train"),
+        scores={"accuracy": LogisticAccuracy()},
+        test=None if federated.test is None else Ragged.of(federated.test, where="test", allow_empty=True),
+        holdout=None if federated.holdout is None else dict(Ragged.of([federated.holdout], where="holdout").arrays),
+        l2=1 / int(federated.sizes.sum()) if l2 is None else l2,
+        name=federated.name if name is None else name,
+    )
+
+
+def libsvm(
+    file: str = "a5a",
+    partition: str = "index",
+    clients: int = 20,
+    seed: int = 0,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    features: int | None = None,
+    folder: str | Path | None = None,
+    l2: float | int | None = None,
+    **options: Any,
+) -> Task:
+    """Binary logistic regression on a LIBSVM text file; `a5a`, `a9a`, `mushrooms` and `w8a` are this with their file.
+
+    Args:
+        file: see `fedax.data.libsvm`, also for the next seven.
+        partition: index (contiguous blocks) or any other.
+        clients: at least 1.
+        seed: of partition and split.
+        test_fraction: share of each client's examples kept for testing, in [0, 1).
+        split: "shuffled" draws the test examples, "in_order" takes the last ones.
+        features: columns; those of the file by default.
+        folder: where the file lies; by default the variable FEDAX_DATA, or the user's cache.
+        l2: as in `logistic`: 1/n by default.
+        options: of the partition.
+
+    Raises:
+        DataError: a missing or broken file.
+    """
+    _check_l2(l2)
+    return logistic(data.libsvm(file, partition, clients, seed, test_fraction, split, features, folder, **options), l2=l2)
+
+
+a5a = functools.partial(libsvm, "a5a")
+a9a = functools.partial(libsvm, "a9a")
+mushrooms = functools.partial(libsvm, "mushrooms")
+w8a = functools.partial(libsvm, "w8a")
+
+
+def _check_l2(l2: float | int | None) -> None:
+    if l2 is not None and not 0 <= l2 < float("inf"):
+        raise InvalidInput.of("libsvm(l2=...)", l2, "numbers in [0, infinity), or None for 1/n")

@@ -1,0 +1,71 @@
+"""Classification tasks made from the data sets of `fedax.data`: the same options, and a model and l2."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedax import data
+from fedax.core import InvalidInput, Task, UnknownName
+from fedax.data import FederatedData
+from fedax.data.limits import check, real
+from fedax.models import Bigram, Model
+from fedax.tasks.classify import classification
+from fedax.tasks.ready import MODELS
+
+Architecture = Callable[[int, int], Model]
+
+TEXT_MODELS: dict[str, Architecture] = {"bigram": lambda length, vocabulary: Bigram(vocabulary)}
+"""From the length of a window and the number of characters, by the name that tasks and experiment files use."""
+
+
+def of_source(
+    source: Callable[..., FederatedData], models: Mapping[str, Architecture] = MODELS, default: str = "softmax"
+) -> Callable[..., Task]:
+    """A task of every data set that a function makes: its own options, and `model` and `l2` by keyword.
+
+    Args:
+        source: makes the data from options.
+        models: by name, from the columns of the inputs and the number of classes.
+        default: the model that is taken if none is named.
+
+    >>> digits = of_source(data.digits)
+    >>> digits("iid", clients=4, model="mlp").train.clients
+    4
+    """
+    name = source.__name__
+
+    def task(*positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any) -> Task:
+        check(name, {"l2": real(low=0)}, {"l2": l2})
+        if isinstance(model, str) and model not in models:
+            raise UnknownName.among(f"{name}(model=...)", model, models)
+        try:
+            inspect.signature(source).bind(*positional, **options)
+        except TypeError as error:
+            raise InvalidInput.found(name, str(error), f"the options {inspect.signature(source)}") from error
+        federated = source(*positional, **options)
+        columns = federated.train[0]["x"].shape[1]
+        chosen = models[model](columns, federated.classes) if isinstance(model, str) else model
+        return classification(federated, chosen, l2=l2)
+
+    own = list(inspect.signature(source).parameters.values())
+    split = len(own) - sum(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
+    added = [
+        inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, default=default),
+        inspect.Parameter("l2", inspect.Parameter.KEYWORD_ONLY, default=0.0),
+    ]
+    task.__dict__["__signature__"] = inspect.Signature([*own[:split], *added, *own[split:]])
+    task.__name__ = task.__qualname__ = name
+    task.__doc__ = (
+        f"""Classification of `fedax.data.{name}`: its options, `model` ({", ".join(models)}, or a model) and `l2`."""
+    )
+    return task
+
+
+fashion_mnist = of_source(data.fashion_mnist)
+cifar10 = of_source(data.cifar10)
+mnist_writers = of_source(data.mnist_writers)
+mnist_devices = of_source(data.mnist_devices)
+femnist = of_source(data.femnist)
+client_files = of_source(data.client_files)
+tinyshakespeare = of_source(data.tinyshakespeare, TEXT_MODELS, "bigram")
+shakespeare = of_source(data.shakespeare, TEXT_MODELS, "bigram")

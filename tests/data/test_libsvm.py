@@ -1,0 +1,148 @@
+"""LIBSVM text: the parser against its definition, the four published files, and the convex problem they pose."""
+
+import gzip
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedax import data, tasks
+from fedax.core import DataError, InvalidInput
+
+
+@pytest.mark.parametrize("pack", [lambda text: text, gzip.compress], ids=["plain", "gzipped"])
+def test_text_becomes_a_table(tmp_path, pack):
+    path = tmp_path / "toy.txt"
+    path.write_bytes(pack(b"2 1:1 3:-0.25\n1 2:4\n2\n# a remark\n1 4:1e-3\n"))
+    x, y = data.read_libsvm(path)
+    assert x.tolist() == [[1, 0, -0.25, 0], [0, 4, 0, 0], [0, 0, 0, 0], [0, 0, 0, np.float32(1e-3)]]
+    assert y.tolist() == [1, 0, 1, 0]
+    assert data.read_libsvm(path, features=6)[0].shape == (4, 6)
+
+
+def test_blocks_are_contiguous_and_labels_mapped(tmp_path):
+    (tmp_path / "mine").write_text("".join(f"{2 * (k % 2) - 1} 1:{k}\n" for k in range(1, 8)))
+    split = data.libsvm("mine", clients=3, split="in_order", folder=tmp_path)
+    assert [client["x"][:, 0].tolist() for client in split.train] == [[1, 2, 3], [4, 5], [6, 7]]
+    assert [client["y"].tolist() for client in split.train] == [[1, 0, 1], [0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("content", "features", "message"),
+    [
+        (b"1 1:1\n0 x:2\n", None, "cannot be read"),
+        (b"1 0:1\n", None, r"indices from 1"),
+        (b"1 1:1\n0 5:1\n", 3, "n_features"),
+        (b"", None, "without a line"),
+        (gzip.compress(b"1 1:1\n" * 9999)[:-20], None, "cannot be read"),
+    ],
+    ids=["not a number", "index 0", "too narrow", "empty", "truncated gzip"],
+)
+def test_broken_files_are_refused(tmp_path, content, features, message):
+    (tmp_path / "mine").write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        data.libsvm("mine", clients=1, features=features, folder=tmp_path)
+    assert str(tmp_path / "mine") in str(caught.value)
+
+
+def test_a_published_name_with_another_content_is_refused(tmp_path):
+    (tmp_path / "a5a").write_text("1 1:1\n-1 1:0\n")
+    with pytest.raises(DataError, match=r"a5a: got 'SHA-256 \w{64} of .*a5a'; .* SHA-256 5cb3a6603de0"):
+        data.a5a(clients=1, folder=tmp_path)
+    with pytest.raises(DataError, match=r"no file at .*mushrooms.gz.*FEDAX_DATA"):
+        data.mushrooms(folder=tmp_path)
+
+
+def test_options_are_checked_before_the_file(tmp_path):
+    for options, name in (
+        ({"clients": 0}, "clients"),
+        ({"features": 0}, "features"),
+        ({"test_fraction": 1}, "test_fraction"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"\({name}=...\): got"):
+            data.a5a(folder=tmp_path, **options)
+    with pytest.raises(InvalidInput, match=r"libsvm\(l2=...\): got -1"):
+        tasks.a5a(folder=tmp_path, l2=-1)
+
+
+# file: examples, features, of the larger label, stored values
+PUBLISHED = {
+    "a5a": (6_414, 122, 1_569, 88_939),
+    "a9a": (32_561, 123, 7_841, 451_592),
+    "mushrooms": (8_124, 112, 4_208, 170_604),
+    "w8a": (49_749, 300, 1_479, 579_586),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_published_files(name, data_folder):
+    if not (data_folder / "libsvm").is_dir():
+        pytest.skip("no LIBSVM files")
+    rows, features, positive, stored = PUBLISHED[name]
+    loaded = getattr(data, name)(clients=20, folder=data_folder)
+    assert loaded.label_counts.sum(axis=0).tolist() == [rows - positive, positive]
+    assert loaded.train[0]["x"].shape[1] == features
+    assert sum(np.count_nonzero(client["x"]) for client in loaded.train) == stored
+    assert loaded.sizes.tolist() == [len(block) for block in np.array_split(np.arange(rows), 20)]
+
+
+def newton(a, signs, l2):
+    """The minimiser of the mean of log(1 + exp(-signs * a w)) + l2/2 |w|^2, in NumPy."""
+    w = np.zeros(a.shape[1])
+    for _ in range(30):
+        chance = 1 / (1 + np.exp(signs * (a @ w)))
+        gradient = -a.T @ (signs * chance) / len(a) + l2 * w
+        hessian = (a.T * (chance * (1 - chance))) @ a / len(a) + l2 * np.eye(len(w))
+        w = w - np.linalg.solve(hessian, gradient)
+    return w
+
+
+# f* and the smoothness of the loss without regulariser; the greatest smoothness of 20 blocks (with it) and sigma^2
+CONVEX = {
+    "a5a": (0.32362128215943686, 1.574027, 1.62748, 0.00542725),
+    "mushrooms": (0.014485866128334239, 2.586214, 3.88629, 0.000185239),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CONVEX))
+def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
+    if not (data_folder / "libsvm").is_dir():
+        pytest.skip("no LIBSVM files")
+    optimum, smoothness, worst, variance = CONVEX[name]
+    task = tasks.make(name, clients=20, folder=str(data_folder))
+    a, signs = np.asarray(task.train.arrays["x"], float), 2.0 * task.train.arrays["y"] - 1
+    n = len(a)
+    assert task.l2 == 1 / n
+    assert np.linalg.eigvalsh(a.T @ a)[-1] / (4 * n) == pytest.approx(smoothness, abs=1e-6)
+    w = newton(a, signs, 1 / n)
+
+    def value(params):
+        losses = task.loss(jnp.asarray(params), {key: jnp.asarray(v) for key, v in task.train.arrays.items()}, None)
+        return float(losses.mean()) + task.l2 / 2 * float(params @ params)
+
+    assert value(w) == pytest.approx(optimum, abs=1e-12)
+    assert value(np.zeros(a.shape[1])) == pytest.approx(np.log(2), abs=1e-12)
+    blocks = [task.train.client(k) for k in range(20)]
+    tops, squares = [], []
+    for block in blocks:
+        b, s = np.asarray(block["x"], float), 2.0 * block["y"] - 1
+        tops.append(np.linalg.eigvalsh(b.T @ b)[-1] / (4 * len(b)) + 1 / n)
+        gradient = -b.T @ (s / (1 + np.exp(s * (b @ w)))) / len(b) + w / n
+        squares.append(gradient @ gradient)
+    assert max(tops) == pytest.approx(worst, rel=3e-6)
+    assert np.mean(squares) == pytest.approx(variance, rel=3e-6)
+
+
+def test_logistic_needs_two_classes_and_rows():
+    three = data.FederatedData([{"x": [[0.0], [1.0]], "y": [0, 2]}], classes=3)
+    with pytest.raises(InvalidInput, match="3 classes"):
+        tasks.logistic(three)
+    images = data.FederatedData([{"x": [[[0.0]], [[1.0]]], "y": [0, 1]}], classes=2)
+    with pytest.raises(InvalidInput, match="shape"):
+        tasks.logistic(images)
+
+
+def test_accuracy_counts_the_right_side():
+    examples = {"x": jnp.array([[1.0], [1.0], [-1.0], [0.0]]), "y": jnp.array([1, 0, 0, 1])}
+    task = tasks.logistic(data.FederatedData([dict(examples)], classes=2))
+    assert task.scores["accuracy"](jnp.array([2.0]), examples, None).tolist() == [1, 0, 1, 0.5]
