@@ -26,6 +26,7 @@ from fedax.engines.loop import Progress as Progress
 from fedax.engines.loop import run as run
 from fedax.engines.loop import run_grid as run_grid
 from fedax.engines.simulation import Simulation as Simulation
+from fedax.graphs import Graph as Graph
 
 __version__ = _version("fedax")
 

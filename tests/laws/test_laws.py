@@ -100,10 +100,11 @@ def test_same_on_every_engine(kind, engine):
 
 @every_algorithm
 def test_invariant_to_client_order(kind):
-    """With everyone and full batches, the numbering of clients does not matter."""
-    schedule = fedax.Schedule(steps=2, batch_size="full")
-    permuted = regression(order=(3, 0, 4, 2, 1))
-    close(go(kind(), schedule=schedule), go(kind(), permuted, schedule=schedule))
+    """With everyone and full batches, the numbering of clients does not matter; their graph is renumbered with them."""
+    schedule, order = fedax.Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
+    graph, linked = fedax.Graph.ring(5), any(phase.links for phase in kind.card.phases)
+    one, other = (kind(graph=graph), kind(graph=graph.renumbered(order))) if linked else (kind(), kind())
+    close(go(one, schedule=schedule), go(other, regression(order=order), schedule=schedule))
 
 
 @every_algorithm
@@ -141,8 +142,10 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
 
 @every_algorithm
 def test_bits_counted_are_bits_declared(kind):
-    history, dim = straight(kind), 4
-    down, up = sum(np.array(phase.bits(dim, 64)) * (5 if phase.everyone else 3) for phase in kind.card.phases)
+    """A message to the neighbours on a ring of five goes over ten links."""
+    history, dim, codec = straight(kind), 4, getattr(kind(), "codec", None)
+    senders = [10 if phase.links else 5 if phase.everyone else 3 for phase in kind.card.phases]
+    down, up = sum(np.array(p.bits(dim, 64, codec)) * n for p, n in zip(kind.card.phases, senders, strict=True))
     assert history.bits.down.tolist() == [down] * 5
     assert history.bits.up.tolist() == [up] * 5
 

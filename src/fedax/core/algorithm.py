@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from fedax.core.federation import Federation
+from fedax.core.channel import Codec
+from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
 
 State = TypeVar("State")
@@ -15,19 +16,25 @@ State = TypeVar("State")
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One call of `average` or `gather`: what one participant receives and sends, in model vectors and single numbers.
+    """One call of a verb: what one participant receives and sends, in model vectors and single numbers.
 
-    `everyone` says that all clients take part, not a drawn cohort.
+    `everyone` says that all clients take part, not a drawn cohort; `links` that each sends its upload to every neighbour on a
+    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`.
     """
 
     work: str
     down: tuple[int, int]
     up: tuple[int, int]
     everyone: bool = False
+    links: bool = False
+    coded: bool = False
 
-    def bits(self, dim: int, width: int) -> tuple[int, int]:
-        """Bits received and sent by one participant, for `dim` parameters of `width` bits."""
-        return tuple((vectors * dim + numbers) * width for vectors, numbers in (self.down, self.up))  # type: ignore[return-value]
+    def bits(self, dim: int, width: int, codec: Codec | None = None) -> tuple[int, int]:
+        """Bits received by one participant and of its upload, for `dim` parameters of `width` bits."""
+        down, up = ((vectors * dim + numbers) * width for vectors, numbers in (self.down, self.up))
+        if self.coded and codec is not None:
+            up = self.up[0] * codec.bits(dim, width) + self.up[1] * width
+        return down, up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,3 +92,7 @@ class Algorithm(eqx.Module, Generic[State]):
     def model(self, state: State) -> Float[Array, "dim"]:
         """The global model held by a state."""
         return state  # type: ignore[return-value]
+
+    def nodes(self, state: State) -> Memory | None:
+        """The clients' models, one flat vector each, of a method that keeps them (without a server, on a graph)."""
+        return None

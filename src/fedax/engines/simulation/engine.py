@@ -118,7 +118,7 @@ class SimulationSession(Session):
     def _log(self, report: Any, count: int) -> Log:
         notes, traffic, bad = jax.tree.map(lambda x: x[:count], report)
         down, up = (
-            sum((unpack(*phase[way]) * phase["participants"] for phase in traffic), np.zeros(count, np.int64))
+            sum((unpack(*phase[way]) * phase["messages"] for phase in traffic), np.zeros(count, np.int64))
             for way in ("down", "up")
         )
         return Log(notes, down, up, bad)
