@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.gossip import Gossip
-from fedax.core import Card, Client, Phase, Reduction, Upload, Vector
+from fedax.core import Card, Client, Phase, Upload, Vector
 
 
 class DFedAvgM(Gossip):

@@ -1,14 +1,12 @@
 """One model per client and a graph between them: what the methods without a server share."""
 
 from abc import abstractmethod
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 
 from fedax.core import Algorithm, Client, Federation, Memory, Upload, Vector, hyper
 from fedax.graphs import TOPOLOGIES, Graph
-
-Own = TypeVar("Own")
 
 
 class Gossip(Algorithm[Memory]):
@@ -28,10 +26,14 @@ class Gossip(Algorithm[Memory]):
         return fed.exchange(self.graph or Graph.named(self.topology, fed.clients), self.send, self.receive, state)
 
     def model(self, state: Memory) -> Vector:
-        return state.mean()
+        return self.nodes(state).mean()
 
     def nodes(self, state: Memory) -> Memory:
-        return state
+        return state.each(self.own_model)
+
+    def own_model(self, own: Any) -> Vector:
+        """The client's model, from its memory."""
+        return own
 
     @abstractmethod
     def send(self, client: Client, own: Any) -> Upload[Any]:

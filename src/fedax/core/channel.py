@@ -36,6 +36,10 @@ class Codec(eqx.Module):
         """Bits of one message for `dim` numbers; `width` is the size of an uncompressed one."""
 
     @abstractmethod
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        r"""A bound on $E \lVert Q(v) - v \rVert^2$, as long as nothing is clipped."""
+
+    @abstractmethod
     def encode(self, parts: PyTree, dim: int) -> bytes:
         """The bytes of a message: its bits, rounded up to whole bytes."""
 

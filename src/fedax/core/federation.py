@@ -34,6 +34,10 @@ class Memory(eqx.Module):
 
     _rows: PyTree
 
+    def each(self, function: Callable[[Any], Any]) -> "Memory":
+        """What a pure function makes of each client's memory; as opaque as before."""
+        return Memory(jax.vmap(function)(self._stacked()))
+
     def mean(self) -> PyTree:
         """The mean over all clients with equal weights: without a server, the model that stands for all."""
         return jax.tree.map(lambda rows: rows.mean(0), self._stacked())
