@@ -198,7 +198,7 @@ class EagerFederation(Federation):
             value, clipped = opened(upload.value)
             uploads.append(Upload(value, upload.weight, upload.memory))
             if clipped is not None:
-                self.note(overflow=self.notes.get("overflow", 0) + np.asarray(clipped))
+                self.note(overflow=jnp.asarray(self.notes.get("overflow", 0), jnp.int32) + clipped)
             finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(value))
             self.bad_client = k if self.bad_client < 0 and not finite else self.bad_client
         return uploads, None if after is None else OpaqueMemory(after)
