@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
-from test_transcriptions import LR, World
 
 import fedax
 from fedax.algorithms.gossip import Gossip
@@ -14,6 +13,7 @@ from fedax.codecs import Identity
 from fedax.core import Card, InvalidInput, Phase, Upload
 from fedax.graphs import Graph
 from problems import SIZES, quadratic, regression, vector
+from transcription import LR, World
 
 SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
 ONE = fedax.Simulation("sequential", devices=1)

@@ -19,7 +19,8 @@ class Phase:
     """One call of a verb: what one participant receives and sends, in model vectors and single numbers.
 
     `everyone` says that all clients take part, not a drawn cohort; `links` that each sends its upload to every neighbour on a
-    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`.
+    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`; `models` that they are models which
+    started from the first vector sent down, so that a channel codes what was learned, not the model.
     """
 
     work: str
@@ -28,6 +29,7 @@ class Phase:
     everyone: bool = False
     links: bool = False
     coded: bool = False
+    models: bool = False
 
     def bits(self, dim: int, width: int, codec: Codec | None = None) -> tuple[int, int]:
         """Bits received by one participant and of its upload, for `dim` parameters of `width` bits."""

@@ -47,10 +47,10 @@ class Codec(eqx.Module):
     def decode(self, data: bytes, dim: int) -> PyTree:
         """The inverse of `encode`."""
 
-    def message(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> "Message":
-        """What is sent for v."""
-        parts, clipped = self.compress(v, key)
-        return Message(parts, clipped, self, v.shape[0], str(v.dtype))
+    def message(self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None) -> "Message":
+        """What is sent for v, or for its difference to a vector that both sides know."""
+        parts, clipped = self.compress(v if near is None else v - near, key)
+        return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
 
     def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """What arrives if v is sent."""
@@ -65,11 +65,13 @@ class Message(eqx.Module):
     codec: Codec
     dim: int = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
+    near: Float[Array, "dim"] | None = None
 
     @property
     def value(self) -> Float[Array, "dim"]:
         """What arrives."""
-        return self.codec.restore(self.parts, self.dim, self.dtype)
+        v = self.codec.restore(self.parts, self.dim, self.dtype)
+        return v if self.near is None else self.near + v
 
     @property
     def bits(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, overload
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.keys import Index
 
@@ -37,6 +37,14 @@ class Memory(eqx.Module):
     def each(self, function: Callable[[Any], Any]) -> "Memory":
         """What a pure function makes of each client's memory; as opaque as before."""
         return Memory(jax.vmap(function)(self._stacked()))
+
+    def joined(self, other: "Memory") -> "Memory":
+        """Pairs of both memories of each client."""
+        return Memory((self._rows, other._rows))
+
+    def parted(self) -> "tuple[Memory, Memory]":
+        """The inverse of `joined`."""
+        return Memory(self._rows[0]), Memory(self._rows[1])
 
     def mean(self) -> PyTree:
         """The mean over all clients with equal weights: without a server, the model that stands for all."""
@@ -92,6 +100,10 @@ class Federation(ABC):
     @abstractmethod
     def sample(self) -> Cohort:
         """Draws a cohort as the schedule says; another call is an independent draw."""
+
+    @abstractmethod
+    def key(self, purpose: str) -> Key[Array, ""]:
+        """The server's random stream of this round for one purpose."""
 
     @abstractmethod
     def memory(self, initial: PyTree) -> Memory:

@@ -28,7 +28,7 @@ from fedax.engines.base import Engine, Log, Session
 from fedax.engines.client import Setup
 from fedax.engines.gossip import Sending, finite_rows
 from fedax.engines.order import shuffled
-from fedax.engines.view import CompiledView
+from fedax.engines.view import view_of
 from fedax.graphs import Graph
 
 
@@ -92,6 +92,12 @@ class OpaqueMemory(Memory):
     def __init__(self, rows: dict[int, PyTree]) -> None:
         self._rows = rows
 
+    def joined(self, other: Memory) -> Memory:
+        return OpaqueMemory({k: (own, other._rows[k]) for k, own in self._rows.items()})
+
+    def parted(self) -> tuple[Memory, Memory]:
+        return tuple(OpaqueMemory({k: pair[i] for k, pair in self._rows.items()}) for i in range(2))  # type: ignore[return-value]
+
     def _stacked(self) -> PyTree:
         return jax.tree.map(lambda *rows: jnp.stack(rows), *self._rows.values())
 
@@ -124,6 +130,9 @@ class EagerFederation(Federation):
         )
         count = ids.shape[0]
         return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
+
+    def key(self, purpose: str) -> Key[Array, ""]:
+        return stream(self.root, "server", self.round, purpose)
 
     def memory(self, initial: PyTree) -> Memory:
         return OpaqueMemory(dict.fromkeys(range(self.clients), initial))
@@ -280,7 +289,7 @@ class EagerSession(Session):
         return state, Log(stacked, *(np.asarray(values, np.int64) for values in (down, up, bad)))
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        views = [CompiledView(self.setup, a.model(state)) for a, state in zip(self.algorithms, states, strict=True)]
+        views = [view_of(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
         return [
             {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
         ]

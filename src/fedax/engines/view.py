@@ -1,11 +1,12 @@
 """Passes over everybody's data for observers: flat, in large pieces, not client by client."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedax.core.algorithm import Algorithm
 from fedax.core.keys import Index
 from fedax.core.task import Examples, Ragged
 from fedax.core.view import Gradients, Split, View
@@ -15,11 +16,17 @@ PIECE = 2048
 """Examples that pass through the model at once in an evaluation."""
 
 
+def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any) -> "CompiledView":
+    """What observers see of a state."""
+    nodes = algorithm.nodes(state)
+    return CompiledView(setup, algorithm.model(state), None if nodes is None else nodes._stacked())
+
+
 class CompiledView(View):
     """See `View`."""
 
-    def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:
-        self.setup, self.w, self.task = setup, w, setup.task
+    def __init__(self, setup: Setup, w: Float[Array, "dim"], nodes: Float[Array, "clients dim"] | None = None) -> None:
+        self.setup, self.w, self.task, self.nodes = setup, w, setup.task, nodes
         self._sums: dict[str, dict[str, Array]] = {}
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
@@ -35,6 +42,11 @@ class CompiledView(View):
             return self._passes(split, data.arrays, data)[score].sum() / data.total
         sums = self._passes(split, data, None)[score]
         return sums.sum() / next(iter(data.values())).shape[0]
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        if self.nodes is None:
+            return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
+        return jax.lax.map(lambda w: CompiledView(self.setup, w).overall("holdout", score), self.nodes)
 
     def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
         """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""

@@ -25,8 +25,12 @@ OBSERVERS = {
     "test_accuracy": observe.TestAccuracy,
     "client_accuracy": observe.ClientAccuracy,
     "dissimilarity": observe.Dissimilarity,
+    "consensus": observe.Consensus,
+    "node_accuracy": observe.NodeAccuracy,
 }
-"""Observers by their name in experiment files. All but `dissimilarity` are on by default, if the task has what they need."""
+"""Observers by their name in experiment files."""
+ON_DEMAND = ("dissimilarity", "consensus", "node_accuracy")
+"""Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
 class Section(BaseModel):
@@ -99,7 +103,7 @@ class Experiment(BaseModel):
         rounds: communication rounds, at least 0.
         observe_every: rounds between observations, at least 1.
         seeds: one run of every algorithm for each, at least one, all different.
-        observe: names of `OBSERVERS`; None takes all but `dissimilarity` that fit the task.
+        observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
@@ -220,7 +224,7 @@ class Experiment(BaseModel):
         for name, make in OBSERVERS.items():
             with contextlib.suppress(InvalidInput):
                 make().check(task)
-                fitting += [make()] * (name != "dissimilarity")
+                fitting += [make()] * (name not in ON_DEMAND)
         return fitting
 
     def resolved(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, Session
 from fedax.engines.client import Setup
 from fedax.engines.simulation.federation import SimulatedFederation, mesh_of
-from fedax.engines.view import CompiledView
+from fedax.engines.view import view_of
 
 
 class Simulation(Engine):
@@ -179,7 +179,7 @@ def observe(
     """The metrics of all observers, which share their passes over the data."""
 
     def metrics(algorithm: Algorithm[Any], state: Any) -> dict[str, Any]:
-        view = CompiledView(setup, algorithm.model(state))
+        view = view_of(setup, algorithm, state)
         return {name: value for observer in observers for name, value in observer(view).items()}
 
     return over(members, metrics)(algorithm, states)

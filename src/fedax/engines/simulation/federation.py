@@ -52,6 +52,9 @@ class SimulatedFederation(Federation):
         share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
         return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
 
+    def key(self, purpose: str) -> Key[Array, ""]:
+        return stream(self.root, "server", self.round, purpose)
+
     def memory(self, initial: PyTree) -> Memory:
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (self.clients, *jnp.shape(x))), initial))
 
