@@ -4,6 +4,7 @@ from importlib.metadata import version as _version
 from typing import Any
 
 from fedax import algorithms as algorithms
+from fedax import codecs as codecs
 from fedax import observe as observe
 from fedax import tasks as tasks
 from fedax.core import SGD as SGD
@@ -20,12 +21,14 @@ from fedax.core import Schedule as Schedule
 from fedax.core import Task as Task
 from fedax.core import Upload as Upload
 from fedax.core import hyper as hyper
+from fedax.engines.coding import Channel as Channel
 from fedax.engines.eager import Eager as Eager
 from fedax.engines.loop import Divergence as Divergence
 from fedax.engines.loop import Progress as Progress
 from fedax.engines.loop import run as run
 from fedax.engines.loop import run_grid as run_grid
 from fedax.engines.simulation import Simulation as Simulation
+from fedax.graphs import Graph as Graph
 
 __version__ = _version("fedax")
 

@@ -11,6 +11,7 @@ import pytest
 
 import fedax
 from fedax.algorithms import make
+from fedax.codecs import Identity
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
 from fedax.engines.eager import EagerFederation
@@ -100,10 +101,16 @@ def test_same_on_every_engine(kind, engine):
 
 @every_algorithm
 def test_invariant_to_client_order(kind):
-    """With everyone and full batches, the numbering of clients does not matter."""
-    schedule = fedax.Schedule(steps=2, batch_size="full")
-    permuted = regression(order=(3, 0, 4, 2, 1))
-    close(go(kind(), schedule=schedule), go(kind(), permuted, schedule=schedule))
+    """With everyone and full batches, the numbering of clients does not matter.
+
+    Their graph is renumbered with them, and their messages are not rounded at random.
+    """
+    schedule, order = fedax.Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
+    graph, phases = fedax.Graph.ring(5), kind.card.phases
+    code = {"code": Identity()} if any(phase.coded for phase in phases) else {}
+    linked = any(phase.links for phase in phases)
+    one, other = (kind(**code, **({"graph": g} if linked else {})) for g in (graph, graph.renumbered(order)))
+    close(go(one, schedule=schedule), go(other, regression(order=order), schedule=schedule))
 
 
 @every_algorithm
@@ -141,8 +148,10 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
 
 @every_algorithm
 def test_bits_counted_are_bits_declared(kind):
-    history, dim = straight(kind), 4
-    down, up = sum(np.array(phase.bits(dim, 64)) * (5 if phase.everyone else 3) for phase in kind.card.phases)
+    """A message to the neighbours on a ring of five goes over ten links."""
+    history, dim, codec = straight(kind), 4, getattr(kind(), "codec", None)
+    senders = [10 if phase.links else 5 if phase.everyone else 3 for phase in kind.card.phases]
+    down, up = sum(np.array(p.bits(dim, 64, codec)) * n for p, n in zip(kind.card.phases, senders, strict=True))
     assert history.bits.down.tolist() == [down] * 5
     assert history.bits.up.tolist() == [up] * 5
 

@@ -80,3 +80,31 @@ def test_a_global_test_set_comes_first():
 def test_an_unknown_score_is_refused():
     with pytest.raises(UnknownName, match=r"got 'acuracy'; allowed: one of accuracy, loss. Did you mean 'accuracy'\?"):
         fedax.run(fedax.FedAvg(), scored([[2.0]] * 4), rounds=0, observe=[fedax.observe.HoldoutScore("acuracy")])
+
+
+def test_consensus_and_node_accuracy():
+    """Isolated clients that stand at 0, 1 and 4: mean 5/3; scores are the shares of the test set {0, 1, 2, 3} below each."""
+    task = fedax.tasks.from_loss(
+        lambda w, x: (w - x) ** 2 / 2,
+        9.0,
+        clients=[[0.0], [1.0], [4.0]],
+        holdout=[0.0, 1.0, 2.0, 3.0],
+        scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
+    )
+    watch = [fedax.observe.Consensus(), fedax.observe.NodeAccuracy(), fedax.observe.TestAccuracy()]
+    expected = {"consensus": 14 / 9, "node_accuracy_mean": 5 / 12, "node_accuracy_min": 0, "node_accuracy_max": 1}
+    for engine in (fedax.Simulation(), fedax.Eager()):
+        options = {
+            "solver": fedax.SGD(1.0),
+            "schedule": fedax.Schedule(steps=1),
+            "rounds": 1,
+            "observe": watch,
+            "engine": engine,
+        }
+        history = fedax.run(fedax.DFedAvgM(topology="isolated"), task, **options)
+        for name, value in (expected | {"test_accuracy": 0.5}).items():
+            np.testing.assert_allclose(history.last(name), value, rtol=1e-12, err_msg=name)
+        assert history.metrics["consensus"][0] == 0
+        served = fedax.run(fedax.FedAvg(), task, **options)
+        assert served.last("consensus") == 0
+        assert served.last("node_accuracy_min") == served.last("node_accuracy_max") == served.last("test_accuracy")

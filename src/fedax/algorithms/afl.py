@@ -39,7 +39,7 @@ class AFL(Algorithm[AgnosticState]):
         title="AFL",
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
         equation="Fig. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 1), everyone=True),),
+        phases=(Phase("train", down=(1, 0), up=(1, 1), everyone=True, models=True),),
     )
 
     def init(self, fed: Federation, w: Vector) -> AgnosticState:

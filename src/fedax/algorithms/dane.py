@@ -36,7 +36,7 @@ class DANE(Algorithm[Vector]):
         equation="eq. (13)",
         phases=(
             Phase("local_gradient", down=(1, 0), up=(1, 0), everyone=True),
-            Phase("solve", down=(2, 0), up=(1, 0), everyone=True),
+            Phase("solve", down=(2, 0), up=(1, 0), everyone=True, models=True),
         ),
     )
 

@@ -43,7 +43,7 @@ class Ditto(Algorithm[Remembering]):
         title="Ditto",
         paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
         memory="personal model: dim numbers",
     )
 

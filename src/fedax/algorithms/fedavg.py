@@ -42,7 +42,7 @@ class FedAvg(Algorithm[ServerState]):
         title="FedAvg",
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
     )
 
     def optimizer(self) -> optax.GradientTransformation:

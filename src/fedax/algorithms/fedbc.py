@@ -80,7 +80,7 @@ class FedBC(Algorithm[BeyondConsensusState]):
         title="FedBC",
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
         equation="Alg. 1, eq. (9), (11), (13)",
-        phases=(Phase("primal_dual", down=(1, 0), up=(1, 1)),),
+        phases=(Phase("primal_dual", down=(1, 0), up=(1, 1), models=True),),
         memory="model, multiplier, tolerance and their momenta: dim + 5 numbers",
         reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
     )

@@ -65,7 +65,7 @@ class FedDANE(Algorithm[DaneState]):
         title="FedDANE",
         paper="Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019 (arXiv:2001.01920)",
         equation="Alg. 2",
-        phases=(Phase("gradient", down=(1, 0), up=(1, 0)), Phase("solve", down=(2, 0), up=(1, 0))),
+        phases=(Phase("gradient", down=(1, 0), up=(1, 0)), Phase("solve", down=(2, 0), up=(1, 0), models=True)),
         reductions=(
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.3}, "fedprox", {"mu": 0.3}),
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.0}, "fedavg"),

@@ -42,7 +42,7 @@ class FedDyn(Algorithm[DynState]):
         title="FedDyn",
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
         memory="linear term: dim numbers",
     )
 

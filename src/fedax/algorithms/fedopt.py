@@ -9,7 +9,7 @@ import optax
 from fedax.algorithms.fedavg import FedAvg
 from fedax.core import Card, Phase, Reduction, Scalar, Vector, hyper
 
-PHASES = (Phase("train", down=(1, 0), up=(1, 0)),)
+PHASES = (Phase("train", down=(1, 0), up=(1, 0), models=True),)
 REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 
 

@@ -31,7 +31,7 @@ class FedProx(FedAvg):
         title="FedProx",
         paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
         equation="Alg. 2",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
         reductions=(Reduction({"mu": 0.0}, "fedavg"),),
     )
 

@@ -28,7 +28,7 @@ class GD(Algorithm[Vector]):
         title="GD",
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715)",
         equation="Alg. 1 with H = 1",
-        phases=(Phase("step", down=(1, 0), up=(1, 0), everyone=True),),
+        phases=(Phase("step", down=(1, 0), up=(1, 0), everyone=True, models=True),),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:

@@ -43,7 +43,7 @@ class PerFedAvg(Algorithm[Vector]):
         title="PerFedAvg",
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020",
         equation="Alg. 1, eq. (8)",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:

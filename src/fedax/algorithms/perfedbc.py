@@ -65,7 +65,7 @@ class PerFedBC(FedBCFineTune):
         title="PerFedBC",
         paper=FedBC.card.paper,
         equation="Alg. 3 (App. E.4)",
-        phases=(Phase("primal_dual", down=(1, 0), up=(1, 1)),),
+        phases=(Phase("primal_dual", down=(1, 0), up=(1, 1), models=True),),
         memory=FedBC.card.memory,
     )
 

@@ -55,7 +55,7 @@ class PFedMe(Algorithm[Remembering]):
         title="PFedMe",
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
+        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
         memory="personal model: dim numbers",
     )
 

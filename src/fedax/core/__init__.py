@@ -6,6 +6,8 @@ from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Phase as Phase
 from fedax.core.algorithm import Reduction as Reduction
 from fedax.core.algorithm import Remembering as Remembering
+from fedax.core.channel import Codec as Codec
+from fedax.core.channel import Message as Message
 from fedax.core.channel import Traffic as Traffic
 from fedax.core.client import Client as Client
 from fedax.core.client import Minibatch as Minibatch

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from fedax.core.channel import Codec
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
 
@@ -47,19 +48,27 @@ class Remembering(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One call of `average` or `gather`: what one participant receives and sends, in model vectors and single numbers.
+    """One call of a verb: what one participant receives and sends, in model vectors and single numbers.
 
-    `everyone` says that all clients take part, not a drawn cohort.
+    `everyone` says that all clients take part, not a drawn cohort; `links` that each sends its upload to every neighbour on a
+    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`; `models` that they are models which
+    started from the first vector sent down, so that a channel codes what was learned, not the model.
     """
 
     work: str
     down: tuple[int, int]
     up: tuple[int, int]
     everyone: bool = False
+    links: bool = False
+    coded: bool = False
+    models: bool = False
 
-    def bits(self, dim: int, width: int) -> tuple[int, int]:
-        """Bits received and sent by one participant, for `dim` parameters of `width` bits."""
-        return tuple((vectors * dim + numbers) * width for vectors, numbers in (self.down, self.up))  # type: ignore[return-value]
+    def bits(self, dim: int, width: int, codec: Codec | None = None) -> tuple[int, int]:
+        """Bits received by one participant and of its upload, for `dim` parameters of `width` bits."""
+        down, up = ((vectors * dim + numbers) * width for vectors, numbers in (self.down, self.up))
+        if self.coded and codec is not None:
+            up = self.up[0] * codec.bits(dim, width) + self.up[1] * width
+        return down, up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,4 +129,8 @@ class Algorithm(eqx.Module, Generic[State]):
 
     def personal(self, state: State) -> Personal | None:
         """How clients make their own models, for methods that have such; by default they use the global one."""
+        return None
+
+    def nodes(self, state: State) -> Memory | None:
+        """The clients' models, one flat vector each, of a method that keeps them (without a server, on a graph)."""
         return None

@@ -2,16 +2,101 @@
 
 import dataclasses
 import math
+from abc import abstractmethod
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from fedax.core.hyper import check_declared
+
+
+class Codec(eqx.Module):
+    """Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
+
+    `message` and `restore` run inside compiled programs; `encode` and `decode` are the bytes of a real network.
+    """
+
+    def __check_init__(self) -> None:
+        check_declared(self)
+
+    @abstractmethod
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[PyTree, Int[Array, ""] | None]:
+        """What is sent for v, and how many entries did not fit and were clipped (None if that cannot happen)."""
+
+    @abstractmethod
+    def restore(self, parts: PyTree, dim: int, dtype: Any) -> Float[Array, "dim"]:
+        """What the receiver makes of it."""
+
+    @abstractmethod
+    def bits(self, dim: int, width: int = 32) -> int:
+        """Bits of one message for `dim` numbers; `width` is the size of an uncompressed one."""
+
+    @abstractmethod
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        r"""A bound on $E \lVert Q(v) - v \rVert^2$, as long as nothing is clipped."""
+
+    @abstractmethod
+    def encode(self, parts: PyTree, dim: int) -> bytes:
+        """The bytes of a message: its bits, rounded up to whole bytes."""
+
+    @abstractmethod
+    def decode(self, data: bytes, dim: int) -> PyTree:
+        """The inverse of `encode`."""
+
+    def message(self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None) -> "Message":
+        """What is sent for v, or for its difference to a vector that both sides know."""
+        parts, clipped = self.compress(v if near is None else v - near, key)
+        return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
+
+    def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """What arrives if v is sent."""
+        return self.message(v, key).value
+
+
+class Message(eqx.Module):
+    """A vector on its way, as a codec sends it. In an `Upload` it stands in place of the vector; the engine opens it."""
+
+    parts: PyTree
+    clipped: Int[Array, ""] | None
+    codec: Codec
+    dim: int = eqx.field(static=True)
+    dtype: str = eqx.field(static=True)
+    near: Float[Array, "dim"] | None = None
+
+    @property
+    def value(self) -> Float[Array, "dim"]:
+        """What arrives."""
+        v = self.codec.restore(self.parts, self.dim, self.dtype)
+        return v if self.near is None else self.near + v
+
+    @property
+    def bits(self) -> int:
+        return self.codec.bits(self.dim, np.dtype(self.dtype).itemsize * 8)
+
+
+def is_message(node: Any) -> bool:
+    return isinstance(node, Message)
+
+
+def opened(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
+    """A pytree with what arrives in place of its messages, and how many entries were clipped (None without such a message)."""
+    messages = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_message) if is_message(leaf)]
+    clipped = [message.clipped for message in messages if message.clipped is not None]
+    value = jax.tree.map(lambda leaf: leaf.value if is_message(leaf) else leaf, tree, is_leaf=is_message)
+    return value, jnp.stack(clipped).sum(dtype=jnp.int32) if clipped else None
 
 
 def bits_of(tree: PyTree) -> int:
-    """Bits of a pytree's arrays as they would be sent, without compression."""
-    return sum(math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8 for leaf in jax.tree.leaves(tree))
+    """Bits of a pytree as it would be sent: its messages as coded, its arrays without compression."""
+
+    def bits(leaf: Any) -> int:
+        return leaf.bits if is_message(leaf) else math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8
+
+    return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +105,7 @@ class Traffic:
 
     Attributes:
         down: server to clients, shape (rounds,).
-        up: clients to server, shape (rounds,).
+        up: clients to server, or over the links of a graph, where a message counts once for each neighbour; shape (rounds,).
     """
 
     down: np.ndarray

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
 import equinox as eqx
-from jaxtyping import Array, Bool, Float, Int, PyTree
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.keys import Index
 
@@ -16,7 +18,7 @@ class Upload(eqx.Module, Generic[Value]):
     """What a work function returns.
 
     Attributes:
-        value: any pytree of real arrays; sent to the server.
+        value: any pytree of real arrays, or of a codec's messages in their place; sent to the server or the neighbours.
         weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes the mean an estimate of
             sum_k p_k. Sent to the server if given.
         memory: the client's own memory after the work; stays with the client.
@@ -31,6 +33,26 @@ class Memory(eqx.Module):
     """The clients' memories, opaque to algorithms: only a work function sees one, its own."""
 
     _rows: PyTree
+
+    def each(self, function: Callable[[Any], Any]) -> "Memory":
+        """What a pure function makes of each client's memory; as opaque as before."""
+        return Memory(jax.vmap(function)(self._stacked()))
+
+    def joined(self, other: "Memory") -> "Memory":
+        """Pairs of both memories of each client."""
+        return Memory((self._rows, other._rows))
+
+    def parted(self) -> "tuple[Memory, Memory]":
+        """The inverse of `joined`."""
+        return Memory(self._rows[0]), Memory(self._rows[1])
+
+    def mean(self) -> PyTree:
+        """The mean over all clients with equal weights: without a server, the model that stands for all."""
+        return jax.tree.map(lambda rows: rows.mean(0), self._stacked())
+
+    def _stacked(self) -> PyTree:
+        """All memories with a first axis (clients,), for engines and observers."""
+        return jax.tree.map(jnp.asarray, self._rows)
 
 
 class Cohort(eqx.Module):
@@ -85,6 +107,10 @@ class Federation(ABC):
         """
 
     @abstractmethod
+    def key(self, purpose: str) -> Key[Array, ""]:
+        """The server's random stream of this round for one purpose."""
+
+    @abstractmethod
     def memory(self, initial: PyTree) -> Memory:
         """Memory in which every client starts with `initial`."""
 
@@ -112,6 +138,25 @@ class Federation(ABC):
     @abstractmethod
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         """All uploads stacked, for servers that need them one by one; O(cohort x dim) memory."""
+
+    @abstractmethod
+    def exchange(
+        self,
+        graph: Any,
+        send: Callable[..., Upload[Any]],
+        receive: Callable[..., Any],
+        memory: Memory,
+    ) -> Memory:
+        r"""One exchange with the neighbours on a graph, by all clients: everybody sends, then everybody receives.
+
+        `send(client, own)` returns an `Upload` without weight, whose value $u_i$ goes to every neighbour; its memory, if given,
+        is what the client keeps in hand until it receives, otherwise that is `own`. `receive(client, in_hand, received)` gets
+        $\sum_l w_{il} u_l$, the client's own message included, and returns its new memory. Two work functions, because the
+        mean of neighbours exists only after all have sent; one memory between them, because nothing else may be known to both.
+
+        Args:
+            graph: a `fedax.graphs.Graph` of as many clients as there are.
+        """
 
     @abstractmethod
     def note(self, **values: Array | float) -> None:

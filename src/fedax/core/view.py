@@ -17,10 +17,12 @@ class View(ABC):
     Attributes:
         w: the global model, flat.
         task: what is learned.
+        nodes: the clients' own models, for methods that keep them (`Algorithm.nodes`); None if all have the global one.
     """
 
     w: Float[Array, "dim"]
     task: Task
+    nodes: Float[Array, "clients dim"] | None
 
     @abstractmethod
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
@@ -33,6 +35,10 @@ class View(ABC):
     @abstractmethod
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         """The mean over all examples of a split; every example counts alike, so clients weigh n_k."""
+
+    @abstractmethod
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        """The mean over the global test set of `"loss"` or of a score, for each client's own model; a pass for each."""
 
     @abstractmethod
     def gradients(self) -> "Gradients":

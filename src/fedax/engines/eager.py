@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.channel import bits_of
+from fedax.core.channel import bits_of, opened
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.errors import FedaxError, WorkError
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
@@ -26,8 +26,10 @@ from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, Session, stacked
 from fedax.engines.client import Setup
+from fedax.engines.gossip import Sending, finite_rows
 from fedax.engines.order import shuffled
-from fedax.engines.view import CompiledView, all_personal
+from fedax.engines.view import all_personal, view_of
+from fedax.graphs import Graph
 
 
 class EagerClient(Client):
@@ -96,6 +98,15 @@ class OpaqueMemory(Memory):
     def __init__(self, rows: dict[int, PyTree]) -> None:
         self._rows = rows
 
+    def joined(self, other: Memory) -> Memory:
+        return OpaqueMemory({k: (own, other._rows[k]) for k, own in self._rows.items()})
+
+    def parted(self) -> tuple[Memory, Memory]:
+        return tuple(OpaqueMemory({k: pair[i] for k, pair in self._rows.items()}) for i in range(2))  # type: ignore[return-value]
+
+    def _stacked(self) -> PyTree:
+        return jax.tree.map(lambda *rows: jnp.stack(rows), *self._rows.values())
+
 
 class EagerFederation(Federation):
     """One round, step by step."""
@@ -125,6 +136,9 @@ class EagerFederation(Federation):
         )
         count = ids.shape[0]
         return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
+
+    def key(self, purpose: str) -> Key[Array, ""]:
+        return stream(self.root, "server", self.round, purpose)
 
     def memory(self, initial: PyTree) -> Memory:
         return OpaqueMemory(dict.fromkeys(range(self.clients), initial))
@@ -160,30 +174,65 @@ class EagerFederation(Federation):
         gathered = Gathered(values, weights, cohort.ids, jnp.ones(len(uploads), bool))
         return gathered if memory is None else (gathered, memory)
 
+    def exchange(
+        self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
+    ) -> Memory:
+        graph.check_population(self.clients)
+        neighbours, weights = (np.asarray(table) for table in graph.at(int(self.round)))
+        links = (neighbours != neighbours[:, :1]).sum(1)
+        uploads, in_hand = self._phase(Sending(send), self.everyone, (), memory, links)
+        assert in_hand is not None
+        occurrence, after = self._occurrence(receive), dict(in_hand._rows)
+        for k in range(self.clients):
+            parts = zip(weights[k], (uploads[j].value for j in neighbours[k]), strict=True)
+            scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in parts]
+            received = jax.tree.map(lambda *terms: sum(terms), *scaled)
+            after[k] = self._work(receive, occurrence, k, in_hand._rows[k], received)
+            if self.bad_client < 0 and not bool(finite_rows(jax.tree.map(lambda leaf: leaf[None], after[k]))[0]):
+                self.bad_client = k
+        return OpaqueMemory(after)
+
     def _phase(
-        self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Iterable[PyTree], memory: Any
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        down: Iterable[PyTree],
+        memory: Any,
+        messages: Sequence[int] | np.ndarray | None = None,
     ) -> tuple[list[Upload[Any]], Memory | None]:
-        name = getattr(work, "__name__", type(work).__name__)
-        occurrence = self._occurrences[name] = self._occurrences.get(name, -1) + 1
-        uploads: list[Upload[Any]] = []
+        """Runs one phase; `messages` is how often each participant sends its upload, once by default."""
+        occurrence, uploads = self._occurrence(work), []
         after = None if memory is None else dict(memory._rows)
-        for k in (int(k) for k in cohort.ids):
-            client = EagerClient(self.setup, k, int(self.round), self.root, occurrence)
-            try:
-                upload = work(client, *down, *(() if memory is None else (memory._rows[k],)))
-            except FedaxError:
-                raise
-            except Exception as error:
-                place = f"{self.algorithm}.{name}, round {self.round}, client {k}"
-                raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
-            uploads.append(upload)
+        for i, k in enumerate(int(k) for k in cohort.ids):
+            upload = self._work(work, occurrence, k, *down, *(() if memory is None else (memory._rows[k],)))
             if after is not None:
                 after[k] = upload.memory
             self.down += bits_of(list(down))
-            self.up += bits_of(upload.value) + (0 if upload.weight is None else bits_of(upload.weight))
-            finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(upload.value))
+            up = bits_of(upload.value) + (0 if upload.weight is None else bits_of(upload.weight))
+            self.up += up if messages is None else up * int(messages[i])
+            value, clipped = opened(upload.value)
+            uploads.append(Upload(value, upload.weight, upload.memory))
+            if clipped is not None:
+                self.note(overflow=jnp.asarray(self.notes.get("overflow", 0), jnp.int32) + clipped)
+            finite = all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(value))
             self.bad_client = k if self.bad_client < 0 and not finite else self.bad_client
         return uploads, None if after is None else OpaqueMemory(after)
+
+    def _occurrence(self, work: Callable[..., Any]) -> int:
+        name = getattr(work, "__name__", type(work).__name__)
+        self._occurrences[name] = self._occurrences.get(name, -1) + 1
+        return self._occurrences[name]
+
+    def _work(self, work: Callable[..., Any], occurrence: int, k: int, *arguments: Any) -> Any:
+        """The work of one client; an error in it names the place."""
+        try:
+            return work(EagerClient(self.setup, k, int(self.round), self.root, occurrence), *arguments)
+        except FedaxError:
+            raise
+        except Exception as error:
+            name = getattr(work, "__name__", type(work).__name__)
+            place = f"{self.algorithm}.{name}, round {self.round}, client {k}"
+            raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
 
 
 class _NobodyError(FedaxError):
@@ -244,7 +293,7 @@ class EagerSession(Session):
         return state, Log(stacked(notes), *(np.asarray(values, np.int64) for values in (down, up, bad)))
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        views = [CompiledView(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
+        views = [view_of(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
         return [
             {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
         ]

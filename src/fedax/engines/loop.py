@@ -18,6 +18,7 @@ from fedax.core.solver import SGD, Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, stacked, starting_point
+from fedax.engines.coding import Channel, Coded
 from fedax.engines.simulation import Simulation
 
 
@@ -58,6 +59,7 @@ def run(
     observe: Sequence[Observer] = (),
     observe_every: int = 1,
     engine: Engine | None = None,
+    channel: Channel | None = None,
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: History | None = None,
@@ -76,6 +78,7 @@ def run(
         observe: observers from `fedax.observe`.
         observe_every: rounds between observations, at least 1. The initial and the final model are always observed.
         engine: where it runs; the compiled `Simulation()` by default.
+        channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
         stop: ends the run early; see `Divergence`.
         progress: called after every observation.
         resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
@@ -91,7 +94,20 @@ def run(
     """
     before = None if resume is None else [resume]
     history = _run(
-        [algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before, personal
+        [algorithm],
+        task,
+        solver,
+        schedule,
+        rounds,
+        seed,
+        observe,
+        observe_every,
+        engine,
+        channel,
+        stop,
+        progress,
+        before,
+        personal,
     )[0]
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
@@ -109,6 +125,7 @@ def run_grid(
     observe: Sequence[Observer] = (),
     observe_every: int = 1,
     engine: Engine | None = None,
+    channel: Channel | None = None,
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: Sequence[History] | None = None,
@@ -139,7 +156,19 @@ def run_grid(
         )
     before = None if resume is None else list(resume)
     return _run(
-        list(algorithms), task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before
+        list(algorithms),
+        task,
+        solver,
+        schedule,
+        rounds,
+        seed,
+        observe,
+        observe_every,
+        engine,
+        channel,
+        stop,
+        progress,
+        before,
     )
 
 
@@ -153,6 +182,7 @@ def _run(
     observe: Sequence[Observer],
     observe_every: int,
     engine: Engine | None,
+    channel: Channel | None,
     stop: Divergence | None,
     progress: Callable[[Progress], bool | None] | None,
     resume: list[History] | None,
@@ -169,9 +199,12 @@ def _run(
         observer.check(task)
     params, root = starting_point(task, seed)
     layout = Layout.of(params)
+    names = [type(algorithm).__name__ for algorithm in algorithms]
+    if channel is not None:
+        algorithms = [Coded(algorithm, channel) for algorithm in algorithms]
     session = engine.session(algorithms, task, solver, schedule, layout, root, min(observe_every, max(rounds, 1)))
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
-    courses = [_Course(type(a).__name__, clock, resume[i] if resume else None) for i, a in enumerate(algorithms)]
+    courses = [_Course(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
     states = session.join([history.state for history in resume]) if resume else session.start(layout.ravel(params))
     done = int(resume[0].rounds[-1]) if resume else 0
 
@@ -263,7 +296,8 @@ class _Course:
         return [float(value) for value in self.metrics["train_loss"]]
 
     def finish(self, params: Any, state: Any, personal: Any) -> History:
-        past = [Log(self.before.notes, self.before.bits.down, self.before.bits.up, np.zeros(0))] if self.before else []
+        known = self.before if self.before and len(self.before.bits.up) else None
+        past = [Log(known.notes, known.bits.down, known.bits.up, np.zeros(0))] if known else []
         logs = [*past, *self.logs]
         down, up = (np.concatenate([getattr(log, way) for log in logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
         notes = stacked(

@@ -22,9 +22,7 @@ def personal_models(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Call
     how = algorithm.personal(state)
     if how is None:
         return None
-    rows = None if how.memory is None else how.memory._rows
-    if isinstance(rows, dict):  # of the eager engine
-        rows = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(rows[k] for k in range(setup.task.train.clients)))
+    rows = None if how.memory is None else how.memory._stacked()
 
     def model(k: Index) -> Float[Array, "dim"]:
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
@@ -41,12 +39,23 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Float[A
     return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
 
 
+def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any) -> "CompiledView":
+    """What observers see of a state."""
+    nodes, own = algorithm.nodes(state), personal_models(setup, algorithm, state)
+    return CompiledView(setup, algorithm.model(state), None if nodes is None else nodes._stacked(), own)
+
+
 class CompiledView(View):
     """See `View`."""
 
-    def __init__(self, setup: Setup, algorithm: Algorithm[Any], state: Any) -> None:
-        self.setup, self.w, self.task = setup, algorithm.model(state), setup.task
-        self.own = personal_models(setup, algorithm, state)
+    def __init__(
+        self,
+        setup: Setup,
+        w: Float[Array, "dim"],
+        nodes: Float[Array, "clients dim"] | None = None,
+        own: Callable[[Index], Float[Array, "dim"]] | None = None,
+    ) -> None:
+        self.setup, self.w, self.task, self.nodes, self.own = setup, w, setup.task, nodes, own
         self._sums: dict[str, dict[str, Array]] = {}
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
@@ -81,6 +90,11 @@ class CompiledView(View):
             return self._passes(split, data.arrays, data)[score].sum() / data.total
         sums = self._passes(split, data, None)[score]
         return sums.sum() / next(iter(data.values())).shape[0]
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        if self.nodes is None:
+            return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
+        return jax.lax.map(lambda w: CompiledView(self.setup, w).overall("holdout", score), self.nodes)
 
     def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
         """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""

@@ -26,11 +26,12 @@ OBSERVERS = {
     "client_accuracy": observe.ClientAccuracy,
     "local_accuracy": observe.LocalAccuracy,
     "dissimilarity": observe.Dissimilarity,
+    "consensus": observe.Consensus,
+    "node_accuracy": observe.NodeAccuracy,
 }
-"""Observers by their name in experiment files.
-
-All but `dissimilarity` and `local_accuracy` are on by default, if the task has what they need.
-"""
+"""Observers by their name in experiment files."""
+ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy")
+"""Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
 class Section(BaseModel):
@@ -103,7 +104,7 @@ class Experiment(BaseModel):
         rounds: communication rounds, at least 0.
         observe_every: rounds between observations, at least 1.
         seeds: one run of every algorithm for each, at least one, all different.
-        observe: names of `OBSERVERS`; None takes all that are on by default and fit the task.
+        observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
@@ -224,7 +225,7 @@ class Experiment(BaseModel):
         for name, make in OBSERVERS.items():
             with contextlib.suppress(InvalidInput):
                 make().check(task)
-                fitting += [make()] * (name not in ("dissimilarity", "local_accuracy"))
+                fitting += [make()] * (name not in ON_DEMAND)
         return fitting
 
     def resolved(self) -> dict[str, Any]:

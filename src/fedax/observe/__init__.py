@@ -4,6 +4,8 @@ from fedax.observe.accuracy import HoldoutScore as HoldoutScore
 from fedax.observe.accuracy import TestAccuracy as TestAccuracy
 from fedax.observe.accuracy import TestLoss as TestLoss
 from fedax.observe.accuracy import TrainLoss as TrainLoss
+from fedax.observe.consensus import Consensus as Consensus
+from fedax.observe.consensus import NodeAccuracy as NodeAccuracy
 from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy
 from fedax.observe.fairness import LocalAccuracy as LocalAccuracy

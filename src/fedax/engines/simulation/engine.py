@@ -25,7 +25,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, Session
 from fedax.engines.client import Setup
 from fedax.engines.simulation.federation import SimulatedFederation, mesh_of
-from fedax.engines.view import CompiledView, all_personal
+from fedax.engines.view import all_personal, view_of
 
 
 class Simulation(Engine):
@@ -118,7 +118,7 @@ class SimulationSession(Session):
     def _log(self, report: Any, count: int) -> Log:
         notes, traffic, bad = jax.tree.map(lambda x: x[:count], report)
         down, up = (
-            sum((unpack(*phase[way]) * phase["participants"] for phase in traffic), np.zeros(count, np.int64))
+            sum((unpack(*phase[way]) * phase["messages"] for phase in traffic), np.zeros(count, np.int64))
             for way in ("down", "up")
         )
         return Log(notes, down, up, bad)
@@ -183,7 +183,7 @@ def observe(
     """The metrics of all observers, which share their passes over the data."""
 
     def metrics(algorithm: Algorithm[Any], state: Any) -> dict[str, Any]:
-        view = CompiledView(setup, algorithm, state)
+        view = view_of(setup, algorithm, state)
         return {name: value for observer in observers for name, value in observer(view).items()}
 
     return over(members, metrics)(algorithm, states)

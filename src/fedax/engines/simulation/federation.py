@@ -11,12 +11,14 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fedax.core.channel import bits_of, pack
+from fedax.core.channel import bits_of, opened, pack
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import Index, stream
 from fedax.core.schedule import mean_weights
 from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.gossip import Receiving, Sending, finite_rows
 from fedax.engines.simulation.placement import longest_first
+from fedax.graphs import Graph, mixed
 
 
 def mesh_of(devices: int) -> Mesh:
@@ -50,6 +52,9 @@ class SimulatedFederation(Federation):
         share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
         return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
 
+    def key(self, purpose: str) -> Key[Array, ""]:
+        return stream(self.root, "server", self.round, purpose)
+
     def memory(self, initial: PyTree) -> Memory:
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (self.clients, *jnp.shape(x))), initial))
 
@@ -72,10 +77,45 @@ class SimulatedFederation(Federation):
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if memory is None else (gathered, memory)
 
+    def exchange(
+        self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
+    ) -> Memory:
+        graph.check_population(self.clients)
+        everyone, neighbours, weights = self.everyone, *graph.at(self.round)
+        links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)
+        _, (sent, _), in_hand = self._phase(Sending(send), everyone, (), memory, True, links)
+        received = self._mixed(sent, neighbours, weights)
+        _, _, after = self._phase(Receiving(receive), everyone, (received,), in_hand, False, 0)
+        assert after is not None
+        finite = finite_rows(after._rows)
+        bad = jnp.argmin(finite).astype(jnp.int32)
+        self.bad_client = jnp.where((self.bad_client < 0) & ~finite[bad], bad, self.bad_client)
+        return after
+
+    def _mixed(self, sent: Any, neighbours: Array, weights: Array) -> Any:
+        """What everybody receives; on a mesh, every device adds up for its part of the clients."""
+        devices = self.setup.devices
+        if devices == 1:
+            return mixed(sent, neighbours, weights)
+        filled = ((0, -self.clients % devices), (0, 0))
+        tables = jnp.pad(neighbours, filled), jnp.pad(weights, filled)
+        split = P("clients")
+        program = jax.shard_map(mixed, mesh=mesh_of(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False)
+        return jax.tree.map(lambda rows: rows[: self.clients], program(sent, *tables))
+
     def _phase(
-        self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, keep: bool
+        self,
+        work: Callable[..., Upload[Any]],
+        cohort: Cohort,
+        down: Any,
+        memory: Memory | None,
+        keep: bool,
+        messages: Index | None = None,
     ) -> tuple[Any, Any, Memory | None]:
-        """Runs one phase: sums of the uploads (unless `keep`), the uploads (if `keep`), the new memory."""
+        """Runs one phase: sums of the uploads (unless `keep`), the uploads (if `keep`), the new memory.
+
+        `messages` is how many are sent, if that is not one by each participant.
+        """
         setup, capacity = self.setup, cohort.ids.shape[0]
         name = getattr(work, "__name__", type(work).__name__)
         occurrence = self._occurrences[name] = self._occurrences.get(name, -1) + 1
@@ -86,9 +126,12 @@ class SimulatedFederation(Federation):
 
         # everything traced goes in as an argument, never by closure: a mesh sees arguments only
         job = _Job(work, setup, cohort, down, held, self.root, self.round, occurrence)
-        shapes = jax.eval_shape(job, jnp.int32(0), jnp.bool_(True))
-        self._record(cohort, down, shapes)
-        sums, kept, remembered, bad = self._place(job, table, counts, shapes, keep)
+        upload = jax.eval_shape(job.upload, jnp.int32(0), jnp.bool_(True))
+        shapes = jax.eval_shape(job.result, upload, jnp.int32(0))
+        self._record(down, upload, cohort.count if messages is None else messages)
+        sums, kept, remembered, bad, clipped = self._place(job, table, counts, shapes, keep)
+        if clipped is not None:
+            self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + clipped)
 
         self.bad_client = jnp.where(
             (self.bad_client < 0) & (bad < capacity), cohort.ids[jnp.minimum(bad, capacity - 1)], self.bad_client
@@ -108,10 +151,9 @@ class SimulatedFederation(Federation):
 
         return jax.vmap(one)(ids, self.setup.task.train.sizes_of(ids))
 
-    def _record(self, cohort: Cohort, down: Any, shapes: Any) -> None:
-        value, weight, _, _, _ = shapes
-        up = bits_of(value) + (0 if weight is None else bits_of(weight))
-        entry = {"down": pack(bits_of(down)), "up": pack(up), "participants": jnp.asarray(cohort.count, jnp.int32)}
+    def _record(self, down: Any, upload: Upload[Any], messages: Index) -> None:
+        up = bits_of(upload.value) + (0 if upload.weight is None else bits_of(upload.weight))
+        entry = {"down": pack(bits_of(down)), "up": pack(up), "messages": jnp.asarray(messages, jnp.int32)}
         self.traffic.append(jax.tree.map(jnp.int32, entry))
 
     def _place(self, job: Any, table: Array, counts: Array, shapes: Any, keep: bool) -> Any:
@@ -123,8 +165,9 @@ class SimulatedFederation(Federation):
 
         def on_device(places: Array, count: Array, arrays: Any) -> Any:
             own = eqx.combine(arrays, code)
-            sums, kept, remembered, bad = self._work_off(own, places[0], count[0], shapes, keep)
-            return *jax.lax.psum((sums, kept, remembered), "clients"), jax.lax.pmin(bad, "clients")
+            sums, kept, remembered, bad, clipped = self._work_off(own, places[0], count[0], shapes, keep)
+            sums, kept, remembered, clipped = jax.lax.psum((sums, kept, remembered, clipped), "clients")
+            return sums, kept, remembered, jax.lax.pmin(bad, "clients"), clipped
 
         mesh, split = mesh_of(self.setup.devices), P("clients")
         program = jax.shard_map(on_device, mesh=mesh, in_specs=(split, split, P()), out_specs=P(), check_vma=False)
@@ -133,23 +176,29 @@ class SimulatedFederation(Federation):
     def _work_off(self, job: Any, places: Array, count: Array, shapes: Any, keep: bool) -> Any:
         """One device's clients in order, `chunk` at a time. Results of a place stand in its row; other rows are zero."""
         capacity, chunk = places.shape[0], self.setup.chunk
-        value_shape, weight_shape, memory_shape, default_shape, _ = shapes
+        value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape = shapes
         places = jnp.pad(places, (0, chunk))
         sums = (value_shape, default_shape)
         if weight_shape is not None:
             sums = (*sums, *sums)
         kept = _zeros((value_shape, default_shape), capacity) if keep else None
-        state = None if keep else _zeros(sums), kept, _zeros(memory_shape, capacity), jnp.int32(capacity)
+        start = (
+            None if keep else _zeros(sums),
+            kept,
+            _zeros(memory_shape, capacity),
+            jnp.int32(capacity),
+            _zeros(clipped_shape),
+        )
 
         def some(i: Index, state: Any) -> Any:
-            sums, kept, remembered, bad = state
+            sums, kept, remembered, bad, clipped = state
             mine = jax.lax.dynamic_slice_in_dim(places, i * chunk, chunk)
             active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
             if chunk == 1:
                 results = jax.tree.map(lambda x: x[None], job(mine[0], jnp.bool_(True)))
             else:
                 results = jax.vmap(job)(mine, active)
-            value, weight, memory, default, finite = results
+            value, weight, memory, default, finite, over = results
             if chunk > 1:
                 value, weight, default = _where(active, (value, weight, default), 0)
             given = default if weight is None else weight.astype(default.dtype)
@@ -159,9 +208,11 @@ class SimulatedFederation(Federation):
             else:
                 sums = _plus(sums, (value, given) if weight is None else (value, given, value, default))
             bad = jnp.minimum(bad, jnp.min(jnp.where(active & ~finite, mine, capacity)))
-            return sums, kept, _put(remembered, rows, memory), bad
+            if over is not None:
+                clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
+            return sums, kept, _put(remembered, rows, memory), bad, clipped
 
-        return jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, state)
+        return jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
 
 
 class _Job(eqx.Module):
@@ -177,13 +228,19 @@ class _Job(eqx.Module):
     occurrence: int = eqx.field(static=True)
 
     def __call__(self, place: Index, active: Array) -> Any:
-        """Upload, its weight, the new memory, the default weight, and whether the upload is finite."""
-        ids = self.cohort.ids
-        client = CompiledClient(self.setup, ids[place], self.round, self.root, self.occurrence, active)
+        return self.result(self.upload(place, active), place)
+
+    def upload(self, place: Index, active: Array) -> Upload[Any]:
+        """What the client sends, messages unopened."""
+        client = CompiledClient(self.setup, self.cohort.ids[place], self.round, self.root, self.occurrence, active)
         own = () if self.held is None else (jax.tree.map(lambda rows: rows[place], self.held),)
-        upload = self.work(client, *self.down, *own)
-        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(upload.value)]))
-        return upload.value, upload.weight, upload.memory, self.cohort.weights[place], finite
+        return self.work(client, *self.down, *own)
+
+    def result(self, upload: Upload[Any], place: Index) -> Any:
+        """Value, its weight, the new memory, the default weight, whether the value is finite, what was clipped."""
+        value, clipped = opened(upload.value)
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(value)], bool))
+        return value, upload.weight, upload.memory, self.cohort.weights[place], finite, clipped
 
 
 def _zeros(shapes: Any, rows: int | None = None) -> Any:

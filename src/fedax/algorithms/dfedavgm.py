@@ -1,0 +1,40 @@
+"""DFedAvgM: federated averaging with momentum on a graph."""
+
+from typing import ClassVar
+
+from fedax.algorithms.gossip import Gossip
+from fedax.core import Card, Client, Phase, Upload, Vector
+
+
+class DFedAvgM(Gossip):
+    r"""Everybody trains, then averages with the neighbours on a graph; there is no server.
+
+    $$ z_i = \text{local solver on } f_i \text{ from } x_i, \qquad x_i \leftarrow \sum_{l \in N(i)} w_{il} z_l. $$
+
+    The paper's local solver is SGD with heavy-ball momentum that starts afresh in every round: `SGD(learning_rate, momentum=0.9)`.
+    The global model is the mean of the clients' models. Everybody takes part in every round and counts alike.
+
+    Args:
+        topology: the graph, if none is given: "ring", "torus", "grid", "exponential", "star", "complete", "isolated".
+        graph: a `fedax.graphs.Graph`.
+
+    Example:
+        >>> import fedax
+        >>> method = fedax.DFedAvgM(graph=fedax.Graph.random_regular(20, 4))
+
+    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, Alg. 1, eq. (4), (5).
+    """
+
+    card: ClassVar[Card] = Card(
+        title="DFedAvgM",
+        paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
+        equation="Alg. 1, eq. (4), (5)",
+        phases=(Phase("send", down=(0, 0), up=(1, 0), everyone=True, links=True),),
+        memory="model: dim numbers",
+    )
+
+    def send(self, client: Client, own: Vector) -> Upload[Vector]:
+        return Upload(client.minimize(start=own))
+
+    def receive(self, client: Client, own: Vector, received: Vector) -> Vector:
+        return received

@@ -1,0 +1,38 @@
+"""DSGD: a gradient step and an average with the neighbours."""
+
+from typing import ClassVar
+
+from fedax.algorithms.gossip import Gossip
+from fedax.core import Card, Client, Phase, Upload, Vector
+
+
+class DSGD(Gossip):
+    r"""Decentralized parallel SGD: everybody averages with the neighbours and takes a stochastic step from its own old model.
+
+    $$ x_i \leftarrow \sum_{l \in N(i)} w_{il} x_l - \eta\, g_i(x_i). $$
+
+    The step is the local solver's work, so one gradient a round, as published, is `Schedule(steps=1)` with plain `SGD`.
+
+    Args:
+        topology, graph: as in `DFedAvgM`.
+
+    Example:
+        >>> import fedax
+        >>> method, schedule = fedax.DSGD(topology="torus"), fedax.Schedule(steps=1)
+
+    Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017, Alg. 1.
+    """
+
+    card: ClassVar[Card] = Card(
+        title="DSGD",
+        paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017",
+        equation="Alg. 1",
+        phases=(Phase("send", down=(0, 0), up=(1, 0), everyone=True, links=True),),
+        memory="model: dim numbers",
+    )
+
+    def send(self, client: Client, own: Vector) -> Upload[Vector]:
+        return Upload(own)
+
+    def receive(self, client: Client, own: Vector, received: Vector) -> Vector:
+        return received + client.minimize(start=own) - own

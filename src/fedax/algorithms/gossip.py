@@ -1,0 +1,44 @@
+"""One model per client and a graph between them: what the methods without a server share."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+
+from fedax.core import Algorithm, Client, Federation, Memory, Upload, Vector, hyper
+from fedax.graphs import TOPOLOGIES, Graph
+
+
+class Gossip(Algorithm[Memory]):
+    """A round is one exchange: everybody sends, then everybody receives. The model is the mean of all clients' models.
+
+    Args:
+        graph: who talks to whom; None makes the `topology` for as many clients as there are.
+    """
+
+    topology: str = hyper("ring", choices=TOPOLOGIES, doc="graph of the clients, if none is given")
+    graph: Graph | None = eqx.field(default=None, kw_only=True)
+
+    def init(self, fed: Federation, w: Vector) -> Memory:
+        return fed.memory(w)
+
+    def round(self, fed: Federation, state: Memory) -> Memory:
+        return fed.exchange(self.graph or Graph.named(self.topology, fed.clients), self.send, self.receive, state)
+
+    def model(self, state: Memory) -> Vector:
+        return self.nodes(state).mean()
+
+    def nodes(self, state: Memory) -> Memory:
+        return state.each(self.own_model)
+
+    def own_model(self, own: Any) -> Vector:
+        """The client's model, from its memory."""
+        return own
+
+    @abstractmethod
+    def send(self, client: Client, own: Any) -> Upload[Any]:
+        """What goes to the neighbours."""
+
+    @abstractmethod
+    def receive(self, client: Client, own: Any, received: Any) -> Any:
+        """What becomes of the client's own memory."""

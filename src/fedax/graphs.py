@@ -1,0 +1,369 @@
+"""Who talks to whom without a server: graphs from NetworkX and their mixing matrices."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from fedax.core.errors import InvalidInput, UnknownName
+from fedax.core.keys import Index
+
+TOLERANCE = 1e-9
+"""How far sums and symmetry of a given matrix may be off."""
+DENSE = 8
+"""A dense product pays off if a client has more than one in so many of all as neighbours (measured on a CPU)."""
+ATTEMPTS = 100
+"""How often a random graph is drawn until it is connected."""
+
+
+class Graph(eqx.Module):
+    r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one exchange with the neighbours.
+
+    W is symmetric and doubly stochastic with $\mathrm{null}(I - W) = \mathrm{span}(\mathbf 1)$ and $I \succeq W \succ -I$
+    (Def. 1 of the paper); made by `Graph.of`, `Graph.given`, the named topologies, or `Graph.sequence` for a graph that changes
+    from round to round.
+
+    Attributes:
+        neighbours: for each round of the period and each client, itself and its neighbours; itself again as a filler.
+        weights: their $w_{il}$; 0 for fillers.
+        name: for tables and messages.
+
+    >>> ring = Graph.ring(20)
+    >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
+    (0.96737, True)
+
+    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, Def. 1; Metropolis-Hastings and max-degree weights: Boyd,
+    Diaconis and Xiao, Fastest mixing Markov chain on a graph, SIAM Review 46(4), 2004.
+    """
+
+    neighbours: Int[Array, "period clients width"]
+    weights: Float[Array | np.ndarray, "period clients width"]
+    name: str = eqx.field(static=True, default="graph")
+
+    @classmethod
+    def of(
+        cls, network: Any, mixing: str = "metropolis_hastings", *, name: str = "graph", connected: bool = True
+    ) -> "Graph":
+        r"""From an undirected NetworkX graph; its nodes, in their order, are the clients.
+
+        Args:
+            network: a `networkx.Graph`; loops and attributes do not matter.
+            mixing: "metropolis_hastings", $w_{il} = 1 / (1 + \max(d_i, d_l))$, or "max_degree", $w_{il} = 1 / (1 + \max_j d_j)$,
+                on the links; the rest of each row stands on the diagonal.
+            connected: False allows a graph in several parts, for the members of a sequence and for comparisons.
+
+        Raises:
+            InvalidInput: a directed graph, one without nodes, or one that is not connected.
+        """
+        if not isinstance(network, nx.Graph) or network.is_directed() or network.is_multigraph():
+            raise InvalidInput.found("Graph.of(network=...)", type(network).__name__, "undirected graphs of NetworkX")
+        if mixing not in MIXINGS:
+            raise UnknownName.among("Graph.of(mixing=...)", mixing, MIXINGS)
+        clients = len(network)
+        if not clients:
+            raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
+        place = {node: i for i, node in enumerate(network)}
+        links: list[list[int]] = [sorted({place[v] for v in network[u]} - {place[u]}) for u in network]
+        weigh = MIXINGS[mixing]([len(some) for some in links])
+        rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
+        for i, row in enumerate(rows):
+            row[i] = 1.0 - sum(weight for j, weight in row.items() if j != i)
+        return cls._checked(rows, name, connected)
+
+    @classmethod
+    def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
+        """From a mixing matrix, shape (clients, clients); two clients are linked where it is not zero.
+
+        Raises:
+            InvalidInput: a matrix that is not square, finite, symmetric, stochastic, connected, or has the eigenvalue -1.
+        """
+        w, field = np.asarray(matrix, float), "Graph.given(matrix=...)"
+        if w.ndim != 2 or w.shape[0] != w.shape[1] or not w.size:
+            raise InvalidInput.found(field, f"shape {w.shape}", "square matrices")
+        if not np.isfinite(w).all():
+            raise InvalidInput.found(field, "NaN or infinity", "finite numbers")
+        skew = np.abs(w - w.T)
+        if skew.max() > TOLERANCE:
+            i, j = (int(k) for k in np.unravel_index(skew.argmax(), w.shape))
+            raise InvalidInput.found(field, f"entries {w[i, j]:g} and {w[j, i]:g} at ({i}, {j})", "symmetric matrices")
+        sums = w.sum(1)
+        worst = int(np.abs(sums - 1).argmax())
+        if abs(sums[worst] - 1) > TOLERANCE:
+            raise InvalidInput.found(field, f"sum {sums[worst]:g} of row {worst}", "rows and columns that sum to 1")
+        if w.min() < 0:
+            i, j = (int(k) for k in np.unravel_index(w.argmin(), w.shape))
+            raise InvalidInput.found(field, f"entry {w[i, j]:g} at ({i}, {j})", "entries >= 0")
+        rows = [
+            {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}} for i in range(len(w))
+        ]
+        return cls._checked(rows, name, connected)
+
+    @classmethod
+    def _checked(cls, rows: list[dict[int, float]], name: str, connected: bool) -> "Graph":
+        """From the rows of a symmetric stochastic matrix.
+
+        Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is bipartite without own weights.
+        """
+        support = nx.Graph([(i, j) for i, row in enumerate(rows) for j in row])
+        if connected and not nx.is_connected(support):
+            parts = list(nx.connected_components(support))
+            alone = min(parts, key=len)
+            raise InvalidInput.found(
+                name, f"{len(parts)} parts, one of them the clients {sorted(alone)[:5]}", "connected graphs", "Add links."
+            )
+        if max(row[i] for i, row in enumerate(rows)) <= 0 and nx.is_bipartite(
+            nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
+        ):
+            raise InvalidInput.found(name, "the eigenvalue -1", "matrices with I >= W > -I", "Add weights on the diagonal.")
+        return cls(*_tables([rows]), name)
+
+    @classmethod
+    def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
+        """A graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be connected.
+
+        Raises:
+            InvalidInput: no graph, different numbers of clients, or parts that never meet.
+        """
+        if not graphs or len({graph.clients for graph in graphs}) > 1:
+            sizes = [graph.clients for graph in graphs]
+            raise InvalidInput.of("Graph.sequence(graphs=...)", sizes, "at least one graph, all with equally many clients")
+        rows = [graph._rows(t) for graph in graphs for t in range(graph.period)]
+        union = nx.Graph([(i, j) for step in rows for i, row in enumerate(step) for j in row])
+        if not nx.is_connected(union):
+            raise InvalidInput.found(
+                "Graph.sequence(graphs=...)", f"{nx.number_connected_components(union)} parts that never meet", "one part"
+            )
+        return cls(*_tables(rows), name)
+
+    @classmethod
+    def ring(cls, clients: int, **options: Any) -> "Graph":
+        """Every client with the next one and the one before."""
+        return cls._circulant(clients, [1], "ring", options)
+
+    @classmethod
+    def exponential(cls, clients: int, **options: Any) -> "Graph":
+        """Every client with those 1, 2, 4, ... places away on the ring."""
+        return cls._circulant(clients, [2**k for k in range(max(clients // 2, 1).bit_length())], "exponential", options)
+
+    @classmethod
+    def complete(cls, clients: int, **options: Any) -> "Graph":
+        """Everybody with everybody: all weights are 1/clients, and one exchange is the mean."""
+        return cls.of(nx.complete_graph(_count(clients)), name="complete", **options)
+
+    @classmethod
+    def star(cls, clients: int, **options: Any) -> "Graph":
+        """Client 0 with all others."""
+        return cls.of(nx.star_graph(_count(clients) - 1), name="star", **options)
+
+    @classmethod
+    def grid(cls, clients: int, **options: Any) -> "Graph":
+        """A rectangle as square as `clients` allows, everybody with up to four neighbours."""
+        return cls.of(nx.grid_2d_graph(*_sides(_count(clients))), name="grid", **options)
+
+    @classmethod
+    def torus(cls, clients: int, **options: Any) -> "Graph":
+        """A grid whose borders are joined."""
+        return cls.of(nx.grid_2d_graph(*_sides(_count(clients)), periodic=True), name="torus", **options)
+
+    @classmethod
+    def isolated(cls, clients: int) -> "Graph":
+        """W = I: nobody talks. For comparisons; it is not connected."""
+        return cls.of(nx.empty_graph(_count(clients)), name="isolated", connected=False)
+
+    @classmethod
+    def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
+        """Drawn uniformly from the connected graphs in which everybody has `degree` neighbours; `clients * degree` is even."""
+        if not (0 < degree < clients and clients * degree % 2 == 0):
+            allowed = f"1 to {clients - 1}, with an even product of clients and degree"
+            raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
+        return cls._drawn(lambda rng: nx.random_regular_graph(degree, clients, rng), "random_regular", degree, seed, options)
+
+    @classmethod
+    def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
+        """Every link with probability `p` in (0, 1], drawn again until the graph is connected."""
+        if not 0 < p <= 1:
+            raise InvalidInput.of("Graph.erdos_renyi(p=...)", p, "numbers in (0, 1]")
+        return cls._drawn(lambda rng: nx.gnp_random_graph(_count(clients), p, rng), "erdos_renyi", p, seed, options)
+
+    @classmethod
+    def small_world(cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any) -> "Graph":
+        """A ring of `degree` nearest neighbours whose links are rewired with probability `p` (Watts and Strogatz)."""
+        if not 2 <= degree < clients:
+            raise InvalidInput.of("Graph.small_world(degree=...)", degree, f"2 to {clients - 1}")
+        if not 0 <= p <= 1:
+            raise InvalidInput.of("Graph.small_world(p=...)", p, "numbers in [0, 1]")
+        return cls._drawn(lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng), "small_world", p, seed, options)
+
+    @classmethod
+    def named(cls, topology: str, clients: int) -> "Graph":
+        """A topology of `TOPOLOGIES` for so many clients.
+
+        Raises:
+            UnknownName: no such topology.
+        """
+        if topology not in TOPOLOGIES:
+            raise UnknownName.among("topology", topology, TOPOLOGIES)
+        return getattr(cls, topology)(clients)
+
+    @classmethod
+    def _circulant(cls, clients: int, jumps: list[int], name: str, options: dict[str, Any]) -> "Graph":
+        return cls.of(nx.circulant_graph(_count(clients), jumps), name=name, **options)
+
+    @classmethod
+    def _drawn(cls, draw: Callable[[int], Any], name: str, what: float, seed: int, options: dict[str, Any]) -> "Graph":
+        for attempt in range(ATTEMPTS):
+            network = draw(seed * ATTEMPTS + attempt)
+            if nx.is_connected(network):
+                return cls.of(network, name=f"{name}({what:g})", **options)
+        allowed = "enough links for a connected graph"
+        raise InvalidInput.found(f"Graph.{name}", f"{ATTEMPTS} draws with {what:g}, none of them connected", allowed)
+
+    @property
+    def clients(self) -> int:
+        return self.neighbours.shape[1]
+
+    @property
+    def period(self) -> int:
+        """After how many rounds the graph is the same again; 1 if it does not change."""
+        return self.neighbours.shape[0]
+
+    @property
+    def linked(self) -> Bool[Array, "period clients width"]:
+        """Which entries of `neighbours` are links to others."""
+        return self.neighbours != self.neighbours[:, :, :1]
+
+    @property
+    def degrees(self) -> Int[Array, "period clients"]:
+        """How many neighbours everybody has."""
+        return self.linked.sum(2, dtype=jnp.int32)
+
+    def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
+        """W in a round."""
+        neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
+        w, t = np.zeros((self.clients, self.clients)), round % self.period
+        np.add.at(w, (np.arange(self.clients)[:, None], neighbours[t]), weights[t])
+        return w
+
+    @property
+    def lam(self) -> float:
+        r"""$\lambda = \max(|\lambda_2|, |\lambda_m|)$: by this factor disagreement shrinks at least in a round.
+
+        Of a sequence, the geometric mean over a period, $\lVert W_T \cdots W_1 - \frac1m \mathbf 1 \mathbf 1^\top \rVert_2^{1/T}$.
+        """
+        product = functools.reduce(lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients))
+        return float(np.linalg.norm(product - 1 / self.clients, 2) ** (1 / self.period))
+
+    @property
+    def spectral_gap(self) -> float:
+        """1 - lam."""
+        return 1 - self.lam
+
+    def network(self, round: int = 0) -> Any:
+        """The links of a round as a NetworkX graph."""
+        network = nx.empty_graph(self.clients)
+        network.add_edges_from((i, j) for i, row in enumerate(self._rows(round)) for j in row if i < j)
+        return network
+
+    def renumbered(self, order: Sequence[int]) -> "Graph":
+        """The same graph where the client `order[i]` has become client i."""
+        new = {old: i for i, old in enumerate(order)}
+        if sorted(new) != list(range(self.clients)):
+            raise InvalidInput.of("Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}")
+        steps = [self._rows(t) for t in range(self.period)]
+        return Graph(
+            *_tables([[{new[j]: weight for j, weight in rows[old].items()} for old in order] for rows in steps]), self.name
+        )
+
+    def check_population(self, clients: int) -> None:
+        """Refuses another number of clients."""
+        if clients != self.clients:
+            raise InvalidInput.of("graph", self.clients, f"a graph of {clients} clients, as the task has")
+
+    def mix(self, rows: PyTree, round: Index) -> PyTree:
+        r"""$\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour lists if these are short.
+
+        Args:
+            rows: arrays with a first axis (clients,).
+        """
+        self.check_population(jax.tree.leaves(rows)[0].shape[0])
+        return mixed(rows, *self.at(round))
+
+    def at(self, round: Index) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
+        """Neighbours and weights of a round."""
+        return jnp.asarray(self.neighbours)[round % self.period], jnp.asarray(self.weights)[round % self.period]
+
+    def _rows(self, t: int) -> list[dict[int, float]]:
+        neighbours, weights, linked = (np.asarray(x)[t % self.period] for x in (self.neighbours, self.weights, self.linked))
+        pairs = ((neighbours[i], weights[i], linked[i]) for i in range(self.clients))
+        return [{i: float(w[0]), **dict(zip(n[on].tolist(), w[on].tolist()))} for i, (n, w, on) in enumerate(pairs)]
+
+
+def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]) -> PyTree:
+    """What some clients receive, from everybody's rows, their neighbours and the weights of these."""
+    some, width = neighbours.shape
+    clients = jax.tree.leaves(rows)[0].shape[0]
+    dense = width * DENSE >= clients
+    if dense:
+        places = jnp.arange(some, dtype=neighbours.dtype)[:, None]
+        matrix = jnp.zeros((some, clients), weights.dtype).at[places, neighbours].add(weights)
+
+    def leaf(x: Array) -> Array:
+        flat = x.reshape(clients, -1)
+        if dense:
+            return (matrix.astype(x.dtype) @ flat).reshape(some, *x.shape[1:])
+
+        def term(k: Index) -> Array:
+            return weights[:, k].astype(x.dtype)[:, None] * flat.at[neighbours[:, k]].get(mode="promise_in_bounds")
+
+        unroll = max(1, min(8, width - 1))  # rows of many neighbours must not make a long program
+        total = jax.lax.fori_loop(1, width, lambda k, total: total + term(k), term(0), unroll=unroll)
+        return total.reshape(some, *x.shape[1:])
+
+    return jax.tree.map(leaf, rows)
+
+
+def _tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
+    """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is itself."""
+    clients, width = len(steps[0]), max(len(row) for rows in steps for row in rows)
+    neighbours = np.tile(np.arange(clients, dtype=np.int32)[None, :, None], (len(steps), 1, width))
+    weights = np.zeros((len(steps), clients, width))
+    for t, rows in enumerate(steps):
+        for i, row in enumerate(rows):
+            ordered = [i, *sorted(set(row) - {i})]
+            neighbours[t, i, : len(ordered)] = ordered
+            weights[t, i, : len(ordered)] = [row[j] for j in ordered]
+    with jax.ensure_compile_time_eval():  # an algorithm may make its graph inside a round
+        return jnp.asarray(neighbours), weights
+
+
+def _metropolis_hastings(degrees: list[int]) -> Callable[[int, int], float]:
+    return lambda i, j: 1 / (1 + max(degrees[i], degrees[j]))
+
+
+def _max_degree(degrees: list[int]) -> Callable[[int, int], float]:
+    most = max(degrees)
+    return lambda i, j: 1 / (1 + most)
+
+
+MIXINGS = {"metropolis_hastings": _metropolis_hastings, "max_degree": _max_degree}
+"""Weights of the links, from the degrees."""
+TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")
+"""Graphs that are known once the number of clients is."""
+
+
+def _count(clients: int) -> int:
+    if not isinstance(clients, int) or clients < 1:
+        raise InvalidInput.of("Graph(clients=...)", clients, "whole numbers >= 1")
+    return clients
+
+
+def _sides(clients: int) -> tuple[int, int]:
+    """The most square factors."""
+    short = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
+    return short, clients // short

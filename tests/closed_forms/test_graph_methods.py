@@ -1,0 +1,210 @@
+"""Methods without a server against NumPy: limits, contraction, transcriptions, bits."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+import fedax
+from fedax.algorithms.gossip import Gossip
+from fedax.codecs import Identity
+from fedax.core import Card, InvalidInput, Phase, Upload
+from fedax.graphs import Graph
+from problems import SIZES, quadratic, regression, vector
+from transcription import LR, World
+
+SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
+ONE = fedax.Simulation("sequential", devices=1)
+PATH = Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
+ROUNDS = 5
+
+
+def run(method, task=None, rounds=ROUNDS, momentum=0.0, schedule=SCHEDULE, engine=ONE, lr=LR, **options):
+    options = {"rounds": rounds, "observe_every": max(rounds, 1), "seed": 7, **options}
+    solver = fedax.SGD(lr, momentum=momentum)
+    return fedax.run(method, task or regression(), solver=solver, schedule=schedule, engine=engine, **options)
+
+
+def nodes(method, history):
+    """The clients' models, one in a row."""
+    return np.asarray(method.nodes(history.state)._stacked())
+
+
+class Averaging(Gossip):
+    """After round 0 client i stands at the i-th unit vector; from then on everybody only averages."""
+
+    card: ClassVar[Card] = Card("Averaging", "-", "-", (Phase("send", (0, 0), (1, 0), True, True),))
+
+    def send(self, client, own):
+        return Upload(own)
+
+    def receive(self, client, own, received):
+        unit = (jnp.arange(own.shape[0], dtype=jnp.int32) == client.index).astype(own.dtype)
+        return jnp.where(client.round == 0, unit, received)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("graph", [Graph.ring(31), Graph.star(5)], ids=["lists", "dense"])
+def test_consensus_decays_at_lambda(graph, devices):
+    """The clients' models after t + 1 rounds are W^t; the mean stays, the disagreement is lambda^t times the first."""
+    task = quadratic(np.zeros((graph.clients, graph.clients, graph.clients)), np.zeros((graph.clients, graph.clients)))
+    method, engine = Averaging(graph=graph), fedax.Simulation("sequential", devices=devices)
+    history = run(method, task, rounds=5, engine=engine)
+    found = nodes(method, history)
+    np.testing.assert_allclose(found, np.linalg.matrix_power(graph.matrix(), 4), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(vector(history), 1 / graph.clients, rtol=1e-12)
+    assert np.linalg.norm(found - 1 / graph.clients, 2) == pytest.approx(graph.lam**4, rel=1e-10)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_complete_graph_is_fedavg(momentum):
+    task = regression(sizes=(8,) * 5)
+    options = {"task": task, "momentum": momentum, "lr": 0.01}
+    method = fedax.DFedAvgM(topology="complete")
+    history, fedavg = run(method, **options), run(fedax.FedAvg(), **options)
+    np.testing.assert_allclose(vector(history), vector(fedavg), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(nodes(method, history), np.tile(vector(fedavg), (5, 1)), rtol=0, atol=1e-12)
+
+
+def test_no_links_is_isolated_training():
+    method = fedax.DFedAvgM(topology="isolated")
+    history = run(method)
+    assert history.bits.total == 0
+    np.testing.assert_allclose(nodes(method, history), trajectory(lambda x, z, t: z), rtol=0, atol=1e-12)
+
+
+class Heavy(World):
+    """Local training by the paper's eq. (4): y_{k+1} = y_k - eta g + theta (y_k - y_{k-1}), y_{-1} = y_0."""
+
+    def train(self, k, y, theta):
+        before = y
+        for _ in range(2):
+            for begin in range(0, SIZES[k], 4):
+                y, before = y - LR * self.gradient(k, y, slice(begin, begin + 4)) + theta * (y - before), y
+        return y
+
+
+def trajectory(step, theta=0.0):
+    """Five rounds of `step(x, z, t)`, with z the locally trained models."""
+    world = Heavy()
+    x = np.tile(world.start, (5, 1))
+    for t in range(ROUNDS):
+        x = step(x, np.array([world.train(k, x[k], theta) for k in range(5)]), t)
+    return x
+
+
+@pytest.mark.parametrize("graph", [PATH, Graph.sequence([PATH, Graph.ring(5), Graph.star(5)])], ids=["fixed", "changing"])
+def test_dfedavgm(graph):
+    method = fedax.DFedAvgM(graph=graph)
+    history = run(method, momentum=0.6)
+    expected = trajectory(lambda x, z, t: graph.matrix(t) @ z, theta=0.6)
+    np.testing.assert_allclose(nodes(method, history), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(vector(history), expected.mean(0), rtol=0, atol=1e-12)
+    degrees = [int((graph.matrix(t) > 0).sum()) - 5 for t in range(ROUNDS)]
+    assert history.bits.up.tolist() == [64 * 4 * links for links in degrees]
+    assert history.bits.down.tolist() == [0] * ROUNDS
+
+
+def test_dsgd():
+    method = fedax.DSGD(graph=PATH)
+    expected = trajectory(lambda x, z, t: PATH.matrix() @ x + z - x)
+    np.testing.assert_allclose(nodes(method, run(method)), expected, rtol=0, atol=1e-12)
+
+
+def test_dgd_and_its_fixed_point():
+    """Per step x <- W x - eta grad; the fixed point solves (I - W) X + eta (grad_i(x_i))_i = 0."""
+    world, w = World(), PATH.matrix()
+    x = np.tile(world.start, (5, 1))
+    for _ in range(ROUNDS):
+        x = w @ x - LR * np.array([world.gradient(k, x[k]) for k in range(5)])
+    method = fedax.DGD(graph=PATH)
+    np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
+    a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
+    fixed = np.linalg.solve(np.eye(5) - w + 0.1 * np.diag(a), 0.1 * a * b)
+    task = quadratic(a[:, None, None], b[:, None])
+    found = nodes(method, run(method, task, rounds=600, lr=0.1))
+    np.testing.assert_allclose(found[:, 0], fixed, rtol=0, atol=1e-10)
+
+
+def grid(v, b, s):
+    """The paper's floor quantizer with a fixed step."""
+    return np.clip(np.floor(v / s), -(2 ** (b - 1)), 2 ** (b - 1) - 1) * s
+
+
+def test_quantized_against_its_equations():
+    """Eq. (7), and replicas, with floor on a fixed grid that is too small for some entries."""
+    w, b, s = PATH.matrix(), 4, float(np.float32(0.013))
+    overflow, copies = [], np.tile(World().start, (5, 1))
+
+    def paper(x, z, t):
+        levels = np.floor((z - x) / s)
+        overflow.append(int(((levels < -8) | (levels > 7)).sum()))
+        return x + w @ grid(z - x, b, s)
+
+    def replica(x, z, t):
+        nonlocal copies
+        copies = copies + grid(z - copies, b, s)
+        return w @ copies
+
+    for mode, step in (("paper", paper), ("replica", replica)):
+        method = fedax.QuantizedDFedAvgM(graph=PATH, b=b, step=s, rounding="floor", mode=mode)
+        history = run(method)
+        np.testing.assert_allclose(nodes(method, history), trajectory(step), rtol=0, atol=1e-11)
+        if mode == "paper":
+            assert history.notes["overflow"].tolist() == overflow
+            assert sum(overflow) > 0
+            eager = run(method, rounds=2, engine=fedax.Eager())
+            assert eager.notes["overflow"].tolist() == overflow[:2]
+
+
+def test_replicas_without_quantization_are_algorithm_1():
+    method = fedax.QuantizedDFedAvgM(graph=PATH, mode="replica", code=Identity())
+    plain = fedax.DFedAvgM(graph=PATH)
+    exact = nodes(plain, run(plain))
+    np.testing.assert_allclose(nodes(method, run(method)), exact, rtol=0, atol=1e-12)
+    literal = fedax.QuantizedDFedAvgM(graph=PATH, mode="paper", code=Identity())
+    found = nodes(literal, run(literal))
+    np.testing.assert_allclose(found, trajectory(lambda x, z, t: x + PATH.matrix() @ (z - x)), rtol=0, atol=1e-12)
+    assert np.abs(found - exact).max() > 1e-3
+
+
+def test_equation_7_lets_disagreement_grow():
+    """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G; the means agree."""
+    g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, PATH.matrix()
+    task = fedax.tasks.from_loss(lambda x, a: a @ x, np.zeros(1), [[row] for row in g])
+    schedule = fedax.Schedule(steps=1, batch_size="full")
+    found = {}
+    for mode in ("paper", "replica"):
+        method = fedax.QuantizedDFedAvgM(graph=PATH, mode=mode, code=Identity())
+        found[mode] = nodes(method, run(method, task, rounds=t, schedule=schedule, lr=0.1))
+    np.testing.assert_allclose(found["paper"], -0.1 * t * w @ g, rtol=0, atol=1e-11)
+    powers = sum(np.linalg.matrix_power(w, k) for k in range(1, t + 1))
+    np.testing.assert_allclose(found["replica"], -0.1 * powers @ g, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(found["paper"].mean(0), found["replica"].mean(0), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("b", [4, 8, 16, 32])
+def test_bits_of_quantized_messages(b):
+    """(32 + d b) deg(i) for every client, on a ring and on a random graph."""
+    for graph in (Graph.ring(5), Graph.erdos_renyi(5, 0.6, seed=2)):
+        history = run(fedax.QuantizedDFedAvgM(graph=graph, b=b), rounds=1)
+        assert history.bits.up.tolist() == [(32 + 4 * b) * int(np.asarray(graph.degrees).sum())]
+
+
+def test_refusals():
+    with pytest.raises(InvalidInput, match="graph: got 4; allowed: a graph of 5 clients"):
+        run(fedax.DFedAvgM(graph=Graph.ring(4)))
+    with pytest.raises(InvalidInput, match="'paper' on a graph that changes"):
+        fedax.QuantizedDFedAvgM(graph=Graph.sequence([PATH, PATH]), mode="replica")
+    with pytest.raises(InvalidInput, match="2 to 32, or 1 with a fixed step"):
+        fedax.QuantizedDFedAvgM(b=1)
+
+    class Weighted(fedax.DFedAvgM):
+        def send(self, client, own):
+            return Upload(own, weight=jnp.ones(()))
+
+    for engine in (ONE, fedax.Eager()):
+        with pytest.raises(InvalidInput, match="an Upload with a weight"):
+            run(Weighted(), engine=engine, rounds=1)

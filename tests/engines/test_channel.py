@@ -1,0 +1,116 @@
+"""Codecs on the way up and down, for algorithms that know nothing of them."""
+
+import numpy as np
+import pytest
+
+import fedax
+from fedax.codecs import Identity, Quantizer, TopK
+from fedax.core import InvalidInput
+from fedax.graphs import Graph
+from problems import regression, vector
+from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
+
+ONE = fedax.Simulation("sequential", devices=1)
+
+
+def run(method, channel, engine=ONE, rounds=ROUNDS, schedule=SCHEDULE):
+    options = {"solver": fedax.SGD(LR), "schedule": schedule, "rounds": rounds, "seed": SEED, "observe_every": rounds}
+    return fedax.run(method, regression(), channel=channel, engine=engine, **options)
+
+
+def top(v, k):
+    kept = np.zeros_like(v)
+    largest = np.argsort(-np.abs(v), kind="stable")[:k]
+    kept[largest] = v[largest].astype(np.float32)
+    return kept
+
+
+def test_quantized_both_ways_against_numpy():
+    """The model goes down on a grid; what was learned from there comes up on a grid."""
+    world, s = World(), float(np.float32(0.02))
+
+    def grid(v):
+        return np.clip(np.floor(v / s), -128, 127) * s
+
+    w = world.start
+    for cohort in world.cohorts():
+        sent = grid(w)
+        w = np.average([sent + grid(world.sgd(k, sent)[0] - sent) for k in cohort], axis=0, weights=P[cohort])
+    codec = Quantizer(b=8, step=s, rounding="floor")
+    history = run(fedax.FedAvg(), fedax.Channel(up=codec, down=codec))
+    np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == history.bits.down.tolist() == [3 * (32 + 4 * 8)] * ROUNDS
+    assert history.algorithm == "FedAvg"
+
+
+def test_top_k_with_feedback_against_numpy():
+    """What a message leaves out goes into the same client's next one, whenever it takes part again."""
+    world, lost = World(), np.zeros((5, 4))
+    w = world.start
+    for cohort in world.cohorts():
+        messages = []
+        for k in cohort:
+            v = world.sgd(k, w)[0] - w + lost[k]
+            messages.append(top(v, 2))
+            lost[k] = v - messages[-1]
+        w = w + np.average(messages, axis=0, weights=P[cohort])
+    history = run(fedax.FedAvg(), fedax.Channel(up=TopK(0.5)))
+    np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [3 * 2 * (32 + 2)] * ROUNDS
+    assert history.bits.down.tolist() == [3 * 4 * 64] * ROUNDS
+    assert not np.allclose(vector(run(fedax.FedAvg(), fedax.Channel(up=TopK(0.5, feedback=False)))), w)
+
+
+def test_feedback_on_a_graph():
+    graph, world = Graph.star(5), World()
+    x, lost = np.tile(world.start, (5, 1)), np.zeros((5, 4))
+    for _ in range(ROUNDS):
+        v = np.array([world.sgd(k, x[k])[0] for k in range(5)]) + lost
+        messages = np.array([top(row, 2) for row in v])
+        x, lost = graph.matrix() @ messages, v - messages
+    history = run(fedax.DFedAvgM(graph=graph), fedax.Channel(up=TopK(0.5)))
+    np.testing.assert_allclose(vector(history), x.mean(0), rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [8 * 2 * (32 + 2)] * ROUNDS
+
+
+@pytest.mark.parametrize(
+    "kind", [fedax.SCAFFOLD, fedax.FedDANE, fedax.FedBC, fedax.DFedAvgM], ids=lambda kind: kind.__name__
+)
+def test_coded_runs_agree_on_all_engines(kind):
+    """Memory of the algorithm and of the channel side by side, several vectors, several phases; random rounding downwards."""
+    channel = fedax.Channel(up=TopK(0.5), down=Quantizer(b=8))
+    one, mesh, eager = (run(kind(), channel, e, 3) for e in (ONE, fedax.Simulation("chunked", 2, 2), fedax.Eager()))
+    for other in (mesh, eager):
+        np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-12)
+        assert one.bits.up.tolist() == other.bits.up.tolist()
+        assert one.bits.down.tolist() == other.bits.down.tolist()
+    exact, vectors = run(kind(), None, rounds=3), sum(phase.up[0] for phase in kind.card.phases)
+    assert not np.allclose(vector(one), vector(exact), rtol=0, atol=1e-6)
+    senders = 10 if kind is fedax.DFedAvgM else 3
+    assert (exact.bits.up - one.bits.up).tolist() == [senders * vectors * (4 * 64 - 2 * 34)] * 3
+
+
+def test_an_identity_changes_nothing():
+    plain, same = run(fedax.FedDANE(), None), run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity()))
+    np.testing.assert_allclose(vector(same), vector(plain), rtol=0, atol=1e-12)
+    assert same.bits.up.tolist() == plain.bits.up.tolist()
+    assert same.bits.down.tolist() == plain.bits.down.tolist()
+
+
+def test_a_coded_run_is_resumed():
+    channel = fedax.Channel(up=TopK(0.5))
+    part = run(fedax.FedAvg(), channel, rounds=2)
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": SEED, "observe_every": ROUNDS, "engine": ONE}
+    resumed = fedax.run(fedax.FedAvg(), regression(), channel=channel, rounds=ROUNDS, resume=part, **options)
+    assert np.array_equal(vector(resumed), vector(run(fedax.FedAvg(), channel)))
+
+
+def test_refusals():
+    with pytest.raises(InvalidInput, match=r"Channel\(up=...\): got 'topk'; allowed: a codec"):
+        fedax.Channel(up="topk")
+
+    class NoCard(fedax.FedAvg):
+        card = None
+
+    with pytest.raises(InvalidInput, match=r"NoCard.*; allowed: algorithms whose card has phases"):
+        run(NoCard(), fedax.Channel(up=TopK(0.5)))

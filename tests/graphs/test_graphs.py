@@ -1,0 +1,136 @@
+"""Graphs and mixing matrices against their definitions and known spectra."""
+
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput
+from fedax.graphs import TOPOLOGIES, Graph
+
+MADE = [Graph.named(name, 12) for name in TOPOLOGIES if name != "isolated"] + [
+    Graph.random_regular(12, 3, seed=1),
+    Graph.erdos_renyi(12, 0.3, seed=1),
+    Graph.small_world(12, 4, 0.3, seed=1),
+    Graph.of(nx.petersen_graph(), "max_degree"),
+]
+
+
+@pytest.mark.parametrize("graph", MADE, ids=lambda graph: graph.name)
+def test_definition_of_a_mixing_matrix(graph):
+    """Def. 1: support on the links, symmetric, null(I - W) = span(1), I >= W > -I; and rows that sum to one."""
+    w, m = graph.matrix(), graph.clients
+    spectrum = np.linalg.eigvalsh(w)
+    np.testing.assert_array_equal(w, w.T)
+    np.testing.assert_allclose(w.sum(0), 1, atol=1e-15 * m, rtol=0)
+    assert np.linalg.matrix_rank(np.eye(m) - w) == m - 1
+    assert spectrum[0] > -1
+    assert spectrum[-1] <= 1 + 1e-12
+    linked = nx.to_numpy_array(graph.network()) > 0
+    assert np.array_equal((w > 0) & ~np.eye(m, dtype=bool), linked)
+    assert np.array_equal(np.asarray(graph.degrees)[0], linked.sum(1))
+    assert graph.lam == pytest.approx(max(abs(spectrum[0]), spectrum[-2]), abs=1e-12)
+
+
+def test_ring_of_twenty():
+    """Weights 1/3 and eigenvalues (1 + 2 cos(2 pi k / 20)) / 3: lambda = 0.96737, the lowest -1/3."""
+    for mixing in ("metropolis_hastings", "max_degree"):
+        ring = Graph.ring(20, mixing=mixing)
+        exact = np.sort((1 + 2 * np.cos(2 * np.pi * np.arange(20) / 20)) / 3)
+        np.testing.assert_allclose(np.linalg.eigvalsh(ring.matrix()), exact, atol=1e-14, rtol=0)
+        np.testing.assert_allclose(ring.weights, 1 / 3, rtol=1e-15)
+        assert round(ring.lam, 5) == 0.96737
+        assert ring.spectral_gap == 1 - ring.lam
+
+
+def test_known_matrices():
+    np.testing.assert_allclose(Graph.complete(5).matrix(), 0.2, rtol=1e-15)
+    np.testing.assert_array_equal(Graph.isolated(3).matrix(), np.eye(3))
+    star = np.eye(4) * 0.75
+    star[0], star[:, 0] = 0.25, 0.25
+    np.testing.assert_allclose(Graph.star(4).matrix(), star, rtol=1e-15)
+    path = nx.path_graph(3)  # degrees 1, 2, 1
+    np.testing.assert_allclose(Graph.of(path).matrix(), np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3, rtol=1e-15)
+
+
+def test_topologies():
+    assert np.asarray(Graph.torus(12).degrees).tolist() == [[4] * 12]
+    assert sorted(np.asarray(Graph.grid(6).degrees)[0].tolist()) == [2, 2, 2, 2, 3, 3]
+    neighbours = Graph.exponential(16).network().neighbors(0)
+    assert sorted(neighbours) == [1, 2, 4, 8, 12, 14, 15]
+    assert np.asarray(Graph.random_regular(10, 3).degrees).tolist() == [[3] * 10]
+    same = [Graph.erdos_renyi(9, 0.4, seed=s).matrix() for s in (0, 0, 1)]
+    assert np.array_equal(same[0], same[1])
+    assert not np.array_equal(same[0], same[2])
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_small_populations(name, clients):
+    assert Graph.named(name, clients).clients == clients
+
+
+@pytest.mark.parametrize("graph", [*MADE, Graph.ring(200), Graph.random_regular(200, 20)], ids=lambda graph: graph.name)
+def test_mixing_is_the_matrix_product(graph):
+    """Dense and by neighbour lists."""
+    rng = np.random.default_rng(0)
+    rows = {
+        "a": rng.normal(size=(graph.clients, 7)),
+        "b": rng.normal(size=(graph.clients, 2, 3)),
+        "c": rng.normal(size=graph.clients),
+    }
+    mixed = graph.mix({name: jnp.asarray(value) for name, value in rows.items()}, 0)
+    for name, value in rows.items():
+        np.testing.assert_allclose(mixed[name], np.tensordot(graph.matrix(), value, 1), atol=1e-14, rtol=0)
+
+
+def test_sequence():
+    """Two matchings of a ring of four; their product over a period is the mean, so lambda is 0."""
+    a = Graph.of(nx.Graph([(0, 1), (2, 3)]), connected=False)
+    crossed = nx.empty_graph(4)
+    crossed.add_edges_from([(0, 2), (1, 3)])
+    both = Graph.sequence([a, Graph.of(crossed, connected=False)])
+    assert both.period == 2
+    assert both.lam < 1e-7
+    assert np.array_equal(both.matrix(3), both.matrix(1))
+    rows = jnp.arange(4.0)[:, None]
+    np.testing.assert_allclose(both.mix(both.mix(rows, 4), 5), 1.5, rtol=1e-15)
+    assert Graph.sequence([Graph.ring(6), Graph.complete(6)]).matrix(1)[0, 3] == pytest.approx(1 / 6)
+
+
+def test_renumbered():
+    order, graph = [3, 0, 4, 2, 1], Graph.of(nx.path_graph(5))
+    np.testing.assert_array_equal(graph.renumbered(order).matrix(), graph.matrix()[np.ix_(order, order)])
+
+
+def test_bad_graphs_are_refused():
+    apart, skew, short, flip = np.eye(4), np.full((2, 2), 0.5), np.full((2, 2), 0.4), 1 - np.eye(2)
+    skew[0, 1] = 0.4
+    negative = np.array([[1.5, -0.5], [-0.5, 1.5]])
+    cases = [
+        (lambda: Graph.given(apart), r"4 parts, one of them the clients \[0\]"),
+        (lambda: Graph.given(skew), r"entries 0.4 and 0.5 at \(0, 1\); allowed: symmetric matrices"),
+        (lambda: Graph.given(short), "sum 0.8 of row 0; allowed: rows and columns that sum to 1"),
+        (lambda: Graph.given(flip), "the eigenvalue -1"),
+        (lambda: Graph.given(negative), r"entry -0.5 at \(0, 1\)"),
+        (lambda: Graph.given(np.ones((2, 3))), r"shape \(2, 3\)"),
+        (lambda: Graph.given([[np.nan]]), "NaN or infinity"),
+        (lambda: Graph.of(nx.Graph([(0, 1), (2, 3)])), "2 parts"),
+        (lambda: Graph.of(nx.DiGraph([(0, 1)])), "DiGraph; allowed: undirected graphs"),
+        (lambda: Graph.of(nx.Graph()), "0 nodes"),
+        (lambda: Graph.of(nx.path_graph(3), "metropolis"), "Did you mean 'metropolis_hastings'"),
+        (lambda: Graph.named("rung", 4), "Did you mean 'ring'"),
+        (lambda: Graph.ring(0), r"Graph\(clients=...\): got 0"),
+        (lambda: Graph.random_regular(5, 3), "even product"),
+        (lambda: Graph.erdos_renyi(5, 0.0), r"numbers in \(0, 1\]"),
+        (lambda: Graph.erdos_renyi(40, 1e-6), "100 draws with 1e-06, none of them connected"),
+        (lambda: Graph.small_world(5, 5), "2 to 4"),
+        (lambda: Graph.sequence([]), "at least one graph"),
+        (lambda: Graph.sequence([Graph.ring(3), Graph.ring(4)]), r"\[3, 4\]"),
+        (lambda: Graph.sequence([Graph.isolated(3)]), "3 parts that never meet"),
+        (lambda: Graph.ring(3).renumbered([0, 0, 1]), "an order of 0 to 2"),
+        (lambda: Graph.ring(3).mix(jnp.ones((4, 2)), 0), "got 3; allowed: a graph of 4 clients"),
+    ]
+    for make, message in cases:
+        with pytest.raises(InvalidInput, match=message):
+            make()

@@ -1,0 +1,47 @@
+"""The world of the NumPy transcriptions, without the library's code.
+
+Five rounds, two epochs of minibatches of 4 in the given order, unequal sizes, 3 of 5 clients a round; linear regression in float64.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedax
+from fedax.core.keys import stream
+from problems import SIZES, regression
+
+LR, L2, ROUNDS, SEED = 0.05, 0.01, 5, 7
+SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given")
+P = np.array(SIZES) / sum(SIZES)
+
+
+class World:
+    """The task of `problems.regression` as plain arrays: parameters are (b, w)."""
+
+    def __init__(self):
+        task = regression()
+        self.x = [np.hstack([np.ones((n, 1)), np.asarray(task.train.client(k)["x"])]) for k, n in enumerate(SIZES)]
+        self.y = [np.asarray(task.train.client(k)["y"]) for k in range(5)]
+        self.start = np.array([0.0, 0.1, 0.1, 0.1])
+
+    def gradient(self, k, w, rows=slice(None)):
+        x, y = self.x[k][rows], self.y[k][rows]
+        return x.T @ (x @ w - y) / len(y) + L2 * w
+
+    def loss(self, k, w):
+        return np.mean((self.x[k] @ w - self.y[k]) ** 2) / 2 + L2 / 2 * w @ w
+
+    def sgd(self, k, w, extra=lambda w: 0.0, momentum=0.0):
+        """The local model and how many steps it took."""
+        speed, steps = np.zeros(4), 0
+        for _ in range(2):
+            for begin in range(0, SIZES[k], 4):
+                speed = momentum * speed + self.gradient(k, w, slice(begin, begin + 4)) + extra(w)
+                w, steps = w - LR * speed, steps + 1
+        return w, steps
+
+    def cohorts(self):
+        offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
+        root = jax.random.fold_in(jax.random.key(SEED), 1)
+        return [np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets)[0]) for t in range(ROUNDS)]
