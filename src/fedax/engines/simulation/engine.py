@@ -85,7 +85,8 @@ class SimulationSession(Session):
     def __init__(self, setup: Setup, algorithms: Sequence[Algorithm[Any]], root: Key[Array, ""], longest: int) -> None:
         dtype = setup.layout.dtype
         self._everywhere = NamedSharding(mesh_of(setup.devices), P())
-        self._count, self.longest = len(algorithms), longest
+        self._count = len(algorithms)
+        self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that more cadences are one program
         algorithm = self.join([as_arrays(member, dtype) for member in algorithms])
         solver, task = as_arrays(setup.solver, dtype), setup.task
         setup = Setup(
@@ -99,8 +100,10 @@ class SimulationSession(Session):
 
     def join(self, states: list[Any]) -> Any:
         if self._count == 1:
-            return jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array(leaf) else leaf, states[0])
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *states)
+            joined = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array_like(leaf) else leaf, states[0])
+        else:
+            joined = jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *states)
+        return self._put(joined)  # where a fresh start puts them, for the same program
 
     def split(self, states: Any) -> list[Any]:
         if self._count == 1:
