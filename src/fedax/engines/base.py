@@ -63,6 +63,10 @@ class Session(ABC):
 class Engine(ABC):
     """Where a run happens."""
 
+    def clients(self, task: Task) -> int:
+        """The number of clients of a run."""
+        return task.train.clients
+
     @abstractmethod
     def session(
         self,

@@ -74,12 +74,16 @@ class CompiledClient(Client):
         streams = stream(root, "client", round, index, occurrence)
         super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, streams)
         self.setup, self.index, self.round = setup, index, round
-        self.examples = Part.of(setup.task.train, index)
+        self.examples = self.part(setup.task.train)
         self.size = self.examples.size
         self.share = self.size.astype(setup.layout.dtype) / setup.task.train.total
         work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
+
+    def part(self, data: Ragged) -> Part:
+        """What the client has of some data."""
+        return Part.of(data, self.index)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return self._all().loss(self.layout.unravel(w))
@@ -92,7 +96,7 @@ class CompiledClient(Client):
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "Slice":
         data = getattr(self.task, split)
-        part = Part.of(data, self.index)
+        part = self.part(data)
         return Slice(self, None, jnp.int32(0), jnp.minimum(count, part.size), None, most=min(count, data.largest), part=part)
 
     def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:

@@ -149,7 +149,7 @@ class EagerFederation(Federation):
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         uploads, memory = self._phase(work, cohort, down, memory)
         if not uploads:
-            raise _NobodyError
+            raise NobodyError
         weights = _weights(uploads, cohort)
         total = jnp.stack(weights).sum()
         mean = jax.tree.map(
@@ -163,7 +163,7 @@ class EagerFederation(Federation):
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         uploads, memory = self._phase(work, cohort, down, memory)
         if not uploads:
-            raise _NobodyError
+            raise NobodyError
         values = jax.tree.map(lambda *parts: jnp.stack(parts), *(upload.value for upload in uploads))
         weights = jnp.stack(
             [
@@ -235,7 +235,7 @@ class EagerFederation(Federation):
             raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-class _NobodyError(FedaxError):
+class NobodyError(FedaxError):
     """A phase without clients: the round leaves the state as it was."""
 
 
@@ -284,7 +284,7 @@ class EagerSession(Session):
             fed = self._federation(algorithm, t)
             try:
                 state = algorithm.round(fed, state)
-            except _NobodyError:
+            except NobodyError:
                 fed.bad_client = -1
             notes.append(fed.notes)
             down.append(fed.down)

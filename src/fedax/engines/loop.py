@@ -192,7 +192,7 @@ def _run(
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
     schedule, solver, engine = schedule or Schedule(), solver or SGD(), engine or Simulation()
-    schedule.check_population(task.train.clients)
+    schedule.check_population(engine.clients(task))
     if schedule.rounds is not None and rounds > schedule.rounds:
         raise InvalidInput.of("run(rounds=...)", rounds, f"at most {schedule.rounds}, the number of synchronisation times")
     for observer in observe:

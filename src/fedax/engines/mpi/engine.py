@@ -1,0 +1,163 @@
+"""Every rank of an MPI program is one client, and runs the same rounds."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.errors import FedaxError
+from fedax.core.hyper import as_arrays
+from fedax.core.layout import Layout
+from fedax.core.schedule import Schedule
+from fedax.core.solver import Solver
+from fedax.core.task import Task
+from fedax.core.view import Gradients, Observer, Split, View
+from fedax.engines.base import Engine
+from fedax.engines.client import Setup
+from fedax.engines.eager import EagerSession
+from fedax.engines.mpi.federation import MPIFederation
+from fedax.engines.mpi.peer import PeerClient, Peers, Place
+from fedax.engines.view import CompiledView
+
+
+class MPI(Engine):
+    """One rank, one client, whose examples never leave it; there is no server process.
+
+    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes that its codec makes. Every
+    rank calls `run` with the same arguments and gets the same history. The task is either the same everywhere, of as many
+    clients as there are ranks, or holds the rank's own examples alone (one client); then nothing but sizes, messages and
+    metrics is ever exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
+
+    Args:
+        comm: an mpi4py communicator; `MPI.COMM_WORLD` by default.
+
+    Raises:
+        FedaxError: mpi4py is not installed, or finds no MPI.
+        InvalidInput: the task has another number of clients.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        self.comm = comm if comm is not None else _world()
+
+    def clients(self, task: Task) -> int:
+        return self.comm.size
+
+    def session(
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        task: Task,
+        solver: Solver,
+        schedule: Schedule,
+        layout: Layout,
+        root: Key[Array, ""],
+        longest: int,
+    ) -> "MPISession":
+        peers, own = Peers.of(self.comm, task)
+        setup = Setup(own, as_arrays(solver, layout.dtype), schedule, layout)
+        return MPISession(setup, as_arrays(list(algorithms), layout.dtype), root, peers)
+
+
+def _world() -> Any:
+    try:
+        import mpi4py.MPI
+    except (ImportError, RuntimeError) as error:
+        hint = 'pip install "fedax[mpi]", or mpi4py built against the MPI of the cluster'
+        raise FedaxError(f"the MPI engine needs mpi4py with an MPI library ({error}). Try: {hint}.") from error
+    return mpi4py.MPI.COMM_WORLD
+
+
+class MPISession(EagerSession):
+    """Rounds in Python, work compiled; see `MPIFederation`."""
+
+    def __init__(self, setup: Setup, algorithms: list[Algorithm[Any]], root: Key[Array, ""], peers: Peers) -> None:
+        super().__init__(setup, algorithms, root)
+        self.peers = peers
+
+    def _federation(self, algorithm: Algorithm[Any], round: int) -> Any:
+        return MPIFederation(self.setup, self.peers, round, self.root)
+
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
+        views = [PeerView(self.setup, self.peers, a, s) for a, s in zip(self.algorithms, states, strict=True)]
+        return [{n: np.asarray(v) for observer in observers for n, v in observer(view).items()} for view in views]
+
+    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+        return [
+            self.peers.rows(own_model(self.setup, self.peers, algorithm, state))
+            for algorithm, state in zip(self.algorithms, states, strict=True)
+        ]
+
+
+def own_model(setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any) -> Float[Array, "dim"]:
+    """The model that this rank's client uses itself."""
+    how = algorithm.personal(state)
+    if how is None:
+        return algorithm.model(state)
+    place = Place(jnp.int32(peers.rank), jnp.zeros((), setup.layout.dtype))
+    client = PeerClient(setup, place, 0, jax.random.key(0), 0)
+    return how.work(client, *how.down, *(() if how.memory is None else (how.memory._rows,)))
+
+
+@eqx.filter_jit
+def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
+    """The sum of a score over this rank's examples, or over the global test set."""
+    view, data = CompiledView(setup, w), getattr(setup.task, split)
+    return view._passes(split, data if split == "holdout" else data.arrays, None)[score][0]
+
+
+class PeerView(View):
+    """See `View`. Each rank looks at its own examples; what is shown are sums over all, the same on every rank."""
+
+    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any) -> None:
+        self.setup, self.peers, self.task = setup, peers, peers.population
+        self.w, nodes = algorithm.model(state), algorithm.nodes(state)
+        self.nodes = None if nodes is None else nodes._stacked()
+        self.own = own_model(setup, peers, algorithm, state)
+
+    def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
+        return self._each(self.w, split, score)
+
+    def personal(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
+        return self._each(self.own, split, score)
+
+    def overall(self, split: Split, score: str) -> Float[Array, ""]:
+        return self._over_all(self.w, split, score)
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        models = [self.w] * self.task.train.clients if self.nodes is None else list(self.nodes)
+        return jnp.stack([self._over_all(w, "holdout", score) for w in models])
+
+    def _each(self, w: Float[Array, "dim"], split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
+        sizes = jnp.asarray(getattr(self.task, split).sizes)
+        sums = self.peers.rows(_sums(self.setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype))
+        return sums / sizes.astype(sums.dtype)
+
+    def _over_all(self, w: Float[Array, "dim"], split: Split, score: str) -> Float[Array, ""]:
+        holdout = self.setup.task.holdout
+        if split == "holdout" and holdout is not None:
+            return _sums(self.setup, w, split, score) / len(next(iter(holdout.values())))
+        split = "test" if split == "holdout" else split
+        sizes = jnp.asarray(getattr(self.task, split).sizes)
+        some = bool(sizes[self.peers.rank])
+        total = self.peers.sum(_sums(self.setup, w, split, score) if some else jnp.zeros((), w.dtype))
+        return total / sizes.sum().astype(total.dtype)
+
+    def gradients(self) -> Gradients:
+        sizes = np.asarray(self.task.train.sizes)
+        share = jnp.asarray(sizes[self.peers.rank] / sizes.sum(), self.w.dtype)
+        place = Place(jnp.int32(self.peers.rank), share)
+        gradient = _gradient(self.setup, place, self.w)
+        square = gradient @ gradient
+        terms = share * gradient, share * square, gradient / len(sizes), square / len(sizes)
+        mean, mean_square, uniform, uniform_square = self.peers.sum(terms)
+        variance = uniform_square - 2 * uniform @ mean + mean @ mean
+        return Gradients(mean, mean_square, uniform, uniform_square, jnp.maximum(variance, 0))
+
+
+@eqx.filter_jit
+def _gradient(setup: Setup, place: Place, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    return PeerClient(setup, place, 0, jax.random.key(0), 0).gradient(w)

@@ -1,0 +1,140 @@
+"""What one rank knows: its own examples, everybody's sizes, and how to talk to the others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.core.channel import Message, is_message
+from fedax.core.errors import InvalidInput
+from fedax.core.federation import Memory
+from fedax.core.keys import Index
+from fedax.core.task import Ragged, Task
+from fedax.engines.client import CompiledClient, Part, Setup
+
+
+class Peers(eqx.Module):
+    """The ranks of a communicator, each with one client of the same number.
+
+    Attributes:
+        comm: an mpi4py communicator.
+        population: the task with everybody's sizes and nobody's examples.
+    """
+
+    comm: Any = eqx.field(static=True)
+    population: Task
+
+    @classmethod
+    def of(cls, comm: Any, task: Task) -> "tuple[Peers, Task]":
+        """The peers, and the task with this rank's examples alone.
+
+        `task` holds either everybody's examples, of which the rank takes its own, or the rank's own alone.
+        """
+        if task.train.clients not in (1, comm.size):
+            allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
+            raise InvalidInput.found("MPI engine", f"a task of {task.train.clients} clients", allowed)
+        own = task if task.train.clients == 1 else _alone(task, comm.rank)
+        population = own
+        for split in ("train", "test"):
+            data = getattr(own, split)
+            sizes = comm.allgather(None if data is None else int(data.sizes[0]))
+            if data is not None:
+                population = eqx.tree_at(lambda t, s=split: getattr(t, s), population, _sizes_only(data, sizes))
+        return cls(comm, population), own
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    def sum(self, tree: PyTree) -> PyTree:
+        """The sum over all ranks, leaf by leaf."""
+        leaves, structure = jax.tree.flatten(tree)
+        host = [np.array(leaf) for leaf in leaves]
+        sums = [np.empty_like(leaf) for leaf in host]
+        for leaf, total in zip(host, sums, strict=True):
+            self.comm.Allreduce(leaf, total)
+        return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
+
+    def rows(self, tree: PyTree) -> PyTree:
+        """Everybody's values with a first axis (clients,)."""
+        all_ = self.comm.allgather(jax.tree.map(np.asarray, tree))
+        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *all_)
+
+
+def _alone(task: Task, k: int) -> Task:
+    own = eqx.tree_at(lambda t: t.train, task, Ragged.of([task.train.client(k)]))
+    if task.test is None:
+        return own
+    return eqx.tree_at(lambda t: t.test, own, Ragged.of([task.test.client(k)], where="test", allow_empty=True))
+
+
+def _sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    empty = {name: np.zeros((0, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()}
+    return Ragged(empty, offsets, len(sizes), max(sizes))
+
+
+class PeerClient(CompiledClient):
+    """The rank's own client: of the number of the rank, with the only examples there are."""
+
+    def __init__(self, setup: Setup, peer: "Place", round: Index, root: Key[Array, ""], occurrence: int) -> None:
+        super().__init__(setup, peer.rank, round, root, occurrence)
+        self.share = peer.share
+
+    def part(self, data: Ragged) -> Part:
+        return Part.of(data, 0)
+
+
+class Place(eqx.Module):
+    """A client's number, and its share of all examples."""
+
+    rank: Index
+    share: Float[Array, ""]
+
+
+class PeerMemory(Memory):
+    """The memory of this rank's client; that of the others is theirs."""
+
+    peers: Peers
+
+    def each(self, function: Any) -> "PeerMemory":
+        return PeerMemory(function(self._rows), self.peers)
+
+    def joined(self, other: Memory) -> "PeerMemory":
+        return PeerMemory((self._rows, other._rows), self.peers)
+
+    def parted(self) -> "tuple[PeerMemory, PeerMemory]":
+        first, second = self._rows
+        return PeerMemory(first, self.peers), PeerMemory(second, self.peers)
+
+    def mean(self) -> PyTree:
+        return jax.tree.map(lambda total: total / self.peers.comm.size, self.peers.sum(self._rows))
+
+    def _stacked(self) -> PyTree:
+        return self.peers.rows(self._rows)
+
+
+def encoded(tree: PyTree) -> list[bytes]:
+    """The bytes of a pytree, messages as their codec encodes them, arrays as they lie."""
+
+    def payload(leaf: Any) -> bytes:
+        return leaf.codec.encode(leaf.parts, leaf.dim) if is_message(leaf) else np.asarray(leaf).tobytes()
+
+    return [payload(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
+
+
+def decoded(payloads: Sequence[bytes], like: PyTree) -> PyTree:
+    """The values that arrive, given a pytree of the same form."""
+    leaves, structure = jax.tree.flatten(like, is_leaf=is_message)
+
+    def value(data: bytes, leaf: Any) -> Array:
+        if is_message(leaf):
+            parts = jax.tree.map(jnp.asarray, leaf.codec.decode(data, leaf.dim))
+            return Message(parts, None, leaf.codec, leaf.dim, leaf.dtype).value
+        return jnp.asarray(np.frombuffer(data, leaf.dtype).reshape(leaf.shape))
+
+    return jax.tree.unflatten(structure, [value(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)])

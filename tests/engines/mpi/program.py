@@ -1,0 +1,88 @@
+"""Run by mpiexec: every rank trains with both engines and rank 0 prints how far they are apart.
+
+program.py CASE [--own]       with --own, a rank has its own examples alone
+"""
+
+import json
+import sys
+
+import jax
+import numpy as np
+
+import fedax
+from fedax import codecs
+from fedax.engines import mpi
+
+SIZES = (7, 12, 9, 4)
+
+
+def squares(params, examples):
+    return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2 / 2
+
+
+def task(rank):
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)]
+    kept = clients if rank is None else [clients[rank]]
+    return fedax.tasks.from_loss(squares, {"b": 0.0, "w": np.full(3, 0.1)}, kept, test=kept, l2=0.01)
+
+
+def cases():
+    return {
+        "FedAvg": fedax.FedAvg(),
+        "SCAFFOLD": fedax.SCAFFOLD(),
+        "FedDANE": fedax.FedDANE(mu=0.1),
+        "FedBC": fedax.FedBC(dual_lr=0.1),
+        "FedAWARE": fedax.FedAWARE(startup="explore", feedback=True),
+        "PFedMe": fedax.PFedMe(),
+        "AFL": fedax.AFL(),
+        "DFedAvgM": fedax.DFedAvgM(),
+        **{f"Quantized {b}": fedax.QuantizedDFedAvgM(b=b) for b in (4, 8, 16, 32)},
+        "Quantized random": fedax.QuantizedDFedAvgM(b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)),
+        "Coded": fedax.FedAvg(),
+    }
+
+
+WATCHED = {"FedBC", "DFedAvgM"}
+OBSERVERS = [
+    fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
+    fedax.observe.Dissimilarity(), fedax.observe.Consensus(),
+]  # fmt: skip
+OPTIONS = {
+    "solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=3, epochs=2, batch_size=4), "rounds": 6, "seed": 3,
+    "observe_every": 3,
+}  # fmt: skip
+
+
+def apart(a, b):
+    return max(float(np.abs(x - y).max()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def main(names, own):
+    engine, results = mpi.MPI(), {}
+    rank = engine.comm.rank
+    for name in names:
+        algorithm = cases()[name]
+        channel = fedax.Channel(up=codecs.Quantizer(b=8)) if name == "Coded" else None
+        watched = {"observe": OBSERVERS, "personal": True} if name in WATCHED else {}
+        ours = fedax.run(algorithm, task(rank if own else None), engine=engine, channel=channel, **OPTIONS, **watched)
+        if rank:
+            continue
+        theirs = fedax.run(algorithm, task(None), engine=fedax.Simulation(devices=1), channel=channel, **OPTIONS, **watched)
+        results[name] = {
+            "far": apart((ours.params, ours.personal), (theirs.params, theirs.personal)),
+            "metrics": max([float(np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m]))) for m in theirs.metrics] or [0]),
+            "watched": sorted(ours.metrics) == sorted(theirs.metrics),
+            "bits": [ours.bits.up.tolist() == theirs.bits.up.tolist(), ours.bits.down.tolist() == theirs.bits.down.tolist()],
+            "wire": ours.notes["wire_bytes"].tolist() if "wire_bytes" in ours.notes else None,
+            "up": ours.bits.up.tolist(),
+            "moved": float(np.abs(ours.params["w"] - 0.1).max()),
+        }
+    if rank == 0:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+    main(list(cases()) if sys.argv[1] == "all" else sys.argv[1].split(","), "--own" in sys.argv)
