@@ -10,6 +10,10 @@ from pathlib import Path
 from fedax.core import DataError
 
 
+class MissingFile(DataError):
+    """A data file or folder that is not there; the message says what to do."""
+
+
 def data_folder(folder: str | Path | None = None) -> Path:
     """The folder of data files: the argument, else the variable `FEDAX_DATA`, else `fedax` in the user's cache folder.
 
@@ -36,14 +40,14 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
         others: names that are looked for as well, in this order.
 
     Raises:
-        DataError: no such file; the message names the path that was looked at and the ways to name another.
+        MissingFile: no such file; the message names the path that was looked at and the ways to name another.
     """
     paths = [data_folder(folder) / each for each in (name, *others)]
     for path in paths:
         if path.is_file():
             return path
     hint = f"{how} Another folder is named by `folder` or by the variable FEDAX_DATA."
-    raise DataError.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
+    raise MissingFile.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
 
 
 def read_whole(path: Path, how: str = "") -> bytes:
