@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fedax.core import DataError
 
 
@@ -63,15 +65,15 @@ def read_whole(path: Path, how: str = "") -> bytes:
         raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a whole file", how) from error
 
 
-def verify(name: str, expected: str, content: Sequence[bytes | memoryview], path: Path, how: str = "") -> None:
-    """Compares the SHA-256 of some content, in hexadecimal, with the one it should have.
+def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:
+    """Compares the SHA-256 of some content, one part after another, in hexadecimal, with the one it should have.
 
     Raises:
         DataError: another content; the message names the path and both checksums.
     """
     digest = hashlib.sha256()
     for part in content:
-        digest.update(part)
+        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
     if digest.hexdigest() != expected:
         got = f"SHA-256 {digest.hexdigest()} of the content of {path}"
         raise DataError.of(name, got, f"the published data, SHA-256 {expected}", how or "Fetch the file again.")
