@@ -1,4 +1,4 @@
-"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`."""
+"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`, `data`."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ import fedax
 from fedax.algorithms import catalogue
 from fedax.core import FedaxError, Schedule, UnknownName
 from fedax.core.hyper import declared
+from fedax.experiments import datacommands
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
@@ -50,6 +51,8 @@ app = typer.Typer(
     help="Compare federated optimizers.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(datacommands.app, name="data")
 
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results, new or empty.  [default: below runs/]", show_default=False)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax.core import DataError, InvalidInput
-from fedax.data import FederatedData, iid
+from fedax.data import FederatedData, iid, power_law
 from fedax.data.federated import train_size
 
 
@@ -67,6 +67,24 @@ def test_sizes_and_label_counts():
     assert (data.clients, data.sizes.tolist(), data.test_sizes.tolist()) == (2, [3, 1], [0, 2])
     assert data.label_counts.tolist() == [[1, 0, 2, 0], [0, 1, 0, 0]]
     assert FederatedData([client(0)], 1).test_sizes.tolist() == [0]
+
+
+def test_further_arrays_go_where_the_examples_go():
+    x, y = np.arange(12.0)[:, None], np.arange(12) % 2
+    data = FederatedData.partitioned(x, y, iid(12, 3), classes=2, test_fraction=0.5, more={"weight": np.arange(12) * 10})
+    for part in (*data.train, *data.test):
+        assert part["weight"].tolist() == (part["x"][:, 0] * 10).tolist()
+    with pytest.raises(DataError, match=r"holdout: got \['x', 'y'\]; allowed: the arrays \['weight', 'x', 'y'\]"):
+        FederatedData(data.train, 2, holdout=client(0))
+
+
+def test_the_split_in_class_blocks_of_fedbc():
+    """The largest of 20 devices of CIFAR-10 (C = 3, a = 1.2) is tested on a class that it never trained on."""
+    labels = np.repeat(np.arange(10), 6000)
+    parts = power_law(labels, 20, 3, 1.2, seed=1)
+    data = FederatedData.partitioned(labels[:, None], labels, parts, classes=10, test_fraction=0.2, split="in_order")
+    assert np.bincount(data.test[-1]["y"], minlength=10).tolist() == [646, 1434, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert data.label_counts[-1].tolist() == [1331 - 646, 0, 2681, 186, 0, 2207, 2151, 408, 0, 0]
 
 
 def test_it_cannot_be_changed():

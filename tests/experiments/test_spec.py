@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from fedax import tasks
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.source import Source
@@ -135,3 +136,40 @@ def test_shorthand():
             parse_section(text)
     with pytest.raises(InvalidInput, match="whole numbers separated by commas"):
         parse_numbers("--seeds", "a")
+
+
+@pytest.mark.parametrize("name", sorted(tasks.catalogue()))
+def test_every_task_is_written_out_with_its_options(name):
+    """Without its data: they are read when the experiment is planned."""
+    given = {"name": name, "folder": "somewhere"} if "folder" in tasks.defaults(name) else {"name": name}
+    written = Experiment.of(name="a", task=given, algorithm=[{"name": "fedavg"}]).resolved()["task"]
+    assert written.items() >= given.items()
+    assert set(written) - {"name"} <= set(tasks.defaults(name))
+    again = Experiment.of(name="a", task=written, algorithm=[{"name": "fedavg"}]).resolved()["task"]
+    assert again == written
+
+
+def test_a_task_without_an_option_it_needs_is_refused():
+    experiment = Experiment.of(name="a", task={"name": "client_files"}, algorithm=[{"name": "fedavg"}])
+    with pytest.raises(InvalidInput, match=r"client_files\(folder=...\): got nothing; allowed: a value"):
+        experiment.plan()
+
+
+def test_a_partition_by_a_table_in_a_file(tmp_path):
+    (tmp_path / "toy").write_text("1 1:1\n-1 1:2\n1 1:3\n-1 1:4\n")
+    text = f"""
+        name = "a"
+        [task]
+        name = "libsvm"
+        file = "toy"
+        folder = "{tmp_path}"
+        partition = "histogram"
+        clients = 2
+        counts = [[2, 0], [0, 1]]
+        [[algorithm]]
+        name = "fedavg"
+    """
+    task = Experiment.parse(text).plan().task
+    assert task.train.arrays["y"].tolist() == [0, 0, 1]
+    assert task.train.sizes.tolist() == [2, 1]
+    assert task.l2 == 1 / 3

@@ -2,6 +2,7 @@
 
 from fedax.data.federated import FederatedData as FederatedData
 from fedax.data.files import client_files as client_files
+from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.hub import hub as hub
 from fedax.data.idx import read_idx as read_idx

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import read_whole
+from fedax.data.folder import MissingFile, read_whole
 
 
 def client_files(folder: str | Path, classes: int | None = None, label: str = "y", name: str | None = None) -> FederatedData:
@@ -42,7 +42,9 @@ def client_files(folder: str | Path, classes: int | None = None, label: str = "y
     train = _read_all(parts, label)
     if not train:
         hint = "Put one .npz, .csv or .parquet file for each client there."
-        raise DataError.of("client_files(folder=...)", f"no data file in {parts}", "a folder with one file per client", hint)
+        raise MissingFile.of(
+            "client_files(folder=...)", f"no data file in {parts}", "a folder with one file per client", hint
+        )
     test = _read_all(folder / "test", label) if (folder / "test").is_dir() else {}
     for stranger in sorted(set(test) - set(train)):
         raise DataError.of("client_files(folder=...)", f"a test part of {stranger!r}", "clients with a file in train too")
@@ -56,7 +58,7 @@ def client_files(folder: str | Path, classes: int | None = None, label: str = "y
 
 def _read_all(folder: Path, label: str) -> dict[str, Labelled]:
     if not folder.is_dir():
-        raise DataError.of("client_files(folder=...)", f"no folder {folder}", "a folder with one file per client")
+        raise MissingFile.of("client_files(folder=...)", f"no folder {folder}", "a folder with one file per client")
     found: dict[str, Labelled] = {}
     for path in sorted(folder.iterdir()):
         suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix

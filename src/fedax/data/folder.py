@@ -7,7 +7,13 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fedax.core import DataError
+
+
+class MissingFile(DataError):
+    """A data file or folder that is not there; the message says what to do."""
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
@@ -36,14 +42,14 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
         others: names that are looked for as well, in this order.
 
     Raises:
-        DataError: no such file; the message names the path that was looked at and the ways to name another.
+        MissingFile: no such file; the message names the path that was looked at and the ways to name another.
     """
     paths = [data_folder(folder) / each for each in (name, *others)]
     for path in paths:
         if path.is_file():
             return path
     hint = f"{how} Another folder is named by `folder` or by the variable FEDAX_DATA."
-    raise DataError.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
+    raise MissingFile.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
 
 
 def read_whole(path: Path, how: str = "") -> bytes:
@@ -59,15 +65,15 @@ def read_whole(path: Path, how: str = "") -> bytes:
         raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a whole file", how) from error
 
 
-def verify(name: str, expected: str, content: Sequence[bytes | memoryview], path: Path, how: str = "") -> None:
-    """Compares the SHA-256 of some content, in hexadecimal, with the one it should have.
+def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:
+    """Compares the SHA-256 of some content, one part after another, in hexadecimal, with the one it should have.
 
     Raises:
         DataError: another content; the message names the path and both checksums.
     """
     digest = hashlib.sha256()
     for part in content:
-        digest.update(part)
+        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
     if digest.hexdigest() != expected:
         got = f"SHA-256 {digest.hexdigest()} of the content of {path}"
         raise DataError.of(name, got, f"the published data, SHA-256 {expected}", how or "Fetch the file again.")

@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub."""
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def hub(
 
 def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
     try:
-        import datasets
+        datasets = importlib.import_module("datasets")
     except ImportError as error:
         hint = "Run pip install fedax[hub]."
         raise DataError.of(f"hub({dataset!r})", "no package datasets", "an installed one", hint) from error

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import data_folder, read_whole
+from fedax.data.folder import MissingFile, data_folder, read_whole
 from fedax.data.text import LEAF_CHARACTERS, encode
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
@@ -29,7 +29,7 @@ def read_users(path: str | Path) -> Users:
     path = Path(path)
     files = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
     if not files:
-        raise DataError.of("leaf", f"no .json file in {path}", "a folder with LEAF's .json files")
+        raise MissingFile.of("leaf", f"no .json file in {path}", "a folder with LEAF's .json files")
     users: Users = {}
     for file in files:
         for user, own in _document(file).items():
@@ -214,5 +214,5 @@ def _parts(folder: str | Path | None, classes: int, convert: Convert | None, nam
     train, test = place / "train", place / "test"
     if not train.is_dir():
         hint = "Run LEAF's preprocess.sh for this data set and give the folder data that it writes."
-        raise DataError.of(name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint)
+        raise MissingFile.of(name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint)
     return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)

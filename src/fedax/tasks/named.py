@@ -1,11 +1,10 @@
 """Ready-made tasks by name."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from fedax.core import InvalidInput, Task, UnknownName
-from fedax.data import partition_options
+from fedax.data.options import check_options, options_of
 from fedax.models import Model
 from fedax.tasks import sources
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
@@ -47,14 +46,7 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
     """
     if name not in catalogue():
         raise UnknownName.among("task", name, catalogue())
-    parameters = inspect.signature(catalogue()[name]).parameters
-    known = {key: p.default for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    if "partition" not in known:
-        return known
-    partition = options.get("partition", known["partition"])
-    if not isinstance(partition, str):
-        raise InvalidInput.of(f"{name}(partition=...)", partition, "the name of a partition")
-    return known | partition_options(partition)
+    return options_of(name, catalogue()[name], options)
 
 
 def make(name: str, **options: Any) -> Task:
@@ -68,9 +60,7 @@ def make(name: str, **options: Any) -> Task:
         InvalidInput: an option out of its range, before any work.
     """
     known = defaults(name, **options)
-    for key in options:
-        if key not in known:
-            raise UnknownName.among(f"option of task {name!r}", key, known)
+    check_options("task", name, known, options)
     if not isinstance(options.get("model", ""), str | Model):
         raise InvalidInput.of(f"{name}(model=...)", options["model"], "the name of a model, or a model")
     return catalogue()[name](**options)

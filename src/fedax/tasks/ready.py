@@ -64,7 +64,7 @@ def digits(
     """The 1,797 small digits of scikit-learn: 64 features, 10 classes; see `fedax.data.digits`.
 
     Args:
-        partition: iid, quantity_skew, shards, dirichlet or power_law.
+        partition: iid, index, quantity_skew, shards, dirichlet, power_law or histogram.
         clients: at least 1.
         model: "softmax" (650 parameters), "mlp" (hidden layers 200-200), or a model.
         seed: of partition and split. The starting point belongs to the seed of the run.

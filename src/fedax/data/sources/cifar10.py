@@ -7,13 +7,22 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData
-from fedax.data.folder import data_file, data_folder
+from fedax.data.folder import data_file, data_folder, verify
 from fedax.data.limits import SPLIT, TEST_FRACTION, checked, choice
 from fedax.data.partition import check_partition
 from fedax.data.sources.pool import Images, read_arrays
 
 CHECKSUM = "09f71d6ae6134fd8971e3ee039673eba0e5f34c7a70404b5441142a87cb71394"
 """SHA-256 of the bytes of all training images, training labels, test images and test labels, in the order of the `.npz` files."""
+BATCHES = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+"""SHA-256 of the official binary batches."""
 ROWS = (50_000, 10_000)
 _PARTS = [f"cifar10_train_{part}of4.npz" for part in (1, 2, 3, 4)]
 _TEST = "cifar10_test.npz"
@@ -36,9 +45,9 @@ def cifar10(
 ) -> FederatedData:
     """50,000 + 10,000 colour images of 10 classes, as rows of 3,072 numbers in [0, 1]: 32 rows of 32 pixels of red, green, blue.
 
-    A row reshaped to (32, 32, 3) is the image. The files are four training parts and a test part as `.npz`, whose content is
-    verified, or the official binary batches. The two hold the images in different orders, and so does each
-    client: a partition repeats only on the same kind of file.
+    A row reshaped to (32, 32, 3) is the image. The files are the official binary batches in the folder
+    `cifar-10-batches-bin`, or four training parts and a test part as `.npz`; their content is verified. The two hold the
+    images in different orders, so a partition repeats only on the same kind of files.
 
     Args:
         partition: a name of `fedax.data.partition`, as in `mnist`.
@@ -79,20 +88,19 @@ def read_cifar10(folder: str | Path | None = None) -> Images:
 
 def _official(batches: Path) -> Images:
     """One record is the label and 1,024 bytes of each of red, green and blue."""
-    names = [f"data_batch_{part}.bin" for part in (1, 2, 3, 4, 5)] + ["test_batch.bin"]
-    paths = [data_file(name, batches, _HOW) for name in names]
-    records = [_records(path) for path in paths]
+    records = [_records(data_file(name, batches, _HOW), sha256) for name, sha256 in BATCHES.items()]
     whole, test = np.concatenate(records[:5]), records[5]
     images = Images(_image(whole), whole[:, 0], _image(test), test[:, 0])
     images.check("cifar10", batches, (32, 32, 3), ROWS, _HOW)
     return images
 
 
-def _records(path: Path) -> np.ndarray:
-    content = np.fromfile(path, np.uint8)
+def _records(path: Path, sha256: str) -> np.ndarray:
+    content = path.read_bytes()
     if len(content) % 3073:
         raise DataError.of(path.name, f"a file at {path} of {len(content)} bytes", "whole records of 3073 bytes", _HOW)
-    return content.reshape(-1, 3073)
+    verify(path.name, sha256, [content], path, _HOW)
+    return np.frombuffer(content, np.uint8).reshape(-1, 3073)
 
 
 def _image(records: np.ndarray) -> np.ndarray:

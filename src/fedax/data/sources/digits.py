@@ -24,7 +24,7 @@ def digits(
     """1,797 images of handwritten digits, 8 x 8 pixels, as rows of 64 numbers in [0, 1], with 10 classes.
 
     Args:
-        partition: a name of `fedax.data.partition`: iid, quantity_skew, shards, dirichlet or power_law.
+        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet, power_law or histogram.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for testing, in [0, 1).

@@ -134,9 +134,9 @@ def _parse(
 ) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
     from sklearn.datasets import load_svmlight_file  # takes a second to import, so only on demand
 
+    form: dict[str, Any] = {"n_features": features, "dtype": np.float32, "zero_based": False}
     try:
-        table: Any
-        table, values = load_svmlight_file(io.BytesIO(text), n_features=features, dtype=np.float32, zero_based=False)
+        table, values = load_svmlight_file(io.BytesIO(text), **form)
     except (ValueError, OverflowError) as error:
         got = f"a file at {path} that cannot be read ({error})"
         raise DataError.of(path.name, got, "lines 'label index:value ...' with indices from 1", _HOW) from error

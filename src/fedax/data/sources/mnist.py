@@ -125,7 +125,8 @@ def mnist_writers(
     """
     path = data_file("mnist_writers.npz", folder, _WRITERS_HOW)
     ids = read_arrays(path, ("writer_train", "writer_test"), _WRITERS_HOW)
-    verify("mnist_writers", CHECKSUMS["mnist_writers"], [memoryview(part.astype("<i2")) for part in ids], path, _WRITERS_HOW)
+    plain = [part.astype("<i2") for part in ids]
+    verify("mnist_writers", CHECKSUMS["mnist_writers"], plain, path, _WRITERS_HOW)
     images = read_images("mnist", folder)
     images, writers = (images.merged(), np.concatenate(ids)) if merged else (images, ids[0])
     return images.of(by_user(writers, minimum), "MNIST by writer", test_fraction, split, seed)

@@ -32,7 +32,7 @@ class Images:
 
     def verify(self, name: str, path: Path, sha256: str, how: str) -> None:
         """Raises `DataError` unless the bytes of x, y, test_x and test_y, in this order, have the SHA-256."""
-        parts = [memoryview(np.ascontiguousarray(part, np.uint8)) for part in (self.x, self.y, self.test_x, self.test_y)]
+        parts = [part.astype(np.uint8, copy=False) for part in (self.x, self.y, self.test_x, self.test_y)]
         verify(name, sha256, parts, path, how)
 
     def merged(self) -> "Images":

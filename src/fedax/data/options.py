@@ -1,0 +1,41 @@
+"""The options of functions that make data or tasks, for experiment files and the command line."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedax.core import InvalidInput, UnknownName
+from fedax.data.partition import partition_options
+
+
+def options_of(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of a function with its default, among them those of the partition that is given or the default.
+
+    Options without a default have `inspect.Parameter.empty`.
+
+    >>> from fedax.data import digits
+    >>> options_of("digits", digits, {"partition": "dirichlet"})["alpha"]
+    0.5
+
+    Raises:
+        UnknownName: no such partition.
+        InvalidInput: a partition that is not a name.
+    """
+    parameters = inspect.signature(function).parameters
+    known = {key: p.default for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    if "partition" not in known:
+        return known
+    partition = given.get("partition", known["partition"])
+    if not isinstance(partition, str):
+        raise InvalidInput.of(f"{name}(partition=...)", partition, "the name of a partition")
+    return known | partition_options(partition)
+
+
+def check_options(kind: str, name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raises `UnknownName` for an option that is not known, and `InvalidInput` for one without a default that is missing."""
+    for key in given:
+        if key not in known:
+            raise UnknownName.among(f"option of {kind} {name!r}", key, known)
+    for key, default in known.items():
+        if default is inspect.Parameter.empty and key not in given:
+            raise InvalidInput.found(f"{name}({key}=...)", "nothing", f"a value: {kind} {name!r} needs it")

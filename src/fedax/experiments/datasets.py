@@ -1,0 +1,113 @@
+"""The data sets that `fedax data` knows: what they are, who makes them, where their files come from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedax import data
+from fedax.core import UnknownName
+from fedax.data import FederatedData
+from fedax.data.options import check_options, options_of
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set.
+
+    Args:
+        make: gives the data from options.
+        about: one line.
+        classes: labels; 0 if that depends on the files.
+        files: addresses of its files by the names under which they are kept in the data folder; none if it needs no file, or
+            if a user brings it.
+        light: options with which its files are verified at the least cost.
+    """
+
+    make: Callable[..., FederatedData]
+    about: str
+    classes: int
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    light: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def local(self) -> bool:
+        """Whether it reads files."""
+        return "folder" in options_of("", self.make, {})
+
+    def defaults(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with their defaults, after a check of those given."""
+        known = options_of(name, self.make, given)
+        check_options("data set", name, known, given)
+        return known
+
+
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+_FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
+_IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+_FEW = {"partition": "index", "clients": 1}
+_TINY = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+_MNIST = {"mnist.npz": "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"}
+_CIFAR = {"cifar-10-binary.tar.gz": "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"}
+
+DATASETS: dict[str, DataSet] = {
+    "synthetic": DataSet(data.synthetic, "drawn: logistic models that differ between clients, 60 features", 10),
+    "digits": DataSet(data.digits, "1,797 digits of 8 x 8 pixels, from scikit-learn", 10),
+    "mnist": DataSet(data.mnist, "70,000 digits of 28 x 28 pixels", 10, _MNIST, _FEW),
+    "mnist_writers": DataSet(data.mnist_writers, "MNIST, one client for each of 539 writers", 10),
+    "mnist_devices": DataSet(data.mnist_devices, "MNIST on 1,000 devices with two digits each, as FedProx", 10, _MNIST),
+    "fashion_mnist": DataSet(
+        data.fashion_mnist,
+        "70,000 pictures of clothes, 28 x 28 pixels",
+        10,
+        {f"fashion_mnist/{name}": _FASHION + name for name in _IDX},
+        _FEW,
+    ),
+    "cifar10": DataSet(data.cifar10, "60,000 colour images of 32 x 32 pixels", 10, _CIFAR, _FEW),
+    "femnist": DataSet(data.femnist, "handwriting by writer, files written by LEAF", 62),
+    "shakespeare": DataSet(data.shakespeare, "plays by speaking role, files written by LEAF", 80),
+    "tinyshakespeare": DataSet(
+        data.tinyshakespeare,
+        "1.1 million characters of plays, 309 speaking roles",
+        80,
+        {"shakespeare/tinyshakespeare.txt": _TINY},
+        {"stride": 80},
+    ),
+    "a5a": DataSet(data.a5a, "6,414 people of Adult, 122 features", 2, {"libsvm/a5a": _LIBSVM + "a5a"}),
+    "a9a": DataSet(data.a9a, "32,561 people of Adult, 123 features", 2, {"libsvm/a9a": _LIBSVM + "a9a"}),
+    "mushrooms": DataSet(data.mushrooms, "8,124 mushrooms, 112 features", 2, {"libsvm/mushrooms": _LIBSVM + "mushrooms"}),
+    "w8a": DataSet(data.w8a, "49,749 web pages, 300 features", 2, {"libsvm/w8a": _LIBSVM + "w8a"}),
+    "libsvm": DataSet(data.libsvm, "any LIBSVM text file", 0),
+    "client_files": DataSet(data.client_files, "a folder with one .npz, .csv or .parquet file for each client", 0),
+    "hub": DataSet(data.hub, "a data set of the Hugging Face hub", 0),
+}
+"""By name."""
+
+
+def dataset(name: str) -> DataSet:
+    """The data set of that name.
+
+    >>> dataset("digits").classes
+    10
+
+    Raises:
+        UnknownName: there is none; with the nearest name.
+    """
+    if name not in DATASETS:
+        raise UnknownName.among("data set", name, DATASETS)
+    return DATASETS[name]
+
+
+def load(section: Mapping[str, Any]) -> FederatedData:
+    """The data of `{"name": ..., option: value, ...}`, as the command line gives them.
+
+    >>> load({"name": "digits", "clients": 3}).clients
+    3
+
+    Raises:
+        UnknownName: no such data set or option.
+        InvalidInput: an option out of range; a `DataError` for missing or broken files.
+    """
+    name, options = section["name"], {key: value for key, value in section.items() if key != "name"}
+    chosen = dataset(name)
+    chosen.defaults(name, options)
+    return chosen.make(**options)

@@ -1,0 +1,101 @@
+"""Fetching the files of a data set: with progress, verified before they are kept."""
+
+import http.client
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from fedax.core import DataError
+from fedax.data import MissingFile, data_folder
+from fedax.experiments.datasets import DataSet
+
+CHUNK = 1 << 18
+
+
+def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -> str:
+    """Sees to it that a data set can be read, and says how it stands.
+
+    Files that are there are read, which verifies their content. Missing ones are fetched into a temporary folder beside the
+    place where they will be, read there, and kept only if they are what they should be.
+
+    Args:
+        name: of the data set, for messages.
+        chosen: the data set.
+        folder: the data folder; see `fedax.data.data_folder`.
+        console: where progress is shown.
+
+    Raises:
+        DataError: files that are there and broken, that cannot be fetched, or that differ from the published ones; nothing is
+            kept then.
+    """
+    if not chosen.local:
+        return "nothing to prepare: it needs no file"
+    place = data_folder(folder)
+    missing = _missing(chosen, place)
+    if missing is None:
+        return f"ready and verified in {place}"
+    if not chosen.files:
+        raise missing
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as staging:
+        _fetch_all(name, chosen, Path(staging), console)
+        again = _missing(chosen, Path(staging))
+        if again is not None:
+            raise again
+        for path in sorted(Path(staging).iterdir()):
+            shutil.copytree(path, place / path.name, dirs_exist_ok=True) if path.is_dir() else path.replace(
+                place / path.name
+            )
+    return f"fetched and verified in {place}"
+
+
+def _missing(chosen: DataSet, place: Path) -> MissingFile | None:
+    """What a missing file leads to, None if all is there and right; anything else that is wrong is raised."""
+    try:
+        chosen.make(folder=place, **chosen.light)
+    except MissingFile as error:
+        return error
+    return None
+
+
+def _fetch_all(name: str, chosen: DataSet, staging: Path, console: Console) -> None:
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=console) as progress:
+        for relative, address in chosen.files.items():
+            target = staging / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _fetch(name, address, target, progress, progress.add_task(target.name, total=None))
+            if relative.endswith(".tar.gz"):
+                _unpack(name, target, staging)
+
+
+def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskID) -> None:
+    try:
+        with urllib.request.urlopen(address, timeout=30) as source, target.open("wb") as sink:
+            size = source.headers.get("Content-Length")
+            progress.update(bar, total=int(size) if size else None)
+            while chunk := source.read(CHUNK):
+                sink.write(chunk)
+                progress.advance(bar, len(chunk))
+            got = sink.tell()
+    except (OSError, http.client.HTTPException) as error:  # no network, no such host or file, a connection that breaks
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        hint = f"Without a network, put {target.name} into the data folder yourself."
+        raise DataError.of(name, f"no answer from {address} ({reason})", "a file that can be fetched", hint) from error
+    if size and got != int(size):
+        raise DataError.of(name, f"{got} of {size} bytes from {address}", "the whole file", "Run the command again.")
+
+
+def _unpack(name: str, archive: Path, staging: Path) -> None:
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(staging, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError.of(name, f"an archive that cannot be unpacked ({error})", "a whole .tar.gz file") from error
+    archive.unlink()

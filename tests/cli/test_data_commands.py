@@ -1,0 +1,173 @@
+"""`fedax data`: what it lists, describes, draws and fetches, and what it refuses."""
+
+import functools
+import http.server
+import io
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+from fedax import cli, data
+from fedax.core import DataError
+from fedax.experiments.datasets import DATASETS, DataSet
+from fedax.report.clients import picture
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
+
+
+def call(*arguments):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["data", *arguments])
+
+
+def refused(*arguments):
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stderr.startswith("Error: ")
+    return result.stderr
+
+
+def test_all_data_sets_are_listed(tmp_path):
+    text = call("list").stdout
+    assert all(name in text for name in DATASETS)
+    assert str(tmp_path / "data") in text
+
+
+def test_a_description_counts():
+    text = call("describe", "digits:partition=shards,clients=5,shards_per_client=1,test_fraction=0").stdout
+    labels = np.bincount(load_digits().target)
+    assert "digits, shards" in text
+    assert all(f"{label} {count} " in " ".join(text.split()) for label, count in enumerate(labels))
+    assert "training examples 1,797" in " ".join(text.split())
+    assert "x float64 [64], y int32" in text
+    assert "359 to 360, median 359, mean 359.4" in text
+    assert "partition=shards, clients=5" in text
+    assert "shards_per_client=1" in text
+
+
+def test_names_and_options_are_answered_with_the_nearest():
+    assert "Did you mean 'mushrooms'?" in refused("describe", "mushroom")
+    assert "option of data set 'digits': got 'clinets'" in refused("describe", "digits:clinets=3")
+    assert "client_files(folder=...): got nothing" in refused("describe", "client_files")
+    assert "clients=...): got 0" in refused("plot", "digits:clients=0")
+    assert "Did you mean 'digits'?" in refused("prepare", "digit")
+    assert "no file at" in refused("describe", "mnist")
+
+
+def test_a_picture_shows_sizes_and_shares():
+    parts = [{"x": np.zeros((n, 1)), "y": np.arange(n) % 3} for n in (4, 9, 6)]
+    test = [{"x": np.zeros((n, 1)), "y": np.zeros(n, int)} for n in (0, 1, 5)]
+    train, tested, heat = picture(data.FederatedData(parts, 3, test)).data
+    assert list(train.y) == [6, 9, 4]
+    assert list(tested.y) == [5, 1, 0]
+    assert list(train.customdata) == ["client 2", "client 1", "client 0"]
+    np.testing.assert_allclose(np.array(heat.z), np.array([[2, 2, 2], [3, 3, 3], [2, 1, 1]]).T / [6, 9, 4])
+    assert np.array(heat.text).T.tolist() == [[2, 2, 2], [3, 3, 3], [2, 1, 1]]
+
+
+def test_a_plot_is_one_page(tmp_path):
+    assert call("plot", "digits:clients=3").stdout == "Picture: digits.html\n"
+    page = (tmp_path / "digits.html").read_text()
+    assert "<script src=" not in page
+    assert "<link" not in page
+    assert "digits, shards: 3 clients" in page
+    assert "ends in .html or .png" in refused("plot", "digits:clients=3", "--out", "a.svg")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves a folder on this machine; gives the folder and its address."""
+    (tmp_path / "served").mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(tmp_path / "served"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as own:
+        thread = threading.Thread(target=own.serve_forever)
+        thread.start()
+        yield tmp_path / "served", f"http://127.0.0.1:{own.server_port}"
+        own.shutdown()
+        thread.join()
+
+
+def toy(folder=None):
+    return data.libsvm("toy", clients=1, folder=folder)
+
+
+def test_missing_files_are_fetched_and_kept(server, tmp_path, monkeypatch):
+    served, address = server
+    (served / "source").write_text("1 1:1\n-1 2:1\n" * 50_000)
+    monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", 2, {"libsvm/toy": f"{address}/source"}))
+    result = call("prepare", "toy", "synthetic")
+    assert result.exit_code == 0, result.output
+    assert f"toy: fetched and verified in {tmp_path / 'data'}" in result.stdout
+    assert "synthetic: nothing to prepare" in result.stdout
+    assert (tmp_path / "data" / "libsvm" / "toy").read_text() == (served / "source").read_text()
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["libsvm"]
+    (served / "source").unlink()
+    assert "toy: ready and verified" in call("prepare", "toy").stdout
+
+
+def test_archives_are_unpacked(server, tmp_path, monkeypatch):
+    served, address = server
+    with tarfile.open(served / "toy.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("libsvm/toy")
+        entry.size = len(b"1 1:1\n-1 2:1\n")
+        archive.addfile(entry, io.BytesIO(b"1 1:1\n-1 2:1\n"))
+    monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", 2, {"toy.tar.gz": f"{address}/toy.tar.gz"}))
+    assert "fetched and verified" in call("prepare", "toy", "--folder", str(tmp_path / "own")).stdout
+    assert [path.name for path in (tmp_path / "own").rglob("*")] == ["libsvm", "toy"]
+    (served / "toy.tar.gz").write_bytes((served / "toy.tar.gz").read_bytes()[:60])
+    assert "cannot be unpacked" in refused("prepare", "toy")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"1 1:1\n", "SHA-256 .*"), (None, "no answer from http"), (b"\x1f\x8b", "cannot be read")],
+    ids=["other content", "no file", "damaged"],
+)
+def test_nothing_is_kept_of_a_bad_answer(server, tmp_path, monkeypatch, content, message):
+    served, address = server
+    if content is not None:
+        (served / "a5a").write_bytes(content)
+    monkeypatch.setitem(DATASETS, "a5a", DataSet(data.a5a, "", 2, {"libsvm/a5a": f"{address}/a5a"}))
+    assert message.removesuffix(".*") in refused("prepare", "a5a")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_without_a_network_the_message_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(DATASETS, "a5a", DataSet(data.a5a, "", 2, {"libsvm/a5a": "http://127.0.0.1:1/a5a"}))
+    assert "Without a network, put a5a into the data folder yourself" in refused("prepare", "a5a")
+
+
+def test_files_that_a_user_brings_are_named(tmp_path):
+    assert "preprocess.sh" in refused("prepare", "femnist")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a9a").write_text("1 1:1\n")
+    assert "published data, SHA-256" in refused("prepare", "a9a")
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in DATASETS.items() if entry.local))
+def test_files_are_fetched_to_where_they_are_looked_for(name, tmp_path):
+    entry = DATASETS[name]
+    with pytest.raises(data.MissingFile):
+        entry.make(folder=tmp_path, **entry.light)
+    plain = [file for file in entry.files if not file.endswith(".tar.gz")]
+    for file in plain:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(b"not what it should be")
+    if plain:
+        with pytest.raises(DataError) as caught:
+            entry.make(folder=tmp_path, **entry.light)
+        assert not isinstance(caught.value, data.MissingFile)
