@@ -1,5 +1,6 @@
 """`fedax graph`: a graph's picture, degrees, lambda and bits per round."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +34,25 @@ def parse_graph(text: str, clients: int) -> Graph:
     name, options = section.pop("name"), section
     if name not in (*TOPOLOGIES, *RANDOM):
         raise UnknownName.among("graph", name, (*TOPOLOGIES, *RANDOM))
-    try:
-        return getattr(Graph, name)(clients, **options)
-    except TypeError as error:
-        raise InvalidInput.found(
-            f"graph {name!r}", str(error).split("() ")[-1], "its own options; see the reference"
-        ) from error
+    parameters = inspect.signature(getattr(Graph, name)).parameters
+    known = [key for key in parameters if key not in ("clients", "options")] + ["mixing"] * ("options" in parameters)
+    for key in options:
+        if key not in known:
+            raise UnknownName.among(f"option of graph {name!r}", key, known)
+    for key in known:
+        if key in parameters and parameters[key].default is inspect.Parameter.empty and key not in options:
+            raise InvalidInput.found(f"graph {name!r}", f"no {key}", f"{name}:{key}=...")
+    return getattr(Graph, name)(clients, **options)
 
 
 def parse_codec(text: str) -> Any:
     """A codec from `name:key=value,...`, as `quantizer:b=8`."""
     section = parse_section(text)
     known = declared(CODECS[section["name"]]) if section["name"] in CODECS else {}
-    reals = {
-        k: float(v) if k in known and isinstance(known[k].default, float) and type(v) is int else v
-        for k, v in section.items()
-    }
-    return make(**reals)
+    for key, value in section.items():
+        if type(value) is int and key in known and isinstance(known[key].default, float):
+            section[key] = float(value)
+    return make(**section)
 
 
 def show_graph(texts: list[str], clients: int, dim: int, codecs: list[str], picture: Path | None, console: Console) -> None:
