@@ -1,4 +1,4 @@
-"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`, `data`."""
+"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`, `data`, `graph`, `audit`."""
 
 import dataclasses
 import json
@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import fedax
 from fedax.algorithms import catalogue
+from fedax.cli_graphs import add_commands
 from fedax.core import FedaxError, Schedule, UnknownName
 from fedax.core.hyper import declared
 from fedax.experiments import datacommands
@@ -185,6 +186,9 @@ def report(folder: Annotated[Path, typer.Argument(help="A run directory.", metav
     directory = RunDirectory.load(folder)
     directory.flush()
     typer.echo(f"Report: {directory.path / 'report.html'}")
+
+
+add_commands(app)
 
 
 def close(directory: RunDirectory, console: Console) -> None:

@@ -30,6 +30,8 @@ def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
                 "work": phase.work,
                 "down": {"vectors": phase.down[0], "numbers": phase.down[1]},
                 "up": {"vectors": phase.up[0], "numbers": phase.up[1]},
+                "to_every_neighbour": phase.links,
+                "coded": phase.coded,
             }
             for phase in card.phases
         ],
@@ -71,7 +73,9 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
 
 
 def _traffic(phase: Phase) -> str:
-    return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}"
+    if not phase.links:
+        return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}"
+    return f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to every neighbour"
 
 
 def _amount(vectors: int, numbers: int) -> str:

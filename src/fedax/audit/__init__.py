@@ -1,0 +1,9 @@
+"""What trained models give away about the examples they were trained on."""
+
+from fedax.audit.attacks import Curve as Curve
+from fedax.audit.attacks import ShadowAttack as ShadowAttack
+from fedax.audit.attacks import curve as curve
+from fedax.audit.membership import Membership as Membership
+from fedax.audit.membership import Quarters as Quarters
+from fedax.audit.membership import membership as membership
+from fedax.audit.membership import quarters as quarters

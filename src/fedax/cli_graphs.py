@@ -1,0 +1,71 @@
+"""The commands `fedax graph` and `fedax audit`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedax.experiments.audit_command import run_audit
+from fedax.experiments.directory import fresh
+from fedax.experiments.graph_command import RANDOM, show_graph
+from fedax.experiments.shorthand import parse_options, parse_section
+from fedax.experiments.spec import Experiment
+from fedax.graphs import TOPOLOGIES
+
+_GRAPHS = "One or more of " + ", ".join(TOPOLOGIES) + "; or drawn: " + ", ".join(f"{name}:key=value,..." for name in RANDOM)
+
+
+def graph(
+    graphs: Annotated[list[str], typer.Argument(help=_GRAPHS, metavar="GRAPH...")],
+    clients: Annotated[int, typer.Option(min=1, help="How many clients.")] = 20,
+    dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
+    codec: Annotated[
+        list[str] | None, typer.Option(help="Codec for the bits, as name:key=value; may be repeated.", show_default=False)
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="HTML file for a picture of the first graph.")] = None,
+) -> None:
+    """Show graphs of clients: picture, degrees, lambda, bits per round.
+
+    Example: `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
+    """
+    show_graph(graphs, clients, dim, codec or ["none", "quantizer:b=8"], picture, Console())
+
+
+def audit(
+    algorithms: Annotated[list[str], typer.Argument(help="One or more of name:key=value,...", metavar="ALGORITHM...")],
+    task: Annotated[
+        str, typer.Option(help="A classification task, as name:key=value,...")
+    ] = "digits:partition=iid,model=mlp",
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 20,
+    every: Annotated[int, typer.Option(help="Rounds between attacks.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the split and the runs.")] = 0,
+    solver: Annotated[str, typer.Option(help="How clients minimise.")] = "sgd:learning_rate=0.01,momentum=0.9",
+    schedule: Annotated[str, typer.Option(help="Who works how much, as key=value,...")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for auc.csv and roc.html, new or empty.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure what models give away: membership inference on federated training.
+
+    A target and a shadow model are trained on a quarter of the training examples each; an attack model learns on the shadow
+    what members look like, and a second attack compares the losses of both. An AUC of 0.5 is guessing.
+    """
+    experiment = Experiment.of(
+        name="audit",
+        rounds=rounds,
+        seeds=[seed],
+        task=parse_section(task),
+        solver=parse_section(solver),
+        schedule=parse_options(schedule),
+        algorithm=[parse_section(text) for text in algorithms],
+    )
+    folder, console = out or fresh(Path("runs"), "audit"), Console()
+    run_audit(experiment, every, folder, console)
+    console.print(f"Results: {folder}", markup=False, highlight=False, soft_wrap=True)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Adds them to the command line."""
+    app.command()(graph)
+    app.command()(audit)

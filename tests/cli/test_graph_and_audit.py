@@ -1,0 +1,88 @@
+"""`fedax graph` and `fedax audit`."""
+
+import csv
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedax import cli
+from fedax.experiments.graph_command import drawn, positions
+from fedax.graphs import Graph
+
+
+@pytest.fixture(autouse=True)
+def _no_global_settings(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
+
+
+def test_graph_shows_what_the_paper_counts(tmp_path):
+    """Ring of 20: 20 links of degree 2, lambda 0.96737, 40 messages of 32 d and 32 + 8 d bits."""
+    result = call("graph", "ring", "--clients", "20", "--dim", "1000", "--picture", str(tmp_path / "a" / "ring.html"))
+    assert result.exit_code == 0, result.output
+    for text in ("0.96737", "1,280,000", f"{40 * (32 + 8000):,}"):
+        assert text in result.output
+    assert "plotly" in (tmp_path / "a" / "ring.html").read_text()
+
+
+def test_graphs_are_compared():
+    result = call(
+        "graph", "ring", "torus", "random_regular:degree=3,seed=1", "--clients", "12", "--codec", "topk:fraction=1"
+    )
+    assert result.exit_code == 0, result.output
+    assert f"{Graph.random_regular(12, 3, seed=1).lam:.5f}" in result.output
+    assert "topk:fraction=1" in result.output
+
+
+def test_picture_holds_every_client_and_only_links():
+    picture = drawn(Graph.star(7))
+    assert sorted("".join(c for c in picture if c.isdigit())) == list("0123456")
+    assert "\N{MIDDLE DOT}" in picture
+    assert "\N{MIDDLE DOT}" not in drawn(Graph.isolated(4))
+    for graph in (Graph.grid(6), Graph.ring(1), Graph.ring(2)):
+        places = positions(graph)
+        assert places.min() >= 0
+        assert places.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("graph", "rung"), "Did you mean 'ring'"),
+        (("graph", "random_regular:degre=3"), "Did you mean 'degree'"),
+        (("graph", "random_regular"), "got no degree; allowed: random_regular:degree=..."),
+        (("graph", "ring:mixing=max_degre"), "Did you mean 'max_degree'"),
+        (("graph", "ring", "--codec", "quantiser"), "Did you mean 'quantizer'"),
+        (("graph", "ring", "--codec", "quantizer:b=0"), "whole numbers in [1, 32]"),
+        (("audit", "fedavg", "--every", "0"), "--every: got 0"),
+        (("audit", "fedavg", "--task", "digits:clients=600"), "allowed: at least 4"),
+    ],
+)
+def test_refusals(arguments, message):
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_audit_writes_areas_and_curves(tmp_path):
+    arguments = ("--task", "digits:partition=iid,clients=5", "--rounds", "2", "--every", "2", "--out", str(tmp_path / "a"))
+    result = call("audit", "dfedavgm", *arguments)
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((tmp_path / "a" / "auc.csv").read_text().splitlines()))
+    assert [(row["algorithm"], row["round"], row["attack"]) for row in rows] == [
+        ("DFedAvgM", "0", "shadow"),
+        ("DFedAvgM", "2", "shadow"),
+        ("DFedAvgM", "0", "calibrated"),
+        ("DFedAvgM", "2", "calibrated"),
+    ]
+    assert all(np.isfinite(float(row["auc"])) for row in rows)
+    assert "Membership inference" in (tmp_path / "a" / "roc.html").read_text()
+    again = call("audit", "dfedavgm", *arguments)
+    assert again.exit_code == 2
+    assert "is not empty" in again.output
