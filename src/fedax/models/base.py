@@ -1,7 +1,9 @@
 """What a classification model is to fedax: an immutable, hashable description with `init` and `__call__`."""
 
+import math
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 from jaxtyping import Array, Float, Key, PyTree
 
 
@@ -16,3 +18,13 @@ class Model(Protocol):
     def __call__(self, params: PyTree, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
         """The logits of a batch. The key is for dropout and the like, and None in evaluation."""
         ...
+
+
+def parameter_count(model: Model) -> int:
+    """How many numbers a model learns, without drawing them.
+
+    >>> from fedax.models import Softmax
+    >>> parameter_count(Softmax(60, 10))
+    610
+    """
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))

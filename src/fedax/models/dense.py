@@ -1,5 +1,6 @@
 """Softmax regression and the multilayer perceptron."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,12 +19,29 @@ class Affine(NamedTuple):
     bias: Float[Array, "outputs"]
 
     @classmethod
-    def init(cls, key: Key[Array, ""], inputs: int, outputs: int) -> "Affine":
-        """Glorot-uniform kernel, that is uniform up to sqrt(6 / (inputs + outputs)); zero bias."""
-        return cls(jax.nn.initializers.glorot_uniform()(key, (inputs, outputs)), jnp.zeros(outputs))
+    def init(cls, key: Key[Array, ""], inputs: int, outputs: int, start: Callable[..., Array] | None = None) -> "Affine":
+        """Kernel from an initializer of JAX, by default uniform up to sqrt(6 / (inputs + outputs)) (Glorot); zero bias."""
+        start = jax.nn.initializers.glorot_uniform() if start is None else start
+        return cls(start(key, (inputs, outputs)), jnp.zeros(outputs))
 
     def __call__(self, x: Float[Array, "batch inputs"]) -> Float[Array, "batch outputs"]:
         return x @ self.kernel + self.bias[None, :]
+
+
+def narrow_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
+    """Normal with standard deviation 0.01."""
+    return 0.01 * jax.random.normal(key, shape)
+
+
+def dropout(x: Float[Array, "batch features"], rate: float, key: Any) -> Float[Array, "batch features"]:
+    """Each number is 0 with probability `rate` and 1 / (1 - rate) times itself otherwise; unchanged without a key.
+
+    >>> dropout(jnp.ones((1, 2)), 0.5, None).tolist()
+    [[1.0, 1.0]]
+    """
+    if key is None or rate == 0:
+        return x
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
 @dataclass(frozen=True)
@@ -71,19 +89,23 @@ class MLP:
     Args:
         widths: features, hidden widths, classes; at least two numbers, all at least 1. `MLP((784, 200, 200, 10))` is the
             "2NN" of McMahan et al. (arXiv:1602.05629).
+        dropout: probability with which a hidden unit is left out of a training step, in [0, 1); none in evaluation.
 
     Raises:
-        InvalidInput: fewer than two widths, or one below 1.
+        InvalidInput: fewer than two widths, or one below 1; a dropout out of range.
 
     >>> MLP((784, 200, 200, 10)).parameters
     199210
     """
 
     widths: tuple[int, ...]
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.widths) < 2 or min(self.widths) < 1:
             raise InvalidInput.of("MLP(widths=...)", self.widths, "at least two whole numbers >= 1")
+        if not 0 <= self.dropout < 1:
+            raise InvalidInput.of("MLP(dropout=...)", self.dropout, "numbers in [0, 1)")
 
     @property
     def parameters(self) -> int:
@@ -99,6 +121,7 @@ class MLP:
         self, params: tuple[Affine, ...], x: Float[Array, "batch features"], key: Any = None
     ) -> Float[Array, "batch classes"]:
         *hidden, last = params
-        for layer in hidden:
-            x = jax.nn.relu(layer(x))
+        keys = [None] * len(hidden) if key is None else jax.random.split(key, len(hidden))
+        for layer, own in zip(hidden, keys):
+            x = jax.nn.relu(dropout(layer(x), self.dropout, own))
         return last(x)

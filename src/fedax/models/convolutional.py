@@ -1,0 +1,135 @@
+"""Convolutional networks for images."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedax.core import InvalidInput
+from fedax.models.base import parameter_count
+from fedax.models.dense import Affine, narrow_normal
+from fedax.models.layers import Convolution, max_pool
+from fedax.models.layers.conv import Images, fan_out_normal
+
+
+def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
+    """A batch of images of a shape (rows, columns, channels), from one in that shape or flat, of any numbers."""
+    return jnp.asarray(x, dtype).reshape(-1, *shape)
+
+
+class Stage(NamedTuple):
+    """Output channels, the kernel's size, and whether 2 x 2 pixels are pooled afterwards."""
+
+    outputs: int
+    size: int
+    pool: bool = True
+
+
+class CNNParams(NamedTuple):
+    """The convolutions from the image on, then the fully connected layers."""
+
+    convolutions: tuple[Convolution, ...]
+    dense: tuple[Affine, ...]
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Convolutions with bias, ReLU and maximum pooling, then fully connected layers with ReLU between them.
+
+    Inputs are images (rows, columns, channels), or the same numbers flat; what is flattened before the first fully connected
+    layer is in the order rows, columns, channels.
+
+    Args:
+        shape: rows, columns and channels of an image, at least 1 each.
+        stages: of the convolutions; at least one.
+        widths: hidden widths of the fully connected layers, at least 1 each.
+        classes: at least 2.
+        padding: "SAME" or "VALID".
+        start: "glorot" (uniform up to sqrt(6 / (fan in + fan out)) for all kernels) or "he" (convolutions normal with variance
+            2 / fan out, fully connected kernels normal with standard deviation 0.01); biases are 0.
+
+    Raises:
+        InvalidInput: an argument out of range, or images that the stages shrink to nothing.
+
+    >>> CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), 10, padding="SAME").parameters
+    1663370
+    """
+
+    shape: tuple[int, int, int]
+    stages: tuple[Stage, ...]
+    widths: tuple[int, ...]
+    classes: int
+    padding: str = "VALID"
+    start: str = "glorot"
+
+    def __post_init__(self) -> None:
+        numbers = (*self.shape, *self.widths, *(n for stage in self.stages for n in stage[:2]))
+        if not self.stages or min(numbers) < 1 or self.classes < 2:
+            raise InvalidInput.of("CNN(...)", self, "at least one stage, sizes >= 1 and classes >= 2")
+        if self.padding not in ("SAME", "VALID") or self.start not in ("glorot", "he"):
+            got = (self.padding, self.start)
+            raise InvalidInput.of("CNN(padding, start)", got, "'SAME' or 'VALID', and 'glorot' or 'he'")
+        if self._flat < 1:
+            raise InvalidInput.of(
+                "CNN(shape=...)", self.shape, f"images that leave something after the stages {self.stages}"
+            )
+
+    @property
+    def _flat(self) -> int:
+        rows, columns, channels = self.shape
+        for outputs, size, pool in self.stages:
+            lost = 0 if self.padding == "SAME" else size - 1
+            rows, columns, channels = max(rows - lost, 0), max(columns - lost, 0), outputs
+            if pool:
+                rows, columns = rows // 2, columns // 2
+        return rows * columns * channels
+
+    @property
+    def parameters(self) -> int:
+        """How many there are: kernels and biases of all layers."""
+        return parameter_count(self)
+
+    def init(self, key: Key[Array, ""]) -> CNNParams:
+        """Kernels as `start` says, biases 0."""
+        glorot = jax.nn.initializers.glorot_uniform()
+        convolution, dense = (glorot, glorot) if self.start == "glorot" else (fan_out_normal, narrow_normal)
+        channels = [self.shape[2], *(stage.outputs for stage in self.stages)]
+        widths = [self._flat, *self.widths, self.classes]
+        keys = jax.random.split(key, len(self.stages) + len(widths) - 1)
+        convolutions = [
+            Convolution.init(k, stage.size, inputs, stage.outputs, convolution)
+            for k, stage, inputs in zip(keys, self.stages, channels)
+        ]
+        affine = [Affine.init(k, *sizes, dense) for k, sizes in zip(keys[len(self.stages) :], zip(widths, widths[1:]))]
+        return CNNParams(tuple(convolutions), tuple(affine))
+
+    def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
+        h = as_images(x, self.shape, params.dense[0].kernel.dtype)
+        for layer, stage in zip(params.convolutions, self.stages):
+            h = layer(h, padding=self.padding)
+            h = jax.nn.relu(max_pool(h) if stage.pool else h)  # they commute, and ReLU then has a quarter of the work
+        h = h.reshape(h.shape[0], -1)
+        *hidden, last = params.dense
+        for layer in hidden:
+            h = jax.nn.relu(layer(h))
+        return last(h)
+
+
+def mnist_cnn(classes: int = 10) -> CNN:
+    """The CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28 pixels; 1,663,370 parameters with 10 classes."""
+    return CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), classes, padding="SAME")
+
+
+def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
+    """Two convolutions of 5 x 5 and three fully connected layers (LeCun et al., 1998, with ReLU), as FedBC trains it on CIFAR-10.
+
+    62,006 parameters with 10 classes.
+    """
+    return CNN(shape, (Stage(6, 5), Stage(16, 5)), (120, 84), classes)
+
+
+def cifar_cnn(classes: int = 10) -> CNN:
+    """The CNN of FedAWARE for 32 x 32 pixels in 3 colours; 122,570 parameters with 10 classes."""
+    return CNN((32, 32, 3), (Stage(32, 3), Stage(64, 3), Stage(64, 3, pool=False)), (64,), classes, start="he")

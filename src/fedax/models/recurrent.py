@@ -1,0 +1,144 @@
+"""Recurrent networks for text."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from fedax.core import InvalidInput
+from fedax.models.base import parameter_count
+from fedax.models.dense import Affine
+from fedax.models.layers import LSTM
+
+
+class CharLSTMParams(NamedTuple):
+    """The characters' vectors, the layers from the input on, and the classifier."""
+
+    embedding: Float[Array, "vocabulary vectors"]
+    layers: tuple[LSTM, ...]
+    last: Affine
+
+
+@dataclass(frozen=True)
+class CharLSTM:
+    """Two LSTM layers that read a window of characters and predict the next one from their last state.
+
+    Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; -1 is read as a zero vector.
+
+    Args:
+        vocabulary: characters, and classes; at least 2.
+        vectors: numbers in a character's vector, at least 1.
+        hidden: width of both layers, at least 1.
+        biases: 1, or 2 as in PyTorch.
+        peepholes: whether the gates see the cell.
+        start: "glorot" (kernels uniform up to sqrt(6 / (fan in + fan out)), biases 0, a constant 1 added to the forget gate) or
+            "uniform" (layers uniform up to 1 / sqrt(hidden), vectors and last kernel uniform up to 0.1, last bias 0).
+
+    Raises:
+        InvalidInput: an argument out of range.
+
+    >>> CharLSTM(80).parameters, CharLSTM(80, biases=2, start="uniform").parameters, CharLSTM(258, peepholes=True).parameters
+    (817872, 819920, 866578)
+    """
+
+    vocabulary: int
+    vectors: int = 8
+    hidden: int = 256
+    biases: int = 1
+    peepholes: bool = False
+    start: str = "glorot"
+
+    def __post_init__(self) -> None:
+        fits = min(self.vectors, self.hidden) >= 1 and self.vocabulary >= 2
+        if not fits or self.biases not in (1, 2) or self.start not in ("glorot", "uniform"):
+            allowed = "vocabulary >= 2, sizes >= 1, biases 1 or 2, and start 'glorot' or 'uniform'"
+            raise InvalidInput.of("CharLSTM(...)", self, allowed)
+
+    @property
+    def parameters(self) -> int:
+        """How many there are."""
+        return parameter_count(self)
+
+    def init(self, key: Key[Array, ""]) -> CharLSTMParams:
+        """As `start` says."""
+        uniform = self.start == "uniform"
+        keys, hidden = jax.random.split(key, 4), self.hidden
+        layers = [
+            LSTM.init(k, inputs, hidden, biases=self.biases, peepholes=self.peepholes, uniform=uniform)
+            for k, inputs in zip(keys, (self.vectors, hidden))
+        ]
+        draw = _narrow_uniform if uniform else jax.nn.initializers.glorot_uniform()
+        embedding = draw(keys[2], (self.vocabulary, self.vectors))
+        return CharLSTMParams(embedding, tuple(layers), Affine.init(keys[3], hidden, self.vocabulary, draw))
+
+    def __call__(
+        self, params: CharLSTMParams, x: Int[Array, "batch steps"], key: Any = None
+    ) -> Float[Array, "batch vocabulary"]:
+        # a product, because the gradient of a lookup scatters
+        marked = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
+        h = (marked.reshape(-1, self.vocabulary) @ params.embedding).reshape(*marked.shape[:2], self.vectors)
+        for layer in params.layers:
+            h = layer(h, forget_bias=0.0 if self.start == "uniform" else 1.0)
+        return params.last(h[-1])
+
+
+def _narrow_uniform(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
+    return jax.random.uniform(key, shape, minval=-0.1, maxval=0.1)
+
+
+class SentimentLSTMParams(NamedTuple):
+    """The layers from the input on, then two fully connected ones."""
+
+    layers: tuple[LSTM, ...]
+    dense: tuple[Affine, Affine]
+
+
+@dataclass(frozen=True)
+class SentimentLSTM:
+    """Two LSTM layers over frozen word vectors and two linear layers, as FedProx and FedDANE train it on Sent140.
+
+    Inputs are the words' vectors themselves, of shape (batch, steps, vectors): they are data and are not trained. There is one
+    output z; the logits of the two classes are 0 and z, so that the cross-entropy is that of the sigmoid of z.
+
+    Args:
+        vectors: numbers in a word's vector, at least 1; 300 for GloVe.
+        hidden: width of both LSTM layers, at least 1.
+        dense: width of the linear layer between, at least 1.
+
+    Raises:
+        InvalidInput: an argument out of range.
+
+    >>> SentimentLSTM().parameters
+    243861
+    """
+
+    vectors: int = 300
+    hidden: int = 100
+    dense: int = 30
+
+    def __post_init__(self) -> None:
+        sizes = (self.vectors, self.hidden, self.dense)
+        if min(sizes) < 1:
+            raise InvalidInput.of("SentimentLSTM(vectors, hidden, dense)", sizes, "whole numbers >= 1")
+
+    @property
+    def parameters(self) -> int:
+        """How many are trained."""
+        return parameter_count(self)
+
+    def init(self, key: Key[Array, ""]) -> SentimentLSTMParams:
+        """Glorot-uniform kernels, zero biases."""
+        one, two, three, four = jax.random.split(key, 4)
+        layers = LSTM.init(one, self.vectors, self.hidden), LSTM.init(two, self.hidden, self.hidden)
+        return SentimentLSTMParams(layers, (Affine.init(three, self.hidden, self.dense), Affine.init(four, self.dense, 1)))
+
+    def __call__(
+        self, params: SentimentLSTMParams, x: Float[Array, "batch steps vectors"], key: Any = None
+    ) -> Float[Array, "batch 2"]:
+        h = x.transpose(1, 0, 2)
+        for layer in params.layers:
+            h = layer(h, forget_bias=1.0)
+        z = params.dense[1](params.dense[0](h[-1]))
+        return jnp.concatenate([jnp.zeros_like(z), z], axis=1)

@@ -1,0 +1,107 @@
+"""Residual networks for small images."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedax.core import InvalidInput
+from fedax.models.base import parameter_count
+from fedax.models.convolutional import as_images
+from fedax.models.dense import Affine, narrow_normal
+from fedax.models.layers import GroupNorm, convolve
+from fedax.models.layers.conv import Images, Kernel, fan_out_normal
+
+
+class Normed(NamedTuple):
+    """A convolution without bias and the normalisation behind it."""
+
+    kernel: Kernel
+    norm: GroupNorm
+
+    @classmethod
+    def init(cls, key: Key[Array, ""], channels: int, outputs: int) -> "Normed":
+        return cls(fan_out_normal(key, (3, 3, channels, outputs)), GroupNorm.init(outputs))
+
+    def __call__(self, x: Images, groups: int, stride: int = 1) -> Images:
+        return self.norm(convolve(x, self.kernel, stride=stride, padding="SAME"), groups)
+
+
+class ResNetParams(NamedTuple):
+    """The first convolution, two for each block, and the classifier."""
+
+    first: Normed
+    blocks: tuple[tuple[Normed, Normed], ...]
+    last: Affine
+
+
+@dataclass(frozen=True)
+class ResNet:
+    r"""The residual network of He et al. (arXiv:1512.03385, section 4.2) for small images; `ResNet()` is ResNet-20.
+
+    Three groups of `blocks` blocks with 1, 2 and 4 times `width` channels; between groups, pixels are halved and the shortcut
+    takes every second pixel and fills the new channels with zeros (option A). The depth is 6 `blocks` + 2.
+
+    In place of batch normalisation stands group normalisation, with as many parameters. Batch normalisation makes the loss of an
+    example depend on its minibatch, and keeps running statistics that are no part of the flat model and that clients with
+    different data cannot share; it fails on data that are not IID (Hsieh et al., arXiv:1910.00189, who propose this cure). Group
+    normalisation depends on the example alone, in training as in evaluation.
+
+    Args:
+        blocks: in each of the three groups, at least 1.
+        width: channels of the first group, at least 1.
+        groups: of channels in the normalisation; a divisor of `width`. 1 normalises over all channels.
+        classes: at least 2.
+        shape: rows, columns and channels of an image.
+
+    Raises:
+        InvalidInput: an argument out of range.
+
+    >>> ResNet().parameters
+    269722
+    """
+
+    blocks: int = 3
+    width: int = 16
+    groups: int = 2
+    classes: int = 10
+    shape: tuple[int, int, int] = (32, 32, 3)
+
+    def __post_init__(self) -> None:
+        if min(self.blocks, self.width, self.groups, *self.shape) < 1 or self.classes < 2 or self.width % self.groups:
+            raise InvalidInput.of("ResNet(...)", self, "sizes >= 1, classes >= 2, and groups that divide the width")
+
+    @property
+    def parameters(self) -> int:
+        """How many there are: kernels, scales and offsets, and the classifier."""
+        return parameter_count(self)
+
+    def init(self, key: Key[Array, ""]) -> ResNetParams:
+        """Convolutions normal with variance 2 / fan out, as He et al. start them; scales 1, offsets 0; classifier narrow."""
+        outputs = [self.width * 2 ** (k // self.blocks) for k in range(3 * self.blocks)]
+        inputs = [self.width, *outputs]
+        first, last, *keys = jax.random.split(key, 2 + 2 * len(outputs))
+        blocks = [
+            (Normed.init(a, before, after), Normed.init(b, after, after))
+            for a, b, before, after in zip(keys[::2], keys[1::2], inputs, outputs)
+        ]
+        # narrow, because the sum over the blocks is large: all classes are about equally likely at first
+        classifier = Affine.init(last, outputs[-1], self.classes, narrow_normal)
+        return ResNetParams(Normed.init(first, self.shape[2], self.width), tuple(blocks), classifier)
+
+    def __call__(self, params: ResNetParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
+        h = as_images(x, self.shape, params.last.kernel.dtype)
+        h = jax.nn.relu(params.first(h, self.groups))
+        for one, two in params.blocks:
+            stride = two.kernel.shape[2] // h.shape[3]
+            inner = jax.nn.relu(one(h, self.groups, stride))
+            h = jax.nn.relu(two(inner, self.groups) + _shortcut(h, stride))
+        return params.last(h.mean((1, 2)))
+
+
+def _shortcut(x: Images, stride: int) -> Images:
+    if stride == 1:
+        return x
+    return jnp.pad(x[:, ::2, ::2], ((0, 0), (0, 0), (0, 0), (0, x.shape[3])))

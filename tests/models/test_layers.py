@@ -1,0 +1,176 @@
+"""The fast layers against the plain ones: values, gradients, and under vmap and inside loops."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedax.core import InvalidInput
+from fedax.models.layers import LSTM, Convolution, GroupNorm, convolve, max_pool
+from fedax.models.layers.lstm import recur
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return jnp.asarray(RNG.normal(size=shape))
+
+
+def plain(x, kernel, stride, padding):
+    return lax.conv_general_dilated(x, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def same(ours, reference, arguments, rtol=1e-9):
+    """Equal values, and equal gradients of a sum with random weights, by every argument."""
+
+    @partial(jax.jit, static_argnums=0)
+    def both(function, weights, arguments):
+        values, pullback = jax.vjp(function, *arguments)
+        return values, pullback(weights)
+
+    weights = normal(*jax.eval_shape(reference, *arguments).shape)
+    results = zip(*(jax.tree.leaves(both(function, weights, arguments)) for function in (ours, reference)), strict=True)
+    for own, other in results:
+        np.testing.assert_allclose(own, other, rtol=rtol, atol=rtol)
+
+
+CONVOLUTIONS = [  # rows, columns, channels, height, width, outputs, stride, padding: every form, odd sizes, oblong images
+    (7, 6, 3, 5, 3, 2, 1, "VALID"),
+    (6, 5, 2, 3, 4, 5, 1, "SAME"),
+    (6, 7, 1, 5, 5, 4, 1, "SAME"),
+    (6, 5, 6, 3, 3, 4, 1, "VALID"),
+    (5, 6, 17, 3, 2, 4, 1, "SAME"),
+    (6, 7, 16, 3, 5, 3, 1, "VALID"),
+    (7, 6, 16, 3, 3, 2, 2, "SAME"),
+    (8, 7, 3, 2, 3, 2, 3, "VALID"),
+]
+
+
+@pytest.mark.parametrize("formulation", ["products", "native"])
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_convolution_is_the_plain_one(case, formulation):
+    rows, columns, channels, height, width, outputs, stride, padding = case
+    x, kernel = normal(2, rows, columns, channels), normal(height, width, channels, outputs)
+    same(
+        lambda x, k: convolve(x, k, stride=stride, padding=padding, formulation=formulation),
+        lambda x, k: plain(x, k, stride, padding),
+        (x, kernel),
+    )
+
+
+def test_convolution_by_hand():
+    # columns 1, 2, 3 with kernel (1, 10): 1 + 20, 2 + 30; with zeros around it also 3
+    x, kernel = jnp.array([1.0, 2, 3]).reshape(1, 1, 3, 1), jnp.array([1.0, 10]).reshape(1, 2, 1, 1)
+    assert convolve(x, kernel).ravel().tolist() == [21, 32]
+    assert convolve(x, kernel, padding="SAME").ravel().tolist() == [21, 32, 3]
+
+
+@pytest.mark.parametrize("channels", [2, 16])
+def test_convolution_under_vmap_and_inside_a_loop(channels):
+    x, kernels = normal(3, 2, 6, 6, channels), normal(3, 3, 3, channels, 4)
+
+    def descent(convolution):
+        def loss(kernel, x):
+            return (convolution(x, kernel) ** 2).sum()
+
+        def steps(kernel, x):
+            return lax.fori_loop(0, 2, lambda _, k: k - 1e-4 * jax.grad(loss)(k, x), kernel)
+
+        return jax.jit(jax.vmap(steps))(kernels, x)
+
+    ours = descent(lambda x, k: convolve(x, k, formulation="products"))
+    np.testing.assert_allclose(ours, descent(lambda x, k: plain(x, k, 1, "VALID")), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"formulation": "magic"}, r"convolve\(formulation=...\): got 'magic'"),
+        ({"padding": "FULL"}, r"convolve\(padding, stride\): got \('FULL', 1\)"),
+        ({"stride": 0}, r"got \('VALID', 0\)"),
+        ({}, r"convolve\(x=...\): got \(2, 3\); allowed: images of at least 3 x 3"),
+    ],
+)
+def test_convolutions_that_cannot_be_are_refused(options, message):
+    with pytest.raises(InvalidInput, match=message):
+        convolve(jnp.ones((1, 2, 3, 1)), jnp.ones((3, 3, 1, 1)), **options)
+
+
+def test_a_convolution_adds_its_bias():
+    layer = Convolution(normal(3, 3, 2, 4), normal(4))
+    x = normal(2, 5, 5, 2)
+    np.testing.assert_allclose(layer(x), plain(x, layer.kernel, 1, "VALID") + layer.bias.reshape(1, 1, 1, 4), rtol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 6, 3), (2, 5, 7, 2)])
+def test_max_pool_is_the_windowed_maximum(shape):
+    def windowed(x):
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    same(max_pool, windowed, (normal(*shape),))
+
+
+def test_of_equal_pixels_the_first_gets_the_gradient():
+    gradient = jax.grad(lambda x: max_pool(x).sum())(jnp.array([[0.0, 1], [1, 1]]).reshape(1, 2, 2, 1))
+    assert gradient.ravel().tolist() == [0, 1, 0, 0]
+
+
+def test_group_norm_is_the_formula():
+    def formula(x, scale, offset):
+        batch, rows, columns, channels = x.shape
+        groups = x.reshape(batch, rows * columns, 2, channels // 2)
+        z = (groups - groups.mean((1, 3), keepdims=True)) / jnp.sqrt(groups.var((1, 3), keepdims=True) + 1e-5)
+        return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
+
+    same(lambda x, a, b: GroupNorm(a, b)(x, 2), formula, (normal(3, 4, 5, 6) + 2, normal(6), normal(6)), rtol=1e-8)
+
+
+def test_group_norm_of_a_constant_image_is_the_offset():
+    assert GroupNorm(jnp.ones(4), jnp.arange(4.0))(jnp.full((1, 2, 2, 4), 7.0), 2)[0, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def naive(layer, x, forget_bias):
+    """The cell's equations in a Python loop."""
+    sigmoid, hidden = jax.nn.sigmoid, layer.recurrent.shape[0]
+    h = c = jnp.zeros((x.shape[1], hidden))
+    p = jnp.zeros((3, 1, hidden)) if layer.peepholes is None else layer.peepholes[:, None, :]
+    states = []
+    for now in x:
+        a = now @ layer.inputs + h @ layer.recurrent + layer.bias[None, :]
+        a = a if layer.second_bias is None else a + layer.second_bias[None, :]
+        i, f, g, o = (a[:, k * hidden : (k + 1) * hidden] for k in range(4))
+        i, f = sigmoid(i + p[0] * c), sigmoid(f + p[1] * c + forget_bias)
+        c = f * c + i * jnp.tanh(g)
+        h = sigmoid(o + p[2] * c) * jnp.tanh(c)
+        states.append(h)
+    return jnp.stack(states)
+
+
+@pytest.mark.parametrize(("biases", "peepholes", "forget"), [(1, False, 1.0), (2, False, 0.0), (1, True, 0.5)])
+def test_lstm_is_its_equations(biases, peepholes, forget):
+    layer = LSTM.init(jax.random.key(0), 3, 4, biases=biases, peepholes=peepholes, uniform=True)
+    same(lambda layer, x: layer(x, forget), lambda layer, x: naive(layer, x, forget), (layer, normal(4, 2, 3)))
+
+
+def test_lstm_under_vmap_and_inside_a_loop():
+    xs, kernel, peepholes = normal(3, 4, 2, 8), normal(2, 8), jnp.zeros((3, 2))
+    layers = LSTM(jnp.eye(8), kernel, jnp.zeros(8))
+
+    def slope(function):
+        return lax.map(jax.vmap(jax.grad(lambda x: (function(x) ** 2).sum())), xs[None])[0]
+
+    ours = slope(lambda x: recur(x, kernel, peepholes, False))
+    np.testing.assert_allclose(ours, slope(lambda x: naive(layers, x, 0.0)), rtol=1e-8, atol=1e-12)
+
+
+def test_lstm_sizes_and_start():
+    layer = LSTM.init(jax.random.key(0), 8, 256, biases=2, peepholes=True)
+    assert [leaf.shape for leaf in jax.tree.leaves(layer)] == [(8, 1024), (256, 1024), (1024,), (1024,), (3, 256)]
+    bound = np.sqrt(6 / (264 + 1024))
+    assert 0.99 * bound < np.abs(np.asarray(layer.recurrent)).max() <= bound
+    assert not np.any(layer.bias)
+    uniform = LSTM.init(jax.random.key(0), 8, 256, uniform=True)
+    assert all(0.95 / 16 < np.abs(np.asarray(leaf)).max() <= 1 / 16 for leaf in jax.tree.leaves(uniform))

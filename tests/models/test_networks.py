@@ -1,0 +1,177 @@
+"""Convolutional, residual and recurrent models: published counts, starting points, forward passes, dropout."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedax.core import InvalidInput
+from fedax.models import CNN, MLP, CharLSTM, Model, ResNet, SentimentLSTM, Stage, cifar_cnn, lenet, mnist_cnn
+from fedax.tasks import CrossEntropy
+
+RNG = np.random.default_rng(0)
+BATCH = 16
+
+
+def images(*shape):
+    return RNG.random((BATCH, *shape))
+
+
+def words(vocabulary):
+    return RNG.integers(0, vocabulary, (BATCH, 12)).astype(np.int32)
+
+
+PUBLISHED = {  # model: parameters of the paper, inputs, classes
+    "mlp": (MLP((784, 128, 10), dropout=0.5), 101_770, images(784), 10),
+    "2nn": (MLP((784, 200, 200, 10)), 199_210, images(784), 10),
+    "mnist cnn": (mnist_cnn(), 1_663_370, images(784), 10),
+    "lenet": (lenet(), 62_006, images(3072), 10),
+    "cifar cnn": (cifar_cnn(), 122_570, images(32, 32, 3), 10),
+    "resnet": (ResNet(), 269_722, images(32, 32, 3), 10),
+    "lstm": (CharLSTM(80), 817_872, words(80), 80),
+    "pytorch lstm": (CharLSTM(80, biases=2, start="uniform"), 819_920, words(80), 80),
+    "peephole lstm": (CharLSTM(258, peepholes=True), 866_578, words(258), 258),
+    "sentiment": (SentimentLSTM(), 243_861, RNG.normal(size=(BATCH, 25, 300)) / 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(name):
+    model, count, _, _ = PUBLISHED[name]
+    assert isinstance(model, Model)
+    assert model.parameters == count
+    assert hash(model) == hash(type(model)(**vars(model)))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_at_the_start_all_classes_are_about_equally_likely(name):
+    model, _, x, classes = PUBLISHED[name]
+    examples = {"x": jnp.asarray(x), "y": jnp.asarray(np.arange(BATCH) % classes, jnp.int32)}
+    losses = jax.jit(lambda key: CrossEntropy(model)(model.init(key), examples, None))(jax.random.key(1))
+    assert losses.shape == (BATCH,)
+    assert abs(losses.mean() - np.log(classes)) < 0.25
+
+
+@pytest.mark.parametrize("name", ["mnist cnn", "resnet", "lstm", "sentiment"])
+def test_parameters_have_the_default_float_type(name):
+    model = PUBLISHED[name][0]
+    for wide, expected in ((False, "float32"), (True, "float64")):
+        with jax.enable_x64(wide):
+            shapes = jax.eval_shape(model.init, jax.random.key(0))
+            assert {str(leaf.dtype) for leaf in jax.tree.leaves(shapes)} == {expected}
+
+
+def plain_convolution(x, layer, padding):
+    y = lax.conv_general_dilated(x, layer.kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return y + layer.bias.reshape(1, 1, 1, -1)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_cnn_forward(padding):
+    model = CNN((9, 10, 2), (Stage(3, 3), Stage(4, 2, pool=False)), (5,), 3, padding=padding)
+    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0)))
+    x = jnp.asarray(RNG.normal(size=(2, 9, 10, 2)))
+
+    @jax.jit
+    def plain(params, x):
+        h = jax.nn.relu(plain_convolution(x, params.convolutions[0], padding))
+        h = lax.reduce_window(h, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        h = jax.nn.relu(plain_convolution(h, params.convolutions[1], padding)).reshape(2, -1)
+        return params.dense[1](jax.nn.relu(params.dense[0](h)))
+
+    expected, forward = plain(params, x), jax.jit(model)
+    np.testing.assert_allclose(forward(params, x), expected, rtol=1e-9)
+    np.testing.assert_allclose(forward(params, x.reshape(2, -1)), expected, rtol=1e-9)
+
+
+def test_whole_numbers_are_pixels_too():
+    model = CNN((4, 4, 1), (Stage(2, 3, pool=False),), (), 2)
+    params, x = model.init(jax.random.key(0)), RNG.integers(0, 256, (3, 16)).astype(np.uint8)
+    np.testing.assert_allclose(model(params, x), model(params, x.astype(float)), rtol=1e-12)
+
+
+def test_he_start_of_the_cifar_cnn():
+    params = jax.jit(cifar_cnn().init)(jax.random.key(0))
+    kernel, dense = (np.asarray(layer.kernel) for layer in (params.convolutions[1], params.dense[0]))
+    for values, variance in ((kernel, 2 / (9 * 64)), (dense, 1e-4)):  # 5 standard errors
+        assert abs(values.mean()) < 5 * np.sqrt(variance / values.size)
+        assert abs(values.var() - variance) < 5 * variance * np.sqrt(2 / values.size)
+    assert not any(np.any(layer.bias) for layer in (*params.convolutions, *params.dense))
+
+
+def test_resnet_forward():
+    model = ResNet(blocks=1, width=2, groups=1, classes=3, shape=(8, 8, 1))
+    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0)))
+    x = jnp.asarray(RNG.normal(size=(2, 8, 8, 1)))
+
+    def normed(x, layer, stride):
+        pads = [(1, 1)] * 2 if stride == 1 else [(0, 1)] * 2
+        y = lax.conv_general_dilated(x, layer.kernel, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        z = (y - y.mean((1, 2, 3), keepdims=True)) / jnp.sqrt(y.var((1, 2, 3), keepdims=True) + 1e-5)
+        return z * layer.norm.scale.reshape(1, 1, 1, -1) + layer.norm.offset.reshape(1, 1, 1, -1)
+
+    @jax.jit
+    def plain(params, x):
+        h = jax.nn.relu(normed(x, params.first, 1))
+        for (one, two), stride in zip(params.blocks, (1, 2, 2), strict=True):
+            shortcut = h
+            if stride == 2:  # option A
+                shortcut = jnp.concatenate([h[:, ::2, ::2], jnp.zeros_like(h[:, ::2, ::2])], 3)
+            h = jax.nn.relu(normed(jax.nn.relu(normed(h, one, stride)), two, 1) + shortcut)
+        return params.last(h.mean((1, 2)))
+
+    np.testing.assert_allclose(jax.jit(model)(params, x), plain(params, x), rtol=1e-8)
+
+
+def test_char_lstm_reads_its_vectors_in_order():
+    model = CharLSTM(5, vectors=3, hidden=4)
+    params = model.init(jax.random.key(0))
+    x = jnp.array([[0, 4, -1], [2, 2, 1]], jnp.int32)
+    h = jnp.where((x >= 0)[:, :, None], params.embedding[x], 0)
+    for layer in params.layers:
+        h = layer(h.transpose(1, 0, 2), 1.0).transpose(1, 0, 2)
+    np.testing.assert_allclose(model(params, x), params.last(h[:, -1]), rtol=1e-9)
+
+
+def test_sentiment_is_a_sigmoid():
+    model = SentimentLSTM(2, 3, 4)
+    params, x = model.init(jax.random.key(0)), jnp.asarray(RNG.normal(size=(3, 5, 2)))
+    z = model(params, x)[:, 1]
+    losses = CrossEntropy(model)(params, {"x": x, "y": jnp.ones(3, jnp.int32)}, None)
+    np.testing.assert_allclose(losses, -jnp.log(jax.nn.sigmoid(z)), rtol=1e-9)
+
+
+def test_dropout_acts_with_a_key_only():
+    model = MLP((50, 4000, 2), dropout=0.25)
+    params, x = model.init(jax.random.key(0)), jnp.asarray(RNG.random((1, 50)))
+    plain = MLP((50, 4000, 2))
+    assert np.array_equal(model(params, x), plain(params, x))
+    assert np.array_equal(plain(params, x, jax.random.key(1)), plain(params, x))
+    dropped = [model(params, x, jax.random.key(seed)) for seed in (1, 2, 1)]
+    assert np.array_equal(dropped[0], dropped[2])
+    assert not np.array_equal(dropped[0], dropped[1])
+    # one hidden unit of value 1 and output 1: each is 0 or 4/3, so that the sum over 4000 has mean 4000, variance 4000/3
+    ones = jax.tree.map(jnp.ones_like, params)
+    ones = (ones[0]._replace(bias=0 * ones[0].bias), ones[1]._replace(bias=0 * ones[1].bias))
+    total = float(model(ones, jnp.full((1, 50), 0.02), jax.random.key(3))[0, 0])
+    assert total * 3 / 4 == pytest.approx(round(total * 3 / 4))
+    assert 0 < abs(total - 4000) < 5 * np.sqrt(4000 / 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CNN((4, 4, 1), (Stage(2, 5),), (), 10), r"CNN\(shape=...\): got \(4, 4, 1\); allowed: images that leave"),
+        (lambda: CNN((4, 4, 1), (), (), 10), r"CNN\(...\): got .* at least one stage"),
+        (lambda: CNN((4, 4, 1), (Stage(2, 3),), (), 10, padding="FULL"), r"CNN\(padding, start\): got \('FULL', 'glorot'\)"),
+        (lambda: ResNet(groups=3), r"ResNet\(...\): got .*groups that divide the width"),
+        (lambda: CharLSTM(1), r"CharLSTM\(...\): got .*vocabulary >= 2"),
+        (lambda: CharLSTM(80, biases=3), r"biases 1 or 2"),
+        (lambda: SentimentLSTM(0), r"SentimentLSTM\(vectors, hidden, dense\): got \(0, 100, 30\)"),
+        (lambda: MLP((3, 2), dropout=1.0), r"MLP\(dropout=...\): got 1.0; allowed: numbers in \[0, 1\)"),
+    ],
+)
+def test_bad_sizes_are_refused(make, message):
+    with pytest.raises(InvalidInput, match=message):
+        make()
