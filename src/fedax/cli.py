@@ -1,4 +1,4 @@
-"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`."""
+"""The command line: `fedax demo`, `run`, `validate`, `schema`, `compare`, `algorithms`, `report`."""
 
 import dataclasses
 import json
@@ -20,7 +20,8 @@ from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
 from fedax.experiments.full import FullDemo
 from fedax.experiments.listing import described, one_line, overview, panel
-from fedax.experiments.runner import run_experiment
+from fedax.experiments.runner import describe, run_experiment
+from fedax.experiments.schema import schema
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.spec import OBSERVERS, SOLVERS, Experiment
@@ -102,15 +103,39 @@ def demo(
     close(run_demo(path, display_for(console), seconds=seconds, rounds=rounds), console)
 
 
+File = Annotated[Path, typer.Argument(help="Experiment file; see examples/ for some.", metavar="FILE.toml")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A value in place of the file's, such as rounds=5, task.alpha=0.5 or algorithm.0.mu=1; may be repeated.",
+        metavar="PATH=VALUE",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
-def run(
-    file: Annotated[Path, typer.Argument(help="Experiment file; see examples/ for some.", metavar="FILE.toml")],
-    out: Out = None,
-) -> None:
+def run(file: File, settings: Settings = None, out: Out = None) -> None:
     """Run the experiment of a TOML file."""
-    experiment = Experiment.read(file)
+    experiment = Experiment.read(file, settings or ())
     console = Console()
     close(run_experiment(experiment, out or fresh(Path("runs"), slug(experiment.name)), display_for(console)), console)
+
+
+@app.command()
+def validate(file: File, settings: Settings = None) -> None:
+    """Check a TOML file, with its data, and show it with every default written out; nothing is run."""
+    experiment = Experiment.read(file, settings or ())
+    plan = experiment.plan()
+    typer.echo(experiment.toml())
+    typer.echo(f"# {file} is valid: {describe(experiment, plan)}", err=True)
+
+
+@app.command(name="schema")
+def show_schema() -> None:
+    """Print the JSON schema of experiment files, for editors."""
+    typer.echo(json.dumps(schema(), indent=2))
 
 
 _SECTIONS = "\n\n".join(

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
@@ -48,7 +49,7 @@ def refused(*arguments):
 def test_version_and_help():
     assert call("--version").stdout == f"fedax {fedax.__version__}\n"
     text = call("--help").stdout
-    for command in ("demo", "run", "compare", "algorithms", "report"):
+    for command in ("demo", "run", "validate", "schema", "compare", "algorithms", "report"):
         assert command in text
         assert call(command, "--help").exit_code == 0
 
@@ -89,6 +90,39 @@ def test_bad_input_is_one_message(tmp_path):
     assert "run directory: got" in refused("report", "none")
     assert "Did you mean 'fedbc'" in refused("algorithms", "fedbcc")
     assert not (tmp_path / "runs").exists()
+
+
+def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
+    (tmp_path / "a.toml").write_text(TINY)
+    changes = ["--set", "rounds=1", "--set", "algorithm.1.mu=0.5", "--set", "seeds=[3]", "--set", "name=Changed"]
+    assert call("run", "a.toml", *changes, "--out", "a").exit_code == 0
+    kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    assert (kept["rounds"], kept["algorithm"][1]["mu"], kept["seeds"], kept["name"]) == (1, 0.5, [3], "Changed")
+    assert "--set rounds=-1: rounds: got -1; allowed: whole numbers >= 0" in refused("run", "a.toml", "--set", "rounds=-1")
+    assert "--set algorithm.1.my=1: " in refused("run", "a.toml", "--set", "algorithm.1.my=1")
+    for wrong in ("rounds", "=1", "algorithm.2.mu=1", "algorithm.mu=1", "rounds.x=1", "task..a=1"):
+        assert "allowed: " in refused("run", "a.toml", "--set", wrong)
+
+
+def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path):
+    (tmp_path / "a.toml").write_text(TINY)
+    result = call("validate", "a.toml", "--set", "schedule.cohort=3")
+    assert tomllib.loads(result.stdout)["schedule"] | {"cohort": 3} == tomllib.loads(result.stdout)["schedule"]
+    assert "a.toml is valid: synthetic" in result.stderr
+    assert "the number of clients" in refused("validate", "a.toml", "--set", "schedule.cohort=9")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.toml"]
+
+
+def test_the_schema_knows_every_hyperparameter():
+    made = json.loads(call("schema").stdout)
+    assert made["additionalProperties"] is False
+    members = {m["properties"]["name"]["const"]: m["properties"] for m in made["properties"]["algorithm"]["items"]["oneOf"]}
+    assert members.keys() == catalogue().keys()
+    for name, kind in catalogue().items():
+        assert set(declared(kind)) == members[name].keys() - {"name", "label"}
+    assert members["fedprox"]["mu"]["anyOf"][0]["minimum"] == 0
+    assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
+    assert made["properties"]["solver"]["oneOf"][0]["properties"]["learning_rate"]["exclusiveMinimum"] == 0
 
 
 def test_algorithms_as_text_and_json():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import SpecError
+from fedax.experiments.shorthand import typed
 
 Place = tuple[str | int, ...]
 """Where a value stands in a document: keys, and positions in arrays."""
@@ -32,6 +33,35 @@ class Source:
         except tomllib.TOMLDecodeError as error:
             reason, line = _reason(str(error), text)
             raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
+        self.settings: dict[Place, str] = {}
+
+    def override(self, setting: str) -> None:
+        r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions (from 0) joined by dots.
+
+        >>> source = Source('[[algorithm]]\nname = "fedprox"', "a.toml")
+        >>> source.override("algorithm.0.mu=0.5")
+        >>> source.document["algorithm"][0]["mu"]
+        0.5
+
+        Raises:
+            SpecError: no `path=value`, or a path through something that is no table.
+        """
+        path, equals, value = setting.partition("=")
+        place: Place = tuple(int(part) if part.isdigit() else part for part in path.strip().split("."))
+        if not equals or "" in place:
+            raise SpecError(f"--set: got {setting!r}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
+        table: Any = self.document
+        for depth, key in enumerate(place):
+            is_list = isinstance(table, list)
+            if isinstance(key, int) != is_list or not isinstance(table, dict | list) or (is_list and int(key) >= len(table)):
+                where = ".".join(map(str, place[:depth])) or "the file"
+                kind = f"positions 0 to {len(table) - 1}" if is_list else "keys" if isinstance(table, dict) else "no parts"
+                raise SpecError(f"--set {setting}: got {str(key)!r}; allowed: {where} has {kind}.")
+            if depth == len(place) - 1:
+                table[key] = typed(value.strip())
+            else:
+                table = table.setdefault(key, {}) if isinstance(table, dict) else table[key]
+        self.settings[place] = setting
 
     @classmethod
     def read(cls, path: Path) -> "Source":
@@ -71,7 +101,10 @@ class Source:
         return None
 
     def error(self, place: Place, message: str) -> SpecError:
-        """A `SpecError` that begins with the file and the line of a place."""
+        """A `SpecError` that begins with the file and the line of a place, or with the setting that put the value there."""
+        for length in range(len(place), 0, -1):
+            if place[:length] in self.settings:
+                return SpecError(f"--set {self.settings[place[:length]]}: {message}")
         line = self.line_of(place)
         return SpecError(f"{self.name}{'' if line is None else f', line {line}'}: {message}")
 

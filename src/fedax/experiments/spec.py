@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -128,13 +128,20 @@ class Experiment(BaseModel):
     _source: Source | None = PrivateAttr(None)
 
     @classmethod
-    def read(cls, path: Path) -> "Experiment":
-        """Reads and checks a TOML file.
+    def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
+        """Reads and checks a TOML file, with some of its values replaced.
+
+        Args:
+            path: the file.
+            settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`, `algorithm.0.mu=1`.
 
         Raises:
             SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line and what is allowed.
         """
-        return cls._of(Source.read(path))
+        source = Source.read(path)
+        for setting in settings:
+            source.override(setting)
+        return cls._of(source)
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
