@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from fedax.core.solver import SGD, Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, starting_point
+from fedax.engines.checkpoint import Checkpoints, identity
 from fedax.engines.simulation import Simulation
 
 
@@ -61,6 +63,8 @@ def run(
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: History | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10,
     throw: bool = False,
 ) -> History:
     """Runs a federated algorithm on a task.
@@ -78,6 +82,9 @@ def run(
         stop: ends the run early; see `Divergence`.
         progress: called after every observation.
         resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
+        checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from the newest whole one, to the
+            same bits as without a break (on the same engine, devices and versions).
+        checkpoint_every: rounds between checkpoints, at least 1; the last round is kept too.
         throw: raises `RunFailed` if the outcome is not ok.
 
     Returns:
@@ -85,11 +92,13 @@ def run(
         the outcome says so.
 
     Raises:
-        InvalidInput: an argument out of range, before anything is compiled.
+        InvalidInput: an argument out of range, before anything is compiled; checkpoints of another run.
+        WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
     before = None if resume is None else [resume]
+    keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
     history = _run(
-        [algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before
+        [algorithm], task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before, keep
     )[0]
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
@@ -110,6 +119,8 @@ def run_grid(
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: Sequence[History] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10,
 ) -> list[History]:
     """Runs a grid of real hyperparameters of one method as one compiled program; otherwise as `run`.
 
@@ -129,15 +140,16 @@ def run_grid(
     Raises:
         InvalidInput: as `run`; also members that differ in more than real hyperparameters.
     """
-    kinds = {_likeness(member) for member in algorithms}
+    kinds = {likeness(member) for member in algorithms}
     if len(kinds) != 1:
         names = ", ".join(repr(member) for member in algorithms)
         raise InvalidInput.of(
             "run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters"
         )
     before = None if resume is None else list(resume)
+    keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
     return _run(
-        list(algorithms), task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before
+        list(algorithms), task, solver, schedule, rounds, seed, observe, observe_every, engine, stop, progress, before, keep
     )
 
 
@@ -154,6 +166,7 @@ def _run(
     stop: Divergence | None,
     progress: Callable[[Progress], bool | None] | None,
     resume: list[History] | None,
+    keep: tuple[Path, int] | None,
 ) -> list[History]:
     for name, value, low in (("rounds", rounds, 0), ("observe_every", observe_every, 1), ("seed", seed, 0)):
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
@@ -164,40 +177,61 @@ def _run(
         observer.check(task)
     params, root = starting_point(task, seed)
     layout = Layout.of(params)
+    checkpoints = None
+    if keep:
+        watched = {"observe_every": observe_every, "observers": [type(o).__name__ for o in observe], "stop": stop}
+        checkpoints = Checkpoints(*keep, identity(algorithms, task, solver, schedule, layout, seed, **watched))
     session = engine.session(algorithms, task, solver, schedule, layout, root, min(observe_every, max(rounds, 1)))
+    states = None if resume else session.start(layout.ravel(params))
+    if checkpoints and not resume:
+        resume = checkpoints.load(session.split(states), algorithms, layout, rounds)
+    if resume:
+        states = session.join([history.state for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
     courses = [_Course(type(a).__name__, clock, resume[i] if resume else None) for i, a in enumerate(algorithms)]
-    states = session.join([history.state for history in resume]) if resume else session.start(layout.ravel(params))
-    done = int(resume[0].rounds[-1]) if resume else 0
+    done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
 
     def look() -> bool:
+        nonlocal settled
         for course, metrics in zip(courses, session.observe(states, observe), strict=True):
             course.observe(metrics, done, stop)
+        settled = True
         return bool(progress and progress(Progress(done, rounds, clock.now, courses[0].latest)))
+
+    def finished() -> list[History]:
+        finals = session.split(states)
+        models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
+        return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
 
     try:
         asked = look() if not resume else False
         while done < rounds and not asked and any(course.outcome.ok for course in courses):
-            count = min(observe_every - done % observe_every, rounds - done)
+            count = min([period - done % period for period in (observe_every, *(keep or ())[1:])] + [rounds - done])
+            settled = False
             states, logs = session.advance(states, done, count)
             for course, log in zip(courses, logs, strict=True):
                 course.add(log, done)
             done += count
-            asked = look()
+            ends = done == rounds or not any(course.outcome.ok for course in courses)
+            if ends or done % observe_every == 0:
+                asked = look()
+            settled = True
+            if checkpoints and (ends or done % checkpoints.every == 0):
+                checkpoints.save(done, finished())
         if asked and done < rounds:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
+        if checkpoints and settled:
+            checkpoints.save(done, finished())
         for course in courses:
             course.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
-    finals = session.split(states)
-    models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
-    return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
+    return finished()
 
 
-def _likeness(algorithm: Algorithm[Any]) -> Any:
-    """Equal for algorithms that one program can serve."""
+def likeness(algorithm: Algorithm[Any]) -> Any:
+    """Equal for algorithms that one program can serve, as `run_grid` asks for."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(np.shape(leaf) for leaf in leaves)
 
@@ -223,6 +257,8 @@ class _Course:
         self.metrics: dict[str, list[Any]] = {k: list(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
         self._ended = False
+        if before and before.outcome.kind in ("diverged", "non-finite"):
+            self.outcome, self._ended = before.outcome, True
 
     @property
     def latest(self) -> dict[str, Any]:

@@ -1,37 +1,19 @@
 """The run directory: everything about a comparison on disk, valid after every run."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
+from fedax.core.files import write
 from fedax.experiments.versions import versions
 from fedax.report import Page, Record, render
 from fedax.report.record import by_task, to_csv
 from fedax.report.summary import Row, counted, summarize
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Writes a file whole: a reader, or a crash, sees the old content or the new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def refuse_if_taken(path: Path) -> None:
