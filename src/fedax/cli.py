@@ -1,4 +1,4 @@
-"""The command line: `fedax demo`, `run`, `validate`, `schema`, `compare`, `algorithms`, `report`."""
+"""The command line: `fedax demo`, `run`, `resume`, `validate`, `schema`, `compare`, `algorithms`, `recipes`, `reproduce`, `report`."""
 
 import dataclasses
 import json
@@ -15,16 +15,18 @@ import fedax
 from fedax.algorithms import catalogue
 from fedax.core import FedaxError, Schedule, UnknownName
 from fedax.core.hyper import declared
+from fedax.experiments import recipes
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
 from fedax.experiments.full import FullDemo
 from fedax.experiments.listing import described, one_line, overview, panel
-from fedax.experiments.runner import describe, run_experiment
+from fedax.experiments.runner import describe, reproduce, resume, run_experiment
 from fedax.experiments.schema import schema
+from fedax.experiments.sections import SOLVERS
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
-from fedax.experiments.spec import OBSERVERS, SOLVERS, Experiment
+from fedax.experiments.spec import OBSERVERS, Experiment
 from fedax.report.record import by_task
 
 INTERRUPTED = 130
@@ -114,13 +116,24 @@ Settings = Annotated[
     ),
 ]
 
+Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
+
 
 @app.command()
-def run(file: File, settings: Settings = None, out: Out = None) -> None:
+def run(file: File, settings: Settings = None, out: Out = None, jobs: Jobs = 1) -> None:
     """Run the experiment of a TOML file."""
     experiment = Experiment.read(file, settings or ())
     console = Console()
-    close(run_experiment(experiment, out or fresh(Path("runs"), slug(experiment.name)), display_for(console)), console)
+    path = out or fresh(Path("runs"), slug(experiment.name))
+    close(run_experiment(experiment, path, display_for(console), jobs), console)
+
+
+@app.command(name="resume")
+def continue_(folder: Folder, jobs: Jobs = 1) -> None:
+    """Continue a run directory that was interrupted or killed, to the same results as without a break."""
+    console = Console()
+    close(resume(folder, display_for(console), jobs), console)
 
 
 @app.command()
@@ -201,8 +214,32 @@ def list_algorithms(
         console.print(panel(kind))
 
 
+@app.command(name="recipes")
+def list_recipes() -> None:
+    """List the recipes: tables and figures of papers that `fedax reproduce` runs."""
+    for name in recipes.catalogue():
+        recipe = recipes.load(name)
+        typer.echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {len(recipe.claim)} claims.")
+
+
+@app.command(name="reproduce")
+def reproduce_recipe(
+    name: Annotated[str, typer.Argument(help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE")],
+    scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
+    out: Out = None,
+    jobs: Jobs = 1,
+) -> None:
+    """Run a table or figure of a paper, with the paper's numbers beside ours and a verdict on each claim."""
+    console, recipe = Console(), recipes.load(name)
+    path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
+    directory = reproduce(recipe, scale, path, display_for(console), jobs)
+    for text, evidence in directory.findings(recipe).verdicts:
+        console.print(f"{evidence.verdict.upper()}: {text} ({evidence.text})", markup=False, highlight=False)
+    close(directory, console)
+
+
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]) -> None:
+def report(folder: Folder) -> None:
     """Rebuild the report, the table and the summary of a run directory."""
     directory = RunDirectory.load(folder)
     directory.flush()
@@ -218,6 +255,7 @@ def close(directory: RunDirectory, console: Console) -> None:
     console.print(f"Report: {directory.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
+        message += f" `fedax resume {directory.path}` continues."
         console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED)
 

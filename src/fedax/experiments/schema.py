@@ -8,7 +8,8 @@ from fedax import tasks
 from fedax.algorithms import catalogue
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
-from fedax.experiments.spec import OBSERVERS, SOLVERS, Experiment
+from fedax.experiments.sections import SOLVERS
+from fedax.experiments.spec import OBSERVERS, Experiment
 
 
 def schema() -> dict[str, Any]:
@@ -30,8 +31,14 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {field.name: _example(field.default) for field in dataclasses.fields(Schedule)},
     }
-    members = [_named(name, declared(kind), label={"type": "string"}) for name, kind in catalogue().items()]
+    members = [
+        _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"})
+        for name, kind in catalogue().items()
+    ]
     properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
+    properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
+    lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+    made["$defs"]["GridSection"]["additionalProperties"] = lists
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     unused = ("Section", "SolverSection", "AlgorithmSection")
     made["$defs"] = {name: part for name, part in made.get("$defs", {}).items() if name not in unused}

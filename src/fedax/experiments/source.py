@@ -50,17 +50,7 @@ class Source:
         place: Place = tuple(int(part) if part.isdigit() else part for part in path.strip().split("."))
         if not equals or "" in place:
             raise SpecError(f"--set: got {setting!r}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
-        table: Any = self.document
-        for depth, key in enumerate(place):
-            is_list = isinstance(table, list)
-            if isinstance(key, int) != is_list or not isinstance(table, dict | list) or (is_list and int(key) >= len(table)):
-                where = ".".join(map(str, place[:depth])) or "the file"
-                kind = f"positions 0 to {len(table) - 1}" if is_list else "keys" if isinstance(table, dict) else "no parts"
-                raise SpecError(f"--set {setting}: got {str(key)!r}; allowed: {where} has {kind}.")
-            if depth == len(place) - 1:
-                table[key] = typed(value.strip())
-            else:
-                table = table.setdefault(key, {}) if isinstance(table, dict) else table[key]
+        place_value(self.document, place, typed(value.strip()), f"--set {setting}")
         self.settings[place] = setting
 
     @classmethod
@@ -107,6 +97,25 @@ class Source:
                 return SpecError(f"--set {self.settings[place[:length]]}: {message}")
         line = self.line_of(place)
         return SpecError(f"{self.name}{'' if line is None else f', line {line}'}: {message}")
+
+
+def place_value(document: Any, place: Place, value: Any, what: str) -> None:
+    """Puts a value at a place, with tables in between as needed; `what` begins the message if the place is none.
+
+    Raises:
+        SpecError: a path through something that is no table, or past the end of an array.
+    """
+    table = document
+    for depth, key in enumerate(place):
+        is_list = isinstance(table, list)
+        if isinstance(key, int) != is_list or not isinstance(table, dict | list) or (is_list and int(key) >= len(table)):
+            where = ".".join(map(str, place[:depth])) or "the file"
+            kind = f"positions 0 to {len(table) - 1}" if is_list else "keys" if isinstance(table, dict) else "no parts"
+            raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {kind}.")
+        if depth == len(place) - 1:
+            table[key] = value
+        else:
+            table = table.setdefault(key, {}) if isinstance(table, dict) else table[key]
 
 
 def _find(document: Any, place: Place) -> Any:
