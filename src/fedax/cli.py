@@ -1,4 +1,4 @@
-"""The command line: `fedax demo`, `run`, `resume`, `validate`, `schema`, `compare`, `algorithms`, `recipes`, `reproduce`, `report`."""
+"""The command line, `fedax`: run, resume and check experiments, reproduce papers, look at results."""
 
 import dataclasses
 import json

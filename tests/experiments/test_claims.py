@@ -195,7 +195,7 @@ def test_a_recipe_from_file_to_report(tmp_path):
         (d, label) for d in (0, 1) for label in ("Plain", "Prox, mu=0.0", "Prox, mu=10000.0")
     ]
     text = (tmp_path / "a" / "README.md").read_text()
-    assert "| Plain is as good as Prox with mu = 0 | holds | difference +0, " in text
+    assert "| Plain is as good as Prox with mu = 0 | holds | difference " in text
     assert "Scale: smoke." in text
     assert "- All of it." in text
     with (tmp_path / "a" / "results.csv").open() as stream:

@@ -1,6 +1,7 @@
 """What a paper says beside what the runs say: numbers against targets, and claims in words with a verdict from the data."""
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -200,7 +201,7 @@ class Claim(BaseModel):
             return Evidence(verdict, f"{bad} of {len(runs)} runs diverged")
         if self.check == "order":
             line = self.among or []
-            pairs = list(zip(line, line[1:], strict=False))
+            pairs: list[tuple[str | None, str]] = list(itertools.pairwise(line))
         else:
             pairs = [(self.a, other) for other in self.among or results.algorithms(task) if other != self.a]
         # one of several comparisons may fail by chance: to refute, each gets its part of the error

@@ -102,7 +102,7 @@ class GridSection(BaseModel):
     select: Literal["train_loss", "test_loss", "test_accuracy"] = "train_loss"
 
     @property
-    def lists(self) -> dict[str, dict[str, list[Any]]]:
+    def lists(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
     def check(self, owners: Sequence[str]) -> None:

@@ -315,7 +315,7 @@ def _plain(value: Any) -> Any:
 
 def explained(error: ValidationError, model: type[BaseModel] = Experiment) -> tuple[Place, str]:
     """The place of the first problem that pydantic found, and a message in the library's own form."""
-    first = error.errors()[0]
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
     place = first["loc"]
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
@@ -323,6 +323,6 @@ def explained(error: ValidationError, model: type[BaseModel] = Experiment) -> tu
         known = tables.get(str(place[0]), model).model_fields
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":
-        return place, f"{field}: missing; every experiment needs it."
+        return place, f"{field}: missing; it is needed."
     allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return place, str(InvalidInput.of(field, first["input"], allowed))
