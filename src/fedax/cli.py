@@ -14,8 +14,10 @@ from typer.core import TyperGroup
 import fedax
 from fedax.algorithms import catalogue
 from fedax.core import FedaxError, Schedule, UnknownName
+from fedax.core.files import write
 from fedax.core.hyper import declared
 from fedax.experiments import recipes
+from fedax.experiments.comparison import compared, together
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
@@ -27,6 +29,8 @@ from fedax.experiments.sections import SOLVERS
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.spec import OBSERVERS, Experiment
+from fedax.report import render
+from fedax.report.figures import AXES, FORMATS, save_figures
 from fedax.report.record import by_task
 
 INTERRUPTED = 130
@@ -238,12 +242,34 @@ def reproduce_recipe(
     close(directory, console)
 
 
+Folders = Annotated[list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")]
+
+
 @app.command()
-def report(folder: Folder) -> None:
-    """Rebuild the report, the table and the summary of a run directory."""
-    directory = RunDirectory.load(folder)
-    directory.flush()
-    typer.echo(f"Report: {directory.path / 'report.html'}")
+def report(folders: Folders, out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html")) -> None:
+    """Rebuild the report, the table and the summary of a run directory; or show several on one page."""
+    directories = [RunDirectory.load(folder) for folder in folders]
+    if len(directories) == 1:
+        directories[0].flush()
+        typer.echo(f"Report: {directories[0].path / 'report.html'}")
+        return
+    write(out, render(compared(directories)))
+    typer.echo(f"Report: {out}")
+
+
+@app.command()
+def figures(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
+    formats: Annotated[
+        str, typer.Option("--format", help="Of " + ", ".join(FORMATS) + ", separated by commas.")
+    ] = "pdf,png",
+    against: Annotated[str, typer.Option(help="Horizontal axis: " + ", ".join(AXES) + ".")] = "rounds",
+) -> None:
+    """Draw the curves of run directories as files for a paper, a panel for every task (needs the extra `paper`)."""
+    records = together([RunDirectory.load(folder) for folder in folders])
+    for file in save_figures(records, out, [name.strip() for name in formats.split(",")], against):
+        typer.echo(str(file))
 
 
 def close(directory: RunDirectory, console: Console) -> None:

@@ -190,12 +190,14 @@ class Findings:
     def sheets(self) -> list[Sheet]:
         """The tables for the report."""
         recipe, heads = self.recipe, ["Task", "Algorithm", "Paper", "Ours", "Runs", "Difference", "In joint deviations"]
-        claims = Sheet("Claims", ["Claim", "Verdict", "From"], [[t, e.verdict, e.text] for t, e in self.verdicts], _HOW)
+        claims = Sheet(
+            "Claims", ["Claim", "Verdict", "From"], [[t, e.verdict, e.text] for t, e in self.verdicts], _HOW, lead=True
+        )
         note = (
             f"{recipe.metric.replace('_', ' ').capitalize()}, {recipe.read.replace('_', ' ')}. Scale: {recipe.ran}. ± is the"
         )
         note += " sample standard deviation over the runs; the joint deviation is that of paper and ours together."
-        numbers = Sheet("The paper beside ours", heads, [_cells(row) for row in self.rows], note)
+        numbers = Sheet("The paper beside ours", heads, [_cells(row) for row in self.rows], note, lead=True)
         open_ = Sheet("What the paper leaves open, and what was chosen", ["Choice"], [[text] for text in recipe.chosen])
         return [sheet for sheet in (claims, numbers, open_) if sheet.rows]
 

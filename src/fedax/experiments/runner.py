@@ -16,12 +16,13 @@ from typing import Any
 from fedax.core import InvalidInput, Outcome, RunFailed, WriteFailed
 from fedax.core.files import write
 from fedax.engines.loop import Progress
-from fedax.experiments.batches import Batch, batches_of, plan_of, run_batch
-from fedax.experiments.directory import RunDirectory, refuse_if_taken
+from fedax.experiments.batches import Batch, batches_of, draw_of, plan_of, run_batch
+from fedax.experiments.directory import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.display import Display
 from fedax.experiments.recipes import Recipe
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.spec import Experiment, Plan
+from fedax.experiments.trackers import TRACKERS, Tracking, check_installed
 from fedax.report import Record
 
 
@@ -124,6 +125,7 @@ def run_experiments(
 ) -> RunDirectory:
     """The same for several experiments in one directory; `recipe` is the one they come from, with its scale."""
     refuse_if_taken(out)
+    check_installed(experiments[0].trackers)
     experiments[0].plan()
     directory = RunDirectory.create(out, title)
     if recipe is not None:
@@ -200,13 +202,21 @@ def _in_turn(
         plan = plan_of(experiment.toml())
         directory.notes.setdefault(experiment.name, describe(experiment, plan))
 
-        def hook(observation: Progress) -> bool:
+        live = _tracking(experiment, batch, 0, directory.path) if len(batch.labels) == 1 else None
+
+        def hook(observation: Progress, live: Tracking | None = live) -> bool:
             display.observe(observation)
+            if live:
+                live(observation)
             return interruption.asked
 
         display.begin(heading, experiment.rounds)
         records = batch.run(experiment, plan, directory.path, hook)
         display.end(heading, records[0])
+        if live:
+            live.finish()
+        else:
+            _replay(experiment, batch, records, directory.path)
         yield batch, records
 
 
@@ -228,6 +238,7 @@ def _in_processes(
                 records = [Record.from_bytes(content) for content in future.result()]
                 experiment = directory.experiments[batch.experiment]
                 display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(texts) > 1)}", records[0])
+                _replay(experiment, batch, records, directory.path)
                 yield batch, records
         except BrokenProcessPool as error:
             message = (
@@ -237,6 +248,28 @@ def _in_processes(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
+    label, draw = batch.labels[position], draw_of(experiment)
+    name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {batch.seed}")
+    member = next(member for member in experiment.members() if member.label == label)
+    options = {
+        "algorithm": member.algorithm.name,
+        "label": label,
+        "seed": batch.seed,
+        "draw": draw,
+        "rounds": experiment.rounds,
+    }
+    config = options | {"task": experiment.task.name} | member.algorithm.options | member.solver.options | member.schedule
+    return Tracking([TRACKERS[tracker](folder, experiment.name, name) for tracker in experiment.trackers], config)
+
+
+def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], folder: Path) -> None:
+    for position, record in enumerate(records if experiment.trackers else ()):
+        tracking = _tracking(experiment, batch, position, folder)
+        tracking.replay(record)
+        tracking.finish()
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:

@@ -10,6 +10,7 @@ from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.experiments.sections import SOLVERS
 from fedax.experiments.spec import OBSERVERS, Experiment
+from fedax.experiments.trackers import TRACKERS
 
 
 def schema() -> dict[str, Any]:
@@ -36,6 +37,7 @@ def schema() -> dict[str, Any]:
         for name, kind in catalogue().items()
     ]
     properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
+    properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
     lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
     made["$defs"]["GridSection"]["additionalProperties"] = lists

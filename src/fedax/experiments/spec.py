@@ -24,6 +24,7 @@ from fedax.experiments.sections import (
     check_names,
 )
 from fedax.experiments.source import Place, Source
+from fedax.experiments.trackers import TRACKERS
 
 OBSERVERS = {
     "train_loss": observe.TrainLoss,
@@ -80,6 +81,7 @@ class Experiment(BaseModel):
         stop: ends diverging runs early.
         grid: values to try, and the rule that selects among them.
         cost: prices of a simulated time.
+        trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
 
     Example:
@@ -102,6 +104,7 @@ class Experiment(BaseModel):
     stop: StopSection | None = None
     grid: GridSection | None = None
     cost: CostSection | None = None
+    trackers: list[str] = []
     checkpoint_every: int | None = None
 
     _source: Source | None = PrivateAttr(None)
@@ -157,6 +160,10 @@ class Experiment(BaseModel):
         for position, name in enumerate(self.observe or []):
             if name not in OBSERVERS:
                 self._refuse(("observe", position), UnknownName.among("observe", name, OBSERVERS))
+        with self._at("trackers"):
+            for name in self.trackers:
+                if name not in TRACKERS:
+                    raise UnknownName.among("trackers", name, TRACKERS)
         with self._at("task"):
             if self.task.name not in tasks.catalogue():
                 raise UnknownName.among("task", self.task.name, tasks.catalogue())
@@ -274,6 +281,7 @@ class Experiment(BaseModel):
                 for name, section in (("stop", self.stop), ("grid", self.grid), ("cost", self.cost))
                 if section is not None
             }
+            | ({"trackers": self.trackers} if self.trackers else {})
             | ({} if self.checkpoint_every is None else {"checkpoint_every": self.checkpoint_every})
         )
 

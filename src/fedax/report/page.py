@@ -22,13 +22,14 @@ _POINTS = 500  # a curve has at most so many points on the page; metrics.csv has
 class Sheet:
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
-    The words of verdicts (holds, does not hold, undecided, selected) are shown as such.
+    The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead` stands before the charts.
     """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    lead: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

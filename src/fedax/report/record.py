@@ -53,6 +53,10 @@ class Record:
         """The metrics that are one number per observation."""
         return {name: values for name, values in self.metrics.items() if values.ndim == 1}
 
+    def renamed(self, label: str) -> "Record":
+        """The same run under another label."""
+        return dataclasses.replace(self, label=label)
+
     def to_bytes(self) -> bytes:
         """As an `.npz` archive; whole."""
         buffer = io.BytesIO()
