@@ -13,7 +13,7 @@ import fedax
 from fedax import cli
 from fedax.algorithms import catalogue
 from fedax.core.hyper import declared
-from samples import TINY
+from samples import TINY, record
 
 COMPARE = [
     "compare",
@@ -74,6 +74,27 @@ def test_compare_run_and_report(tmp_path):
     assert call("run", "a/config.toml").exit_code == 0
     assert (tmp_path / "runs" / "synthetic-clients-4" / "report.html").exists()
     assert "already holds a run" in refused("run", "a/config.toml", "--out", "a")
+
+
+def test_several_directories_on_one_page_and_as_figures(tmp_path):
+    for name, runs in (("a", [record("FedAvg"), record("FedBC")]), ("b", [record("FedAvg", losses=(2.0, 1.5, 1.0))])):
+        directory = cli.RunDirectory.create(tmp_path / name, name)
+        for run in runs:
+            directory.add(run)
+    assert "Report: c.html" in call("report", "a", "b", "--out", "c.html").stdout
+    text = (tmp_path / "c.html").read_text()
+    for label in ("FedAvg (a)", "FedAvg (b)", "FedBC"):
+        assert f'"label":"{label}"' in text
+    pytest.importorskip("matplotlib")
+    assert "figures/train_loss.png" in call("figures", "a", "b", "--format", "png").stdout
+    assert "format: got 'bmp'" in refused("figures", "a", "--format", "bmp")
+
+
+def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
+    assert "fedbc-table-1: FedBC on synthetic data" in call("recipes").stdout
+    assert "Did you mean 'fedbc-table-1'" in refused("reproduce", "fedbc-table1")
+    assert "scale: got 'huge'" in refused("reproduce", "fedbc-table-1", "--scale", "huge")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_bad_input_is_one_message(tmp_path):

@@ -71,7 +71,7 @@ def test_a_missing_package_is_said_before_anything_runs(tmp_path, monkeypatch):
     with pytest.raises(FedaxError, match=r"tracker 'wandb': wandb is not installed; pip install 'fedax\[wandb\]'"):
         run_experiment(Experiment.parse(ONE.replace("NAME", "wandb")), tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()
-    with pytest.raises(SpecError, match="line 3: trackers: got 'wandbb'.*Did you mean 'wandb'"):
+    with pytest.raises(SpecError, match=r"line 3: trackers: got 'wandbb'.*Did you mean 'wandb'"):
         Experiment.parse(ONE.replace("NAME", "wandbb"), "a.toml")
 
 

@@ -133,7 +133,7 @@ def identity(
     data = 0
     for arrays in sets:
         for name in sorted(arrays):
-            data = zlib.crc32(np.ascontiguousarray(arrays[name]), zlib.crc32(name.encode(), data))
+            data = zlib.crc32(_bytes(arrays[name]), zlib.crc32(name.encode(), data))
     owners = [{"name": type(owner).__name__, **_values(owner)} for owner in (*algorithms, solver)]
     return {
         "algorithms": owners[:-1],
@@ -141,10 +141,14 @@ def identity(
         "schedule": dataclasses.asdict(schedule),
         "seed": seed,
         "task": [task.name, task.train.clients, task.train.total, task.l2],
-        "data": zlib.crc32(np.ascontiguousarray(task.train.offsets), data),
+        "data": zlib.crc32(_bytes(task.train.offsets), data),
         "parameters": [layout.dtype, *map(list, layout.shapes)],
         **{name: re.sub(r" at 0x[0-9a-f]+", "", repr(value)) for name, value in more.items()},
     }
+
+
+def _bytes(array: Any) -> memoryview:
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _values(owner: object) -> dict[str, Any]:

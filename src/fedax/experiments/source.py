@@ -105,17 +105,19 @@ def place_value(document: Any, place: Place, value: Any, what: str) -> None:
     Raises:
         SpecError: a path through something that is no table, or past the end of an array.
     """
-    table = document
+    table: Any = document
     for depth, key in enumerate(place):
-        is_list = isinstance(table, list)
-        if isinstance(key, int) != is_list or not isinstance(table, dict | list) or (is_list and int(key) >= len(table)):
+        parts = table if isinstance(table, list) else None
+        fits = int(key) < len(parts) if parts is not None and isinstance(key, int) else isinstance(table, dict)
+        if not fits or isinstance(key, int) != (parts is not None):
             where = ".".join(map(str, place[:depth])) or "the file"
-            kind = f"positions 0 to {len(table) - 1}" if is_list else "keys" if isinstance(table, dict) else "no parts"
+            kind = "keys" if isinstance(table, dict) else "no parts"
+            kind = kind if parts is None else f"positions 0 to {len(parts) - 1}"
             raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {kind}.")
         if depth == len(place) - 1:
             table[key] = value
         else:
-            table = table.setdefault(key, {}) if isinstance(table, dict) else table[key]
+            table = table[key] if parts is not None else table.setdefault(key, {})
 
 
 def _find(document: Any, place: Place) -> Any:

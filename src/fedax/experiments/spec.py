@@ -160,10 +160,9 @@ class Experiment(BaseModel):
         for position, name in enumerate(self.observe or []):
             if name not in OBSERVERS:
                 self._refuse(("observe", position), UnknownName.among("observe", name, OBSERVERS))
-        with self._at("trackers"):
-            for name in self.trackers:
-                if name not in TRACKERS:
-                    raise UnknownName.among("trackers", name, TRACKERS)
+        for position, name in enumerate(self.trackers):
+            if name not in TRACKERS:
+                self._refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
         with self._at("task"):
             if self.task.name not in tasks.catalogue():
                 raise UnknownName.among("task", self.task.name, tasks.catalogue())
@@ -209,7 +208,7 @@ class Experiment(BaseModel):
                 changed, paces = point.get("solver", {}), point.get("schedule", {})
                 settings = own | changed | paces
                 label = ", ".join([method, *(f"{key}={value}" for key, value in settings.items())])
-                algorithm = AlgorithmSection(**{"name": section.name, "label": label} | section.options | own)
+                algorithm = AlgorithmSection.model_validate({"name": section.name, "label": label} | section.options | own)
                 solver = self._solver_of(section, **changed)
                 made.append(Member(label, method, algorithm, solver, self.schedule | paces, settings))
         return made

@@ -4,7 +4,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fedax.engines.loop import Progress
 from fedax.report import Record
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Where the curve of one run goes."""
 
