@@ -177,6 +177,11 @@ def kill_and_resume(name, folder, wait):
     same(go(name, checkpoint=folder, **settings), go(name, **settings))
 
 
-@pytest.mark.parametrize("name", METHODS[:2])
-def test_killed_at_a_random_moment(name, tmp_path):
-    kill_and_resume(name, tmp_path / "a", random.Random(name).uniform(0.0, 1.0))
+KILLS = int(os.environ.get("FEDAX_KILLS", "0"))  # more of them, spread over all methods
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(METHODS[k % len(METHODS)], k) for k in range(KILLS)] or [(name, 0) for name in METHODS[:2]]
+)
+def test_killed_at_a_random_moment(name, number, tmp_path):
+    kill_and_resume(name, tmp_path / "a", random.Random(f"{name} {number}").uniform(0.0, 1.0))
