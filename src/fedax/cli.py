@@ -1,4 +1,4 @@
-"""The command line: `fedax demo`, `run`, `compare`, `algorithms`, `report`, `data`, `graph`, `audit`."""
+"""The command line, `fedax`: run, resume and check experiments, reproduce papers, look at results."""
 
 import dataclasses
 import json
@@ -15,17 +15,23 @@ import fedax
 from fedax.algorithms import catalogue
 from fedax.cli_graphs import add_commands
 from fedax.core import FedaxError, Schedule, UnknownName
+from fedax.core.files import write
 from fedax.core.hyper import declared
-from fedax.experiments import datacommands
+from fedax.experiments import datacommands, recipes
+from fedax.experiments.comparison import compared, together
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
 from fedax.experiments.full import FullDemo
 from fedax.experiments.listing import described, one_line, overview, panel
-from fedax.experiments.runner import run_experiment
+from fedax.experiments.runner import describe, reproduce, resume, run_experiment
+from fedax.experiments.schema import schema
+from fedax.experiments.sections import SOLVERS
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
-from fedax.experiments.spec import OBSERVERS, SOLVERS, Experiment
+from fedax.experiments.spec import OBSERVERS, Experiment
+from fedax.report import render
+from fedax.report.figures import AXES, FORMATS, save_figures
 from fedax.report.record import by_task
 
 INTERRUPTED = 130
@@ -106,15 +112,50 @@ def demo(
     close(run_demo(path, display_for(console), seconds=seconds, rounds=rounds), console)
 
 
+File = Annotated[Path, typer.Argument(help="Experiment file; see examples/ for some.", metavar="FILE.toml")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A value in place of the file's, such as rounds=5, task.alpha=0.5 or algorithm.0.mu=1; may be repeated.",
+        metavar="PATH=VALUE",
+        show_default=False,
+    ),
+]
+
+Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
+
+
 @app.command()
-def run(
-    file: Annotated[Path, typer.Argument(help="Experiment file; see examples/ for some.", metavar="FILE.toml")],
-    out: Out = None,
-) -> None:
+def run(file: File, settings: Settings = None, out: Out = None, jobs: Jobs = 1) -> None:
     """Run the experiment of a TOML file."""
-    experiment = Experiment.read(file)
+    experiment = Experiment.read(file, settings or ())
     console = Console()
-    close(run_experiment(experiment, out or fresh(Path("runs"), slug(experiment.name)), display_for(console)), console)
+    path = out or fresh(Path("runs"), slug(experiment.name))
+    close(run_experiment(experiment, path, display_for(console), jobs), console)
+
+
+@app.command(name="resume")
+def continue_(folder: Folder, jobs: Jobs = 1) -> None:
+    """Continue a run directory that was interrupted or killed, to the same results as without a break."""
+    console = Console()
+    close(resume(folder, display_for(console), jobs), console)
+
+
+@app.command()
+def validate(file: File, settings: Settings = None) -> None:
+    """Check a TOML file, with its data, and show it with every default written out; nothing is run."""
+    experiment = Experiment.read(file, settings or ())
+    plan = experiment.plan()
+    typer.echo(experiment.toml())
+    typer.echo(f"# {file} is valid: {describe(experiment, plan)}", err=True)
+
+
+@app.command(name="schema")
+def show_schema() -> None:
+    """Print the JSON schema of experiment files, for editors."""
+    typer.echo(json.dumps(schema(), indent=2))
 
 
 _SECTIONS = "\n\n".join(
@@ -180,12 +221,58 @@ def list_algorithms(
         console.print(panel(kind))
 
 
+@app.command(name="recipes")
+def list_recipes() -> None:
+    """List the recipes: tables and figures of papers that `fedax reproduce` runs."""
+    for name in recipes.catalogue():
+        recipe = recipes.load(name)
+        typer.echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {len(recipe.claim)} claims.")
+
+
+@app.command(name="reproduce")
+def reproduce_recipe(
+    name: Annotated[str, typer.Argument(help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE")],
+    scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
+    out: Out = None,
+    jobs: Jobs = 1,
+) -> None:
+    """Run a table or figure of a paper, with the paper's numbers beside ours and a verdict on each claim."""
+    console, recipe = Console(), recipes.load(name)
+    path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
+    directory = reproduce(recipe, scale, path, display_for(console), jobs)
+    for text, evidence in directory.findings(recipe).verdicts:
+        console.print(f"{evidence.verdict.upper()}: {text} ({evidence.text})", markup=False, highlight=False)
+    close(directory, console)
+
+
+Folders = Annotated[list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")]
+
+
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]) -> None:
-    """Rebuild the report, the table and the summary of a run directory."""
-    directory = RunDirectory.load(folder)
-    directory.flush()
-    typer.echo(f"Report: {directory.path / 'report.html'}")
+def report(folders: Folders, out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html")) -> None:
+    """Rebuild the report, the table and the summary of a run directory; or show several on one page."""
+    directories = [RunDirectory.load(folder) for folder in folders]
+    if len(directories) == 1:
+        directories[0].flush()
+        typer.echo(f"Report: {directories[0].path / 'report.html'}")
+        return
+    write(out, render(compared(directories)))
+    typer.echo(f"Report: {out}")
+
+
+@app.command()
+def figures(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
+    formats: Annotated[
+        str, typer.Option("--format", help="Of " + ", ".join(FORMATS) + ", separated by commas.")
+    ] = "pdf,png",
+    against: Annotated[str, typer.Option(help="Horizontal axis: " + ", ".join(AXES) + ".")] = "rounds",
+) -> None:
+    """Draw the curves of run directories as files for a paper, a panel for every task (needs the extra `paper`)."""
+    records = together([RunDirectory.load(folder) for folder in folders])
+    for file in save_figures(records, out, [name.strip() for name in formats.split(",")], against):
+        typer.echo(str(file))
 
 
 add_commands(app)
@@ -200,6 +287,7 @@ def close(directory: RunDirectory, console: Console) -> None:
     console.print(f"Report: {directory.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
+        message += f" `fedax resume {directory.path}` continues."
         console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED)
 

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ import fedax
 from fedax import cli
 from fedax.algorithms import catalogue
 from fedax.core.hyper import declared
-from samples import TINY
+from samples import TINY, record
 
 COMPARE = [
     "compare",
@@ -48,7 +49,7 @@ def refused(*arguments):
 def test_version_and_help():
     assert call("--version").stdout == f"fedax {fedax.__version__}\n"
     text = call("--help").stdout
-    for command in ("demo", "run", "compare", "algorithms", "report"):
+    for command in ("demo", "run", "validate", "schema", "compare", "algorithms", "report"):
         assert command in text
         assert call(command, "--help").exit_code == 0
 
@@ -75,6 +76,27 @@ def test_compare_run_and_report(tmp_path):
     assert "already holds a run" in refused("run", "a/config.toml", "--out", "a")
 
 
+def test_several_directories_on_one_page_and_as_figures(tmp_path):
+    for name, runs in (("a", [record("FedAvg"), record("FedBC")]), ("b", [record("FedAvg", losses=(2.0, 1.5, 1.0))])):
+        directory = cli.RunDirectory.create(tmp_path / name, name)
+        for run in runs:
+            directory.add(run)
+    assert "Report: c.html" in call("report", "a", "b", "--out", "c.html").stdout
+    text = (tmp_path / "c.html").read_text()
+    for label in ("FedAvg (a)", "FedAvg (b)", "FedBC"):
+        assert f'"label":"{label}"' in text
+    pytest.importorskip("matplotlib")
+    assert "figures/train_loss.png" in call("figures", "a", "b", "--format", "png").stdout
+    assert "format: got 'bmp'" in refused("figures", "a", "--format", "bmp")
+
+
+def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
+    assert "fedbc-table-1: FedBC on synthetic data" in call("recipes").stdout
+    assert "Did you mean 'fedbc-table-1'" in refused("reproduce", "fedbc-table1")
+    assert "scale: got 'huge'" in refused("reproduce", "fedbc-table-1", "--scale", "huge")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_bad_input_is_one_message(tmp_path):
     (tmp_path / "bad.toml").write_text(TINY.replace("mu = 1", "mo = 1"))
     (tmp_path / "broken.toml").write_text("name = \n")
@@ -89,6 +111,39 @@ def test_bad_input_is_one_message(tmp_path):
     assert "run directory: got" in refused("report", "none")
     assert "Did you mean 'fedbc'" in refused("algorithms", "fedbcc")
     assert not (tmp_path / "runs").exists()
+
+
+def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
+    (tmp_path / "a.toml").write_text(TINY)
+    changes = ["--set", "rounds=1", "--set", "algorithm.1.mu=0.5", "--set", "seeds=[3]", "--set", "name=Changed"]
+    assert call("run", "a.toml", *changes, "--out", "a").exit_code == 0
+    kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    assert (kept["rounds"], kept["algorithm"][1]["mu"], kept["seeds"], kept["name"]) == (1, 0.5, [3], "Changed")
+    assert "--set rounds=-1: rounds: got -1; allowed: whole numbers >= 0" in refused("run", "a.toml", "--set", "rounds=-1")
+    assert "--set algorithm.1.my=1: " in refused("run", "a.toml", "--set", "algorithm.1.my=1")
+    for wrong in ("rounds", "=1", "algorithm.2.mu=1", "algorithm.mu=1", "rounds.x=1", "task..a=1"):
+        assert "allowed: " in refused("run", "a.toml", "--set", wrong)
+
+
+def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path):
+    (tmp_path / "a.toml").write_text(TINY)
+    result = call("validate", "a.toml", "--set", "schedule.cohort=3")
+    assert tomllib.loads(result.stdout)["schedule"] | {"cohort": 3} == tomllib.loads(result.stdout)["schedule"]
+    assert "a.toml is valid: synthetic" in result.stderr
+    assert "the number of clients" in refused("validate", "a.toml", "--set", "schedule.cohort=9")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.toml"]
+
+
+def test_the_schema_knows_every_hyperparameter():
+    made = json.loads(call("schema").stdout)
+    assert made["additionalProperties"] is False
+    members = {m["properties"]["name"]["const"]: m["properties"] for m in made["properties"]["algorithm"]["items"]["oneOf"]}
+    assert members.keys() == catalogue().keys()
+    for name, kind in catalogue().items():
+        assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver"}
+    assert members["fedprox"]["mu"]["anyOf"][0]["minimum"] == 0
+    assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
+    assert made["properties"]["solver"]["oneOf"][0]["properties"]["learning_rate"]["exclusiveMinimum"] == 0
 
 
 def test_algorithms_as_text_and_json():

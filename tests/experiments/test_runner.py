@@ -10,9 +10,10 @@ from rich.console import Console
 
 import fedax
 from fedax.core import InvalidInput, RunExists
+from fedax.core.files import write
 from fedax.experiments import demo, findings
 from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at, members
-from fedax.experiments.directory import RunDirectory, fresh, slug, write
+from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import Display, Lines
 from fedax.experiments.full import FullDemo, Job
 from fedax.experiments.runner import run_experiment

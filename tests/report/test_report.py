@@ -1,14 +1,17 @@
+import dataclasses
 import html.parser
 import json
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from fedax.core import Outcome
-from fedax.report import Page, Record, render
+from fedax.core import FedaxError, InvalidInput, Outcome
+from fedax.report import Page, Record, Sheet, render
+from fedax.report.figures import save_figures
 from fedax.report.record import to_csv
 from fedax.report.summary import COLUMNS, best, columns_of, shown, summarize
 from samples import record
@@ -142,6 +145,43 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
     columns, table = columns_of(made), summarize(made)
     assert [best(column, table) for column in columns] == [{"a"}, {"c"}]
     assert best(columns[0], table[:1]) == set()
+
+
+def test_further_tables_and_prices_are_on_the_page():
+    sheets = [Sheet("Claims", ["Claim", "Verdict"], [[EVIL, "holds"]], EVIL, lead=True)]
+    made = Reader(render(Page("t", "", [], sheets=sheets, prices={"round": 2.0, "step": 0.5, "gigabit": 0.0}))).data
+    assert made["sheets"] == [
+        {"title": "Claims", "head": ["Claim", "Verdict"], "rows": [[EVIL, "holds"]], "note": EVIL, "lead": True}
+    ]
+    assert made["prices"]["step"] == 0.5
+
+
+def test_local_steps_are_kept_for_the_simulated_time():
+    run = dataclasses.replace(record(), steps=np.array([0.0, 3.0, 6.0]))
+    again = Record.from_bytes(run.to_bytes())
+    np.testing.assert_array_equal(again.steps, run.steps)
+    assert Record.from_bytes(record().to_bytes()).steps is None
+    assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"]["steps"] == [0.0, 3.0, 6.0]
+
+
+def test_figures_as_files(tmp_path):
+    pytest.importorskip("matplotlib")
+    files = save_figures([*runs()[:2], record("B", "Second", 0)], tmp_path / "f", ["pdf", "png"])
+    assert [file.name for file in files] == [f"{m}.{f}" for m in ("train_loss", "test_accuracy") for f in ("pdf", "png")]
+    assert files[0].read_bytes().startswith(b"%PDF")
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    first = files[0].read_bytes()
+    assert save_figures([*runs()[:2], record("B", "Second", 0)], tmp_path / "f", ["pdf"])[0].read_bytes() == first
+    with pytest.raises(InvalidInput, match="format: got 'bmp'"):
+        save_figures(runs(), tmp_path, ["bmp"])
+    with pytest.raises(InvalidInput, match="against: got 'days'"):
+        save_figures(runs(), tmp_path, against="days")
+
+
+def test_figures_say_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(FedaxError, match=r"pip install 'fedax\[paper\]'"):
+        save_figures(runs(), tmp_path / "f")
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")

@@ -19,6 +19,7 @@ from fedax.core.errors import RunFailed as RunFailed
 from fedax.core.errors import SpecError as SpecError
 from fedax.core.errors import UnknownName as UnknownName
 from fedax.core.errors import WorkError as WorkError
+from fedax.core.errors import WriteFailed as WriteFailed
 from fedax.core.federation import Cohort as Cohort
 from fedax.core.federation import Federation as Federation
 from fedax.core.federation import Gathered as Gathered

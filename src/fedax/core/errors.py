@@ -49,6 +49,10 @@ class RunExists(FedaxError):
     """The output directory already holds a run; nothing was overwritten."""
 
 
+class WriteFailed(FedaxError):
+    """Results could not be kept, for lack of space for example; what was kept before is whole."""
+
+
 class WorkError(FedaxError):
     """A client's work failed; the message names algorithm, phase, round and client."""
 

@@ -1,7 +1,9 @@
 """The one loop of the library: rounds, observations, stopping, history."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ from fedax.core.solver import SGD, Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, stacked, starting_point
+from fedax.engines.checkpoint import Checkpoints, identity
 from fedax.engines.coding import Channel, Coded
 from fedax.engines.simulation import Simulation
 
@@ -63,6 +66,8 @@ def run(
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: History | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10,
     personal: bool = False,
     throw: bool = False,
 ) -> History:
@@ -82,6 +87,9 @@ def run(
         stop: ends the run early; see `Divergence`.
         progress: called after every observation.
         resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
+        checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from the newest whole one, to the
+            same bits as without a break (on the same engine, devices and versions).
+        checkpoint_every: rounds between checkpoints, at least 1; the last round is kept too.
         personal: whether the history also has the clients' own models, which take clients x dim numbers.
         throw: raises `RunFailed` if the outcome is not ok.
 
@@ -90,9 +98,11 @@ def run(
         the outcome says so.
 
     Raises:
-        InvalidInput: an argument out of range, before anything is compiled.
+        InvalidInput: an argument out of range, before anything is compiled; checkpoints of another run.
+        WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
     before = None if resume is None else [resume]
+    keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
     history = _run(
         [algorithm],
         task,
@@ -107,6 +117,7 @@ def run(
         stop,
         progress,
         before,
+        keep,
         personal,
     )[0]
     if throw and not history.outcome.ok:
@@ -129,6 +140,8 @@ def run_grid(
     stop: Divergence | None = None,
     progress: Callable[[Progress], bool | None] | None = None,
     resume: Sequence[History] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10,
 ) -> list[History]:
     """Runs a grid of real hyperparameters of one method as one compiled program; otherwise as `run`.
 
@@ -148,13 +161,14 @@ def run_grid(
     Raises:
         InvalidInput: as `run`; also members that differ in more than real hyperparameters.
     """
-    kinds = {_likeness(member) for member in algorithms}
+    kinds = {likeness(member) for member in algorithms}
     if len(kinds) != 1:
         names = ", ".join(repr(member) for member in algorithms)
         raise InvalidInput.of(
             "run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters"
         )
     before = None if resume is None else list(resume)
+    keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
     return _run(
         list(algorithms),
         task,
@@ -169,6 +183,7 @@ def run_grid(
         stop,
         progress,
         before,
+        keep,
     )
 
 
@@ -186,6 +201,7 @@ def _run(
     stop: Divergence | None,
     progress: Callable[[Progress], bool | None] | None,
     resume: list[History] | None,
+    keep: tuple[Path, int] | None,
     personal: bool = False,
 ) -> list[History]:
     for name, value, low in (("rounds", rounds, 0), ("observe_every", observe_every, 1), ("seed", seed, 0)):
@@ -199,44 +215,66 @@ def _run(
         observer.check(task)
     params, root = starting_point(task, seed)
     layout = Layout.of(params)
-    names = [type(algorithm).__name__ for algorithm in algorithms]
+    names, plain = [type(algorithm).__name__ for algorithm in algorithms], algorithms
     if channel is not None:
         algorithms = [Coded(algorithm, channel) for algorithm in algorithms]
+    checkpoints = None
+    if keep:
+        watched = {"observe_every": observe_every, "observers": [type(o).__name__ for o in observe], "stop": stop}
+        watched |= {} if channel is None else {"channel": repr(channel)}
+        checkpoints = Checkpoints(*keep, identity(plain, task, solver, schedule, layout, seed, **watched))
     session = engine.session(algorithms, task, solver, schedule, layout, root, min(observe_every, max(rounds, 1)))
+    states = None if resume else session.start(layout.ravel(params))
+    if checkpoints and not resume:
+        resume = checkpoints.load(session.split(states), algorithms, layout, rounds)
+    if resume:
+        states = session.join([history.state for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
     courses = [_Course(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
-    states = session.join([history.state for history in resume]) if resume else session.start(layout.ravel(params))
-    done = int(resume[0].rounds[-1]) if resume else 0
+    done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
 
     def look() -> bool:
+        nonlocal settled
         for course, metrics in zip(courses, session.observe(states, observe), strict=True):
             course.observe(metrics, done, stop)
+        settled = True
         return bool(progress and progress(Progress(done, rounds, clock.now, courses[0].latest)))
+
+    def finished() -> list[History]:
+        finals = session.split(states)
+        models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
+        return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
 
     try:
         asked = look() if not resume else False
         while done < rounds and not asked and any(course.outcome.ok for course in courses):
-            count = min(observe_every - done % observe_every, rounds - done)
+            count = min([period - done % period for period in (observe_every, *(keep or ())[1:])] + [rounds - done])
+            settled = False
             states, logs = session.advance(states, done, count)
             for course, log in zip(courses, logs, strict=True):
                 course.add(log, done)
             done += count
-            asked = look()
+            ends = done == rounds or not any(course.outcome.ok for course in courses)
+            if ends or done % observe_every == 0:
+                asked = look()
+            settled = True
+            if checkpoints and (ends or done % checkpoints.every == 0):
+                checkpoints.save(done, finished())
         if asked and done < rounds:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
+        if checkpoints and settled:
+            checkpoints.save(done, finished())
         for course in courses:
             course.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
-    finals = session.split(states)
-    models = [layout.unravel(algorithm.model(state)) for algorithm, state in zip(algorithms, finals, strict=True)]
     own = [jax.vmap(layout.unravel)(rows) for rows in session.personal(states)] if personal else [None] * len(algorithms)
-    return [course.finish(*result) for course, *result in zip(courses, models, finals, own, strict=True)]
+    return [dataclasses.replace(history, personal=models) for history, models in zip(finished(), own, strict=True)]
 
 
-def _likeness(algorithm: Algorithm[Any]) -> Any:
-    """Equal for algorithms that one program can serve."""
+def likeness(algorithm: Algorithm[Any]) -> Any:
+    """Equal for algorithms that one program can serve, as `run_grid` asks for."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(np.shape(leaf) for leaf in leaves)
 
@@ -262,6 +300,8 @@ class _Course:
         self.metrics: dict[str, list[Any]] = {k: list(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
         self._ended = False
+        if before and before.outcome.kind in ("diverged", "non-finite"):
+            self.outcome, self._ended = before.outcome, True
 
     @property
     def latest(self) -> dict[str, Any]:
@@ -295,7 +335,7 @@ class _Course:
             raise InvalidInput.of("run(stop=...)", stop, "None, or observers that give train_loss")
         return [float(value) for value in self.metrics["train_loss"]]
 
-    def finish(self, params: Any, state: Any, personal: Any) -> History:
+    def finish(self, params: Any, state: Any) -> History:
         known = self.before if self.before and len(self.before.bits.up) else None
         past = [Log(known.notes, known.bits.down, known.bits.up, np.zeros(0))] if known else []
         logs = [*past, *self.logs]
@@ -305,6 +345,4 @@ class _Course:
         )
         metrics = {name: np.stack(values) for name, values in self.metrics.items()}
         rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
-        return History(
-            self.algorithm, rounds, metrics, notes, params, Traffic(down, up), self.outcome, seconds, state, personal
-        )
+        return History(self.algorithm, rounds, metrics, notes, params, Traffic(down, up), self.outcome, seconds, state)

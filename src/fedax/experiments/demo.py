@@ -80,11 +80,11 @@ def run_demo(
     with display, Interruption(display) as interruption:
         try:
             for i, plan in enumerate(plans):
-                directory.configure([experiment.toml() for experiment in comparisons])
+                directory.configure(comparisons)
                 budget = Budget((end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms))
                 count = _one_task(comparisons[i], plan, directory, display, interruption, budget, rounds)
                 comparisons[i] = comparisons[i].model_copy(update={"rounds": count})
-            directory.configure([experiment.toml() for experiment in comparisons])
+            directory.configure(comparisons)
         except KeyboardInterrupt:
             directory.close("interrupted")
         else:

@@ -5,40 +5,30 @@ import dataclasses
 import itertools
 import json
 import math
-import os
-import tempfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
+from fedax.core.files import write
+from fedax.experiments.grid import grid_csv, grid_sheet, selected
+from fedax.experiments.recipes import Findings, Recipe
+from fedax.experiments.sections import CostSection
+from fedax.experiments.spec import Experiment
 from fedax.experiments.versions import versions
 from fedax.report import Page, Record, render
 from fedax.report.record import by_task, to_csv
 from fedax.report.summary import Row, counted, summarize
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Writes a file whole: a reader, or a crash, sees the old content or the new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
 def refuse_if_taken(path: Path) -> None:
     """Raises `RunExists` if a path is anything but a new or an empty folder."""
     if path.is_dir() and any(path.iterdir()):
-        what = "already holds a run" if (path / "summary.json").exists() else "is not empty"
-        raise RunExists(f"{path} {what}; nothing was overwritten. Choose another folder, or remove this one.")
+        held = (path / "summary.json").exists()
+        what = "already holds a run" if held else "is not empty"
+        way = f"continue it with `fedax resume {path}`" if held else "remove this one"
+        raise RunExists(f"{path} {what}; nothing was overwritten. Choose another folder, or {way}.")
     if path.exists() and not path.is_dir():
         raise RunExists(f"{path} is a file, not a folder; nothing was overwritten. Choose another folder.")
 
@@ -71,14 +61,18 @@ class RunDirectory:
         title: heading of the report.
         notes: one line about a task, by the task's title.
         status: `"running"`, `"finished"` or `"interrupted"`.
-        records: the runs so far.
+        runs: the runs so far by number, which is their place in the order of experiments, algorithms and seeds.
+        experiments: what the folder is for, in its order.
+        recipe: the recipe they come from, if any.
     """
 
     path: Path
     title: str
     notes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     status: Literal["running", "finished", "interrupted"] = "running"
-    records: list[Record] = dataclasses.field(default_factory=list[Record])
+    runs: dict[int, Record] = dataclasses.field(default_factory=dict[int, Record])
+    experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
+    recipe: Recipe | None = None
 
     @classmethod
     def create(cls, path: Path, title: str) -> "RunDirectory":
@@ -93,34 +87,53 @@ class RunDirectory:
         directory.flush()
         return directory
 
+    @property
+    def records(self) -> list[Record]:
+        return [self.runs[number] for number in sorted(self.runs)]
+
+    @property
+    def grids(self) -> list[Experiment]:
+        """One experiment with a grid for every task; those on other draws of its data select together with it."""
+        return list({experiment.name: experiment for experiment in self.experiments if experiment.grid}.values())
+
     @classmethod
-    def load(cls, path: Path) -> "RunDirectory":
-        """Reads an existing directory.
+    def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
+        """Reads an existing directory; with `repair`, without the runs whose files are damaged.
 
         Raises:
             InvalidInput: no run directory, or one whose files are damaged.
         """
         try:
             kept = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-            records = [Record.from_bytes(file.read_bytes()) for file in sorted((path / "runs").glob("*.npz"))]
-            return cls(path, kept["title"], kept["notes"], kept["status"], records)
+            runs: dict[int, Record] = {}
+            for file in sorted((path / "runs").glob("*.npz")):
+                with contextlib.suppress(*([ValueError, KeyError, TypeError, zipfile.BadZipFile] if repair else [])):
+                    runs[int(file.stem)] = Record.from_bytes(file.read_bytes())
+            experiments = [Experiment.read(file) for file in sorted(path.glob("config*.toml"), key=_number)]
+            recipe = (
+                Recipe.parse(kept_in.read_text(encoding="utf-8")) if (kept_in := path / "recipe.toml").exists() else None
+            )
+            return cls(path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe)
         except OSError as error:
             hint = f"{error.filename}: {error.strerror}."
             raise InvalidInput.of(
                 "run directory", str(path), "folders made by `fedax run`, `compare` or `demo`", hint
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InvalidInput.of("run directory", str(path), "folders with undamaged files", str(error)) from error
 
-    def configure(self, configurations: Sequence[str]) -> None:
-        """Writes the resolved configurations, TOML texts."""
-        for number, text in enumerate(configurations):
-            write(self.path / (f"config-{number}.toml" if len(configurations) > 1 else "config.toml"), text)
+    def configure(self, experiments: Sequence[Experiment]) -> None:
+        """Writes the resolved configurations."""
+        self.experiments = list(experiments)
+        for number, experiment in enumerate(experiments):
+            name = f"config-{number}.toml" if len(experiments) > 1 else "config.toml"
+            write(self.path / name, experiment.toml())
 
-    def add(self, record: Record) -> None:
-        """Keeps a run, and brings all files up to date."""
-        write(self.path / "runs" / f"{len(self.records):04d}.npz", record.to_bytes())
-        self.records.append(record)
+    def add(self, record: Record, number: int | None = None) -> None:
+        """Keeps a run, under a number or the next one, and brings all files up to date."""
+        number = len(self.runs) if number is None else number
+        write(self.path / "runs" / f"{number:04d}.npz", record.to_bytes())
+        self.runs[number] = record
         self.flush()
 
     def close(self, status: Literal["finished", "interrupted"]) -> None:
@@ -131,14 +144,38 @@ class RunDirectory:
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
+        if self.grids:
+            write(self.path / "grid.csv", grid_csv(self.grids, self.records))
+        if self.recipe:
+            findings, kept = self.findings(self.recipe), self._versions()
+            seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
+            write(self.path / "README.md", findings.readme(kept, files, seconds))
+            write(self.path / "results.csv", findings.csv())
         write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
         write(self.path / "report.html", render(self.page()))
 
     def page(self) -> Page:
         """The content of the report."""
-        settings = {file.name: file.read_text(encoding="utf-8") for file in sorted(self.path.glob("config*.toml"))}
-        kept = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
-        return Page(self.title, self.line(), self.records, self.notes, settings, kept)
+        settings = {file.name: file.read_text(encoding="utf-8") for file in self._settings()}
+        prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
+        sheets = self.findings(self.recipe).sheets() if self.recipe else []
+        sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
+        return Page(self.title, self.line(), self.shown(), self.notes, settings, self._versions(), sheets, prices)
+
+    def findings(self, recipe: Recipe) -> Findings:
+        """A recipe's numbers and claims beside the runs so far."""
+        return Findings(recipe, self.shown(), self.experiments)
+
+    def _settings(self) -> list[Path]:
+        return sorted(self.path.glob("config*.toml"), key=_number)
+
+    def _versions(self) -> dict[str, Any]:
+        return json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
+
+    def shown(self) -> list[Record]:
+        """The runs that reports show: of a grid, those of the members that its rule selects."""
+        chosen = {experiment.name: set(selected(experiment, self.records).values()) for experiment in self.grids}
+        return [record for record in self.records if record.label in chosen.get(record.task, {record.label})]
 
     def line(self) -> str:
         """The results in one line: how many runs, and how they ended."""
@@ -160,11 +197,11 @@ class RunDirectory:
             "title": self.title,
             "status": self.status,
             "notes": self.notes,
-            "tasks": {title: [_plain(row) for row in summarize(runs)] for title, runs in by_task(self.records).items()},
+            "tasks": {title: [_plain(row) for row in summarize(runs)] for title, runs in by_task(self.shown()).items()},
             "runs": [
                 {"file": f"runs/{i:04d}.npz", "task": r.task, "algorithm": r.label, "seed": r.seed, "draw": r.draw}
                 | {"rounds": int(r.rounds[-1]), "outcome": str(r.outcome), "seconds": round(float(r.seconds[-1]), 3)}
-                for i, r in enumerate(self.records)
+                for i, r in sorted(self.runs.items())
             ],
         }
 
@@ -175,6 +212,11 @@ def _plain(row: Row) -> dict[str, Any]:
         for metric, (mean, deviation) in row.values.items()
     }
     return {"algorithm": row.label, "runs": row.runs, "rounds": row.rounds, "outcome": row.outcome, "final": values}
+
+
+def _number(path: Path) -> int:
+    """The number in `config-<n>.toml`."""
+    return int("".join(filter(str.isdigit, path.stem)) or 0)
 
 
 def slug(text: str) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 from rich.console import Console
 
 from fedax.core import RunExists
+from fedax.core.files import write
 from fedax.engines.loop import run_grid
 from fedax.experiments.demo import SYNTHETIC, judged
 from fedax.experiments.design import BASELINES, FORMS, MUS, SELECTION_SEED, TASKS, at, members
-from fedax.experiments.directory import make_folder, slug, write
+from fedax.experiments.directory import make_folder, slug
 from fedax.experiments.findings import Findings, best_mu
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.spec import Experiment, Plan

@@ -1,33 +1,43 @@
-"""Runs experiments into a run directory; an interruption leaves it valid."""
+"""Runs experiments into a run directory; an interruption leaves it valid, and it can be taken up again."""
 
 import dataclasses
+import multiprocessing
+import os
+import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from fedax.core import Outcome
-from fedax.engines.loop import Progress, run
-from fedax.experiments.directory import RunDirectory, refuse_if_taken
+from fedax.core import InvalidInput, Outcome, RunFailed, WriteFailed
+from fedax.core.files import write
+from fedax.engines.loop import Progress
+from fedax.experiments.batches import Batch, batches_of, draw_of, plan_of, run_batch
+from fedax.experiments.directory import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.display import Display
+from fedax.experiments.recipes import Recipe
+from fedax.experiments.setup import set_up_jax
 from fedax.experiments.spec import Experiment, Plan
+from fedax.experiments.trackers import TRACKERS, Tracking, check_installed
 from fedax.report import Record
 
 
 class Interruption:
     """Ctrl-C, once: the current round is finished and kept. Twice: at once.
 
-    A context manager; outside the main thread it changes nothing.
+    A context manager; outside the main thread, or if the processes that do the work hear it (`later`), it changes nothing.
     """
 
-    def __init__(self, display: Display) -> None:
-        self.display, self.asked = display, False
+    def __init__(self, display: Display, later: bool = False) -> None:
+        self.display, self.asked, self.later = display, False, later
         self._before: Any = None
 
     def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not self.later:
             self._before = signal.signal(signal.SIGINT, self._ask)
         return self
 
@@ -69,7 +79,7 @@ def run_one(
     Returns:
         The record; its outcome is `interrupted` only if a person asked for it.
     """
-    heading, ended = heading or label, False
+    ended = False
 
     def hook(observation: Progress) -> bool:
         nonlocal ended
@@ -77,22 +87,22 @@ def run_one(
         ended = enough is not None and enough(observation)
         return ended or interruption.asked
 
-    display.begin(heading, plan.arguments["rounds"])
-    history = run(plan.algorithms[label], plan.task, seed=seed, progress=hook, **plan.arguments)
-    if ended and not interruption.asked and history.outcome.kind == "interrupted":
-        history = dataclasses.replace(history, outcome=Outcome())
-    record = Record.of(history, task=task, label=label, seed=seed, draw=draw)
-    display.end(heading, record)
+    display.begin(heading or label, plan.arguments["rounds"])
+    (record,) = run_batch(plan, [label], seed, task=task, draw=draw, hook=hook)
+    if ended and not interruption.asked and record.outcome.kind == "interrupted":
+        record = dataclasses.replace(record, outcome=Outcome())
+    display.end(heading or label, record)
     return record
 
 
-def run_experiment(experiment: Experiment, out: Path, display: Display) -> RunDirectory:
+def run_experiment(experiment: Experiment, out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     """Runs every algorithm with every seed, and keeps each run on disk as soon as it is done.
 
     Args:
         experiment: what to run.
         out: the run directory, new or empty.
         display: where progress is shown.
+        jobs: processes.
 
     Returns:
         The directory, with status `finished`, or `interrupted` after Ctrl-C.
@@ -100,33 +110,166 @@ def run_experiment(experiment: Experiment, out: Path, display: Display) -> RunDi
     Raises:
         RunExists: `out` is not empty; checked before anything is made or compiled.
         InvalidInput: the experiment does not fit its task.
+        WriteFailed: a full disk, for example; what was kept before is whole, and `resume` continues.
 
     Example:
         >>> experiment = Experiment.read(Path("examples/digits.toml"))  # doctest: +SKIP
         >>> run_experiment(experiment, Path("runs/digits"), Display()).status  # doctest: +SKIP
         'finished'
     """
+    return run_experiments([experiment], out, experiment.name, display, jobs)
+
+
+def run_experiments(
+    experiments: Sequence[Experiment], out: Path, title: str, display: Display, jobs: int = 1, recipe: Recipe | None = None
+) -> RunDirectory:
+    """The same for several experiments in one directory; `recipe` is the one they come from, with its scale."""
     refuse_if_taken(out)
-    plan = experiment.plan()
-    directory = RunDirectory.create(out, experiment.name)
-    directory.configure([experiment.toml()])
-    directory.notes[experiment.name] = describe(experiment, plan)
-    pairs = [(label, seed) for label in plan.algorithms for seed in experiment.seeds]
-    draw = int(experiment.task.options.get("seed", 0))
-    with display, Interruption(display) as interruption:
+    check_installed(experiments[0].trackers)
+    experiments[0].plan()
+    directory = RunDirectory.create(out, title)
+    if recipe is not None:
+        directory.recipe = recipe
+        write(out / "recipe.toml", recipe.text)
+    directory.configure(experiments)
+    return _work(directory, display, jobs)
+
+
+def reproduce(recipe: Recipe, scale: str, out: Path, display: Display, jobs: int = 1) -> RunDirectory:
+    """Runs a recipe at one of its scales; the directory then also holds `README.md`, `results.csv` and `recipe.toml`.
+
+    Raises:
+        UnknownName: no such scale.
+        RunExists, InvalidInput, WriteFailed: as `run_experiment`.
+    """
+    experiments = recipe.experiments(scale)
+    at = recipe.model_copy(update={"ran": scale})
+    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, at)
+
+
+def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
+    """Continues a directory whose process was interrupted or killed: finished runs stay, the others go on where they were.
+
+    The results are those of a run without a break, bit for bit (on the same machine with the same versions). Damaged files of
+    runs are made again.
+
+    Raises:
+        InvalidInput: no run directory, or one without experiments.
+    """
+    directory = RunDirectory.load(out, repair=True)
+    if not directory.experiments:
+        allowed = "folders with a config.toml"
+        raise InvalidInput.of("run directory", str(out), allowed, "Nothing was begun there: remove it, and run again.")
+    unfinished = [number for number, record in directory.runs.items() if record.outcome.kind == "interrupted"]
+    for number in unfinished:
+        del directory.runs[number]
+    return _work(directory, display, jobs)
+
+
+def _work(directory: RunDirectory, display: Display, jobs: int) -> RunDirectory:
+    """Runs what a directory does not have yet."""
+    directory.status = "running"
+    batches = [batch for batch in batches_of(directory.experiments) if not set(batch.numbers) <= directory.runs.keys()]
+    kept = directory.path / "checkpoints"
+    with display, Interruption(display, later=jobs > 1) as interruption:
         try:
-            for number, (label, seed) in enumerate(pairs, start=1):
-                heading = f"[{number}/{len(pairs)}] {label}" + (f", seed {seed}" if len(experiment.seeds) > 1 else "")
-                common = {"task": experiment.name, "draw": draw, "display": display, "interruption": interruption}
-                record = run_one(plan, label, seed, heading=heading, **common)
-                directory.add(record)
-                if record.outcome.kind == "interrupted" or (interruption.asked and number < len(pairs)):
+            work = _in_turn if jobs == 1 else _in_processes
+            for batch, records in work(directory, batches, display, interruption, jobs):
+                for number, record in zip(batch.numbers, records, strict=True):
+                    directory.add(record, number)
+                if any(record.outcome.kind == "interrupted" for record in records):
+                    raise KeyboardInterrupt
+                shutil.rmtree(batch.folder(directory.path), ignore_errors=True)
+                if interruption.asked and batch is not batches[-1]:
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             directory.close("interrupted")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise WriteFailed(f"{directory.path}: cannot be written: {reason}. What was kept is whole.") from error
         else:
             directory.close("finished")
+            shutil.rmtree(kept, ignore_errors=True)
     return directory
+
+
+def _in_turn(
+    directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
+) -> Iterator[tuple[Batch, list[Record]]]:
+    for position, batch in enumerate(batches, start=1):
+        experiment = directory.experiments[batch.experiment]
+        heading = f"[{position}/{len(batches)}] {batch.heading(experiment, len(directory.experiments) > 1)}"
+        plan = plan_of(experiment.toml())
+        directory.notes.setdefault(experiment.name, describe(experiment, plan))
+
+        live = _tracking(experiment, batch, 0, directory.path) if len(batch.labels) == 1 else None
+
+        def hook(observation: Progress, live: Tracking | None = live) -> bool:
+            display.observe(observation)
+            if live:
+                live(observation)
+            return interruption.asked
+
+        display.begin(heading, experiment.rounds)
+        records = batch.run(experiment, plan, directory.path, hook)
+        display.end(heading, records[0])
+        if live:
+            live.finish()
+        else:
+            _replay(experiment, batch, records, directory.path)
+        yield batch, records
+
+
+def _in_processes(
+    directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
+) -> Iterator[tuple[Batch, list[Record]]]:
+    """A queue over processes, each with its part of the cores."""
+    texts = [experiment.toml() for experiment in directory.experiments]
+    for experiment, text in zip(directory.experiments, texts, strict=True):
+        if experiment.name not in directory.notes:
+            directory.notes[experiment.name] = describe(experiment, plan_of(text))
+    cpus = max((os.cpu_count() or 1) // jobs, 1)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=set_up_jax, initargs=(cpus,)) as pool:
+        waiting = {pool.submit(batch.run_alone, texts[batch.experiment], directory.path): batch for batch in batches}
+        try:
+            for position, future in enumerate(as_completed(waiting), start=1):
+                batch = waiting[future]
+                records = [Record.from_bytes(content) for content in future.result()]
+                experiment = directory.experiments[batch.experiment]
+                display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(texts) > 1)}", records[0])
+                _replay(experiment, batch, records, directory.path)
+                yield batch, records
+        except BrokenProcessPool as error:
+            message = (
+                f"{directory.path}: a process ended without a result. What was finished is kept; `fedax resume` continues."
+            )
+            raise RunFailed(message) from error
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
+    label, draw = batch.labels[position], draw_of(experiment)
+    name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {batch.seed}")
+    member = next(member for member in experiment.members() if member.label == label)
+    options = {
+        "algorithm": member.algorithm.name,
+        "label": label,
+        "seed": batch.seed,
+        "draw": draw,
+        "rounds": experiment.rounds,
+    }
+    config = options | {"task": experiment.task.name} | member.algorithm.options | member.solver.options | member.schedule
+    return Tracking([TRACKERS[tracker](folder, experiment.name, name) for tracker in experiment.trackers], config)
+
+
+def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], folder: Path) -> None:
+    for position, record in enumerate(records if experiment.trackers else ()):
+        tracking = _tracking(experiment, batch, position, folder)
+        tracking.replay(record)
+        tracking.finish()
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:

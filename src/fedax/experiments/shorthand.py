@@ -32,7 +32,7 @@ def parse_options(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not (equals and key.strip() and value.strip()):
             raise InvalidInput.of("argument", text, "key=value,key=value")
-        options[key.strip()] = _value(value.strip())
+        options[key.strip()] = typed(value.strip())
     return options
 
 
@@ -58,7 +58,12 @@ def _split(text: str) -> list[str]:
     return [part for part in [*parts, text[begin:]] if part.strip()]
 
 
-def _value(text: str) -> Any:
+def typed(text: str) -> Any:
+    """A TOML value, or else the text itself.
+
+    >>> typed("0.5"), typed("[1, 2]"), typed("full")
+    (0.5, [1, 2], 'full')
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import SpecError
+from fedax.experiments.shorthand import typed
 
 Place = tuple[str | int, ...]
 """Where a value stands in a document: keys, and positions in arrays."""
@@ -32,6 +33,25 @@ class Source:
         except tomllib.TOMLDecodeError as error:
             reason, line = _reason(str(error), text)
             raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
+        self.settings: dict[Place, str] = {}
+
+    def override(self, setting: str) -> None:
+        r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions (from 0) joined by dots.
+
+        >>> source = Source('[[algorithm]]\nname = "fedprox"', "a.toml")
+        >>> source.override("algorithm.0.mu=0.5")
+        >>> source.document["algorithm"][0]["mu"]
+        0.5
+
+        Raises:
+            SpecError: no `path=value`, or a path through something that is no table.
+        """
+        path, equals, value = setting.partition("=")
+        place: Place = tuple(int(part) if part.isdigit() else part for part in path.strip().split("."))
+        if not equals or "" in place:
+            raise SpecError(f"--set: got {setting!r}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
+        place_value(self.document, place, typed(value.strip()), f"--set {setting}")
+        self.settings[place] = setting
 
     @classmethod
     def read(cls, path: Path) -> "Source":
@@ -71,9 +91,33 @@ class Source:
         return None
 
     def error(self, place: Place, message: str) -> SpecError:
-        """A `SpecError` that begins with the file and the line of a place."""
+        """A `SpecError` that begins with the file and the line of a place, or with the setting that put the value there."""
+        for length in range(len(place), 0, -1):
+            if place[:length] in self.settings:
+                return SpecError(f"--set {self.settings[place[:length]]}: {message}")
         line = self.line_of(place)
         return SpecError(f"{self.name}{'' if line is None else f', line {line}'}: {message}")
+
+
+def place_value(document: Any, place: Place, value: Any, what: str) -> None:
+    """Puts a value at a place, with tables in between as needed; `what` begins the message if the place is none.
+
+    Raises:
+        SpecError: a path through something that is no table, or past the end of an array.
+    """
+    table: Any = document
+    for depth, key in enumerate(place):
+        parts = table if isinstance(table, list) else None
+        fits = int(key) < len(parts) if parts is not None and isinstance(key, int) else isinstance(table, dict)
+        if not fits or isinstance(key, int) != (parts is not None):
+            where = ".".join(map(str, place[:depth])) or "the file"
+            kind = "keys" if isinstance(table, dict) else "no parts"
+            kind = kind if parts is None else f"positions 0 to {len(parts) - 1}"
+            raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {kind}.")
+        if depth == len(place) - 1:
+            table[key] = value
+        else:
+            table = table[key] if parts is not None else table.setdefault(key, {})
 
 
 def _find(document: Any, place: Place) -> Any:

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,14 +10,21 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from fedax import algorithms, observe, tasks
-from fedax.core import SGD, Algorithm, Exact, InvalidInput, Observer, Schedule, Solver, SpecError, Task, UnknownName
+from fedax import observe, tasks
+from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import declared
 from fedax.engines.loop import Divergence
+from fedax.experiments.sections import (
+    AlgorithmSection,
+    CostSection,
+    GridSection,
+    Section,
+    SolverSection,
+    StopSection,
+    check_names,
+)
 from fedax.experiments.source import Place, Source
-
-SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact}
-"""Local solvers by their name in experiment files."""
+from fedax.experiments.trackers import TRACKERS
 
 OBSERVERS = {
     "train_loss": observe.TrainLoss,
@@ -34,66 +41,33 @@ ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy")
 """Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
-class Section(BaseModel):
-    """A table with a name and options; the options are checked by what the name stands for."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
-    name: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class SolverSection(Section):
-    """`[solver]`: `name = "sgd"` or `"exact"`, and its hyperparameters."""
-
-    name: str = "sgd"
-
-    def make(self) -> Solver:
-        if self.name not in SOLVERS:
-            raise UnknownName.among("solver", self.name, SOLVERS)
-        kind = SOLVERS[self.name]
-        known = declared(kind)
-        _check_names(f"option of solver {self.name!r}", self.options, known)
-        # a whole number for a real one would be a constant of the compiled program instead of its input
-        return kind(**{k: float(v) if type(v) is int and not known[k].counts else v for k, v in self.options.items()})
-
-
-class AlgorithmSection(Section):
-    """`[[algorithm]]`: a name, an optional label, and hyperparameters (a list is one value per client)."""
-
-    label: str | None = None
-
-    def make(self) -> Algorithm[Any]:
-        values = {k: np.asarray(v, dtype=float) if isinstance(v, list) else v for k, v in self.options.items()}
-        return algorithms.make(self.name, **values)
-
-    def shown(self) -> str:
-        """The label, or the method's title with the hyperparameters that were given."""
-        if self.label is not None:
-            return self.label
-        title = algorithms.catalogue()[self.name.lower()].card.title
-        return " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
-
-
-class StopSection(BaseModel):
-    """`[stop]`: ends a run early, see `fedax.Divergence`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    rise: float = Divergence().rise
-    window: int = Divergence().window
-
-
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of the file."""
+    """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of the file.
+
+    `own` holds, by label, the solver and the schedule where they are not those in `arguments`.
+    """
 
     task: Task
     algorithms: dict[str, Algorithm[Any]]
     arguments: dict[str, Any]
+    own: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict[str, dict[str, Any]])
+
+    def arguments_of(self, label: str) -> dict[str, Any]:
+        """The arguments of `fedax.run` for one algorithm."""
+        return self.arguments | self.own.get(label, {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One algorithm as it is run: `label` is its own, `method` that of its section, `settings` what the grid says."""
+
+    label: str
+    method: str
+    algorithm: AlgorithmSection
+    solver: SolverSection
+    schedule: dict[str, Any]
+    settings: dict[str, Any]
 
 
 class Experiment(BaseModel):
@@ -110,6 +84,10 @@ class Experiment(BaseModel):
         schedule: arguments of `fedax.Schedule`.
         algorithm: the methods to compare, at least one; their labels differ.
         stop: ends diverging runs early.
+        grid: values to try, and the rule that selects among them.
+        cost: prices of a simulated time.
+        trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
+        checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
 
     Example:
         >>> source = 'name = "a"\nrounds = 2\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedprox"\nmu = 1'
@@ -129,17 +107,28 @@ class Experiment(BaseModel):
     schedule: dict[str, Any] = {}
     algorithm: list[AlgorithmSection] = Field(min_length=1)
     stop: StopSection | None = None
+    grid: GridSection | None = None
+    cost: CostSection | None = None
+    trackers: list[str] = []
+    checkpoint_every: int | None = None
 
     _source: Source | None = PrivateAttr(None)
 
     @classmethod
-    def read(cls, path: Path) -> "Experiment":
-        """Reads and checks a TOML file.
+    def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
+        """Reads and checks a TOML file, with some of its values replaced.
+
+        Args:
+            path: the file.
+            settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`, `algorithm.0.mu=1`.
 
         Raises:
             SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line and what is allowed.
         """
-        return cls._of(Source.read(path))
+        source = Source.read(path)
+        for setting in settings:
+            source.override(setting)
+        return cls._of(source)
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
@@ -152,7 +141,7 @@ class Experiment(BaseModel):
         try:
             experiment = cls.model_validate(sections)
         except ValidationError as error:
-            raise InvalidInput(_explained(error)[1]) from error
+            raise InvalidInput(explained(error)[1]) from error
         experiment._check()
         return experiment
 
@@ -161,21 +150,24 @@ class Experiment(BaseModel):
         try:
             experiment = cls.model_validate(source.document)
         except ValidationError as error:
-            raise source.error(*_explained(error)) from error
+            raise source.error(*explained(error)) from error
         experiment._source = source
         experiment._check()
         return experiment
 
     def _check(self) -> None:
         """Everything that can be checked without the data."""
-        for key, low in (("rounds", 0), ("observe_every", 1)):
-            if getattr(self, key) < low:
+        for key, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 0)):
+            if getattr(self, key) is not None and getattr(self, key) < low:
                 self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers >= {low}"))
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, "at least one whole number >= 0, all different"))
         for position, name in enumerate(self.observe or []):
             if name not in OBSERVERS:
                 self._refuse(("observe", position), UnknownName.among("observe", name, OBSERVERS))
+        for position, name in enumerate(self.trackers):
+            if name not in TRACKERS:
+                self._refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
         with self._at("task"):
             if self.task.name not in tasks.catalogue():
                 raise UnknownName.among("task", self.task.name, tasks.catalogue())
@@ -190,10 +182,46 @@ class Experiment(BaseModel):
                 if section.shown() in labels:
                     raise InvalidInput.of("label", section.shown(), "a label that no other algorithm of the experiment has")
                 labels.add(section.shown())
+            with self._at("algorithm", position, "solver"):
+                self._solver_of(section).make()
+        if self.grid:
+            with self._at("grid"):
+                self.grid.check(["solver", "schedule", *(s.name for s in self.algorithm), *labels])
+                for member in self.members():
+                    member.algorithm.make()
+                    member.solver.make()
+                    self._schedule(member.schedule)
 
-    def _schedule(self) -> Schedule:
-        _check_names("schedule", self.schedule, [field.name for field in dataclasses.fields(Schedule)])
-        return Schedule(**self.schedule)
+    def _solver_of(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
+        """The solver of one algorithm: the common one with its own options, or another one."""
+        common = self.solver.options if section.solver.get("name", self.solver.name) == self.solver.name else {}
+        return SolverSection(**{"name": self.solver.name} | common | section.solver | changes)
+
+    def members(self) -> list[Member]:
+        """Every algorithm of the file, and of its grid, in order.
+
+        >>> sections = {"task": {"name": "digits"}, "algorithm": [{"name": "fedprox"}], "grid": {"fedprox": {"mu": [0.0, 1.0]}}}
+        >>> [member.label for member in Experiment.of(name="a", **sections).members()]
+        ['FedProx, mu=0.0', 'FedProx, mu=1.0']
+        """
+        made = []
+        for section in self.algorithm:
+            method = section.shown()
+            owners = list(dict.fromkeys((section.name, method, "solver", "schedule")))
+            for point in self.grid.points(owners) if self.grid else [{}]:
+                own = point.get(section.name, {}) | point.get(method, {})
+                changed, paces = point.get("solver", {}), point.get("schedule", {})
+                settings = own | changed | paces
+                label = ", ".join([method, *(f"{key}={value}" for key, value in settings.items())])
+                algorithm = AlgorithmSection.model_validate({"name": section.name, "label": label} | section.options | own)
+                solver = self._solver_of(section, **changed)
+                made.append(Member(label, method, algorithm, solver, self.schedule | paces, settings))
+        return made
+
+    def _schedule(self, given: dict[str, Any] | None = None) -> Schedule:
+        given = self.schedule if given is None else given
+        check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
+        return Schedule(**given)
 
     def plan(self) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
@@ -208,12 +236,17 @@ class Experiment(BaseModel):
             schedule.check_population(task.train.clients)
         with self._at("observe"):
             observers = self._observers(task)
-        made = {section.shown(): section.make() for section in self.algorithm}
+        members = self.members()
+        made = {member.label: member.algorithm.make() for member in members}
+        own = {m.label: {"solver": m.solver.make(), "schedule": self._schedule(m.schedule)} for m in members}
+        with self._at("grid"):
+            for arguments in own.values():
+                arguments["schedule"].check_population(task.train.clients)
         stop = None if self.stop is None else Divergence(self.stop.rise, self.stop.window)
         if stop and not any(isinstance(observer, observe.TrainLoss) for observer in observers):
             self._refuse(("stop",), InvalidInput.of("observe", self.observe, "lists with 'train_loss', which `stop` needs"))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
-        return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop})
+        return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop}, own)
 
     def _observers(self, task: Task) -> list[Observer]:
         if self.observe is not None:
@@ -243,10 +276,17 @@ class Experiment(BaseModel):
                 "schedule": dataclasses.asdict(self._schedule()),
                 "algorithm": [
                     {"name": section.name, "label": section.shown(), **_values(algorithm)}
+                    | ({"solver": section.solver} if section.solver else {})
                     for section, algorithm in zip(self.algorithm, made, strict=True)
                 ],
             }
-            | ({} if self.stop is None else {"stop": self.stop.model_dump()})
+            | {
+                name: section.model_dump()
+                for name, section in (("stop", self.stop), ("grid", self.grid), ("cost", self.cost))
+                if section is not None
+            }
+            | ({"trackers": self.trackers} if self.trackers else {})
+            | ({} if self.checkpoint_every is None else {"checkpoint_every": self.checkpoint_every})
         )
 
     def toml(self) -> str:
@@ -272,12 +312,6 @@ class Experiment(BaseModel):
             self._refuse((*place, *named[:1]), error)
 
 
-def _check_names(field: str, given: dict[str, Any], known: Any) -> None:
-    for key in given:
-        if key not in known:
-            raise UnknownName.among(field, key, known)
-
-
 def _values(owner: object) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in declared(owner)}
 
@@ -291,15 +325,16 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _explained(error: ValidationError) -> tuple[Place, str]:
+def explained(error: ValidationError, model: type[BaseModel] = Experiment) -> tuple[Place, str]:
     """The place of the first problem that pydantic found, and a message in the library's own form."""
-    first = error.errors()[0]
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
     place = first["loc"]
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
-        known = StopSection.model_fields if place[0] == "stop" else Experiment.model_fields
+        tables = {"stop": StopSection, "cost": CostSection}
+        known = tables.get(str(place[0]), model).model_fields
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":
-        return place, f"{field}: missing; every experiment needs it."
+        return place, f"{field}: missing; it is needed."
     allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return place, str(InvalidInput.of(field, first["input"], allowed))

@@ -19,6 +19,20 @@ _POINTS = 500  # a curve has at most so many points on the page; metrics.csv has
 
 
 @dataclasses.dataclass(frozen=True)
+class Sheet:
+    """A further table: a title, the heads of its columns, rows of texts, and a line below it.
+
+    The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead` stands before the charts.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    lead: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Page:
     """What a report shows.
 
@@ -29,6 +43,8 @@ class Page:
         notes: one line about a task, by the task's title.
         settings: TOML texts by name, folded.
         versions: versions by package, folded.
+        sheets: further tables, after the tasks.
+        prices: of the simulated time when the page opens: `round`, `step` and `gigabit`.
     """
 
     title: str
@@ -37,6 +53,8 @@ class Page:
     notes: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    sheets: Sequence[Sheet] = ()
+    prices: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"round": 1.0, "step": 0.01, "gigabit": 0.0})
 
 
 def render(page: Page) -> str:
@@ -50,6 +68,8 @@ def render(page: Page) -> str:
         "tasks": [_task(title, runs, page.notes.get(title, "")) for title, runs in by_task(page.records).items()],
         "settings": dict(page.settings),
         "versions": dict(page.versions),
+        "sheets": [dataclasses.asdict(sheet) for sheet in page.sheets],
+        "prices": dict(page.prices),
     }
     parts = {
         "title": html.escape(page.title),
@@ -135,6 +155,7 @@ def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
                 series[metric] |= {"low": _numbers(low), "high": _numbers(mean + deviation)}
     x = {"rounds": rounds.tolist()}
     x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
+    x["steps"] = _numbers(stacked([np.zeros(len(r.rounds)) if r.steps is None else r.steps for r in runs]).mean(0))
     return {"label": label, "x": x, "series": series, "clients": _ranked(runs)}
 
 

@@ -26,6 +26,7 @@ class Record:
         bits: traffic so far, both directions, all participants, shape (observations,).
         metrics: by name, first axis (observations,).
         outcome: how it ended.
+        steps: expected local steps of one client so far, shape (observations,); None if not known.
     """
 
     task: str
@@ -37,17 +38,24 @@ class Record:
     bits: np.ndarray
     metrics: dict[str, np.ndarray]
     outcome: Outcome
+    steps: np.ndarray | None = None
 
     @classmethod
-    def of(cls, history: History, *, task: str, label: str, seed: int, draw: int = 0) -> "Record":
-        """The record of a finished run."""
-        bits = history.bits.cumulative[history.rounds]
-        return cls(task, label, seed, draw, history.rounds, history.seconds, bits, history.metrics, history.outcome)
+    def of(
+        cls, history: History, *, task: str, label: str, seed: int, draw: int = 0, steps: float | None = None
+    ) -> "Record":
+        """The record of a finished run; `steps` are the expected local steps of one client and round."""
+        bits, taken = history.bits.cumulative[history.rounds], None if steps is None else history.rounds * steps
+        return cls(task, label, seed, draw, history.rounds, history.seconds, bits, history.metrics, history.outcome, taken)
 
     @property
     def scalars(self) -> dict[str, np.ndarray]:
         """The metrics that are one number per observation."""
         return {name: values for name, values in self.metrics.items() if values.ndim == 1}
+
+    def renamed(self, label: str) -> "Record":
+        """The same run under another label."""
+        return dataclasses.replace(self, label=label)
 
     def to_bytes(self) -> bytes:
         """As an `.npz` archive; whole."""
@@ -56,6 +64,7 @@ class Record:
         meta["outcome"] = dataclasses.asdict(self.outcome)
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
+        arrays |= {} if self.steps is None else {"steps": self.steps}
         np.savez_compressed(buffer, **cast(Any, arrays))
         return buffer.getvalue()
 
@@ -66,7 +75,7 @@ class Record:
             meta = json.loads(str(stored["meta"]))
             metrics = {name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")}
             outcome = Outcome(**meta.pop("outcome"))
-            curves = {name: stored[name] for name in ("rounds", "seconds", "bits")}
+            curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "steps") if name in stored.files}
             return cls(**meta, **curves, metrics=metrics, outcome=outcome)
 
 

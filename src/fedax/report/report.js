@@ -4,9 +4,11 @@
   const root = document.documentElement;
   const DASHES = ["solid", "dash", "dot", "dashdot"];
   const STROKES = ["", "6 3", "2 3", "7 3 2 3"];
-  const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", seconds: "seconds, compilation included" };
+  const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", seconds: "seconds, compilation included", time: "simulated time" };
+  const PRICES = { round: "a round", step: "a local step", gigabit: "a gigabit" };
   const state = { x: "rounds", scale: "log" };
   const plots = [];
+  const prices = { ...data.prices };
 
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const color = (i) => style(`--s${i % 8}`);
@@ -32,10 +34,16 @@
   }
 
   // ---- traces ----------------------------------------------------------------------------------------------------------
+  function across(algorithm) {
+    const { rounds, steps, bits } = algorithm.x;
+    if (state.x !== "time") return algorithm.x[state.x];
+    return rounds.map((round, k) => prices.round * round + prices.step * steps[k] + prices.gigabit * bits[k] / 1e9);
+  }
+
   function curve(algorithm, i, chart) {
     const series = algorithm.series[chart.metric];
     if (!series) return [];
-    const x = algorithm.x[state.x];
+    const x = across(algorithm);
     const shared = { x, mode: "lines", showlegend: false, hoverinfo: "skip", line: { width: 0 } };
     const traces = [];
     if (series.low) {
@@ -43,7 +51,7 @@
       traces.push({ ...shared, y: series.high, fill: "tonexty", fillcolor: faint(color(i)) });
     }
     const value = chart.percent ? "%{y:.1%}" : "%{y:.4g}";
-    const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : "%{x:.3s} s";
+    const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : state.x === "time" ? "time %{x:.4~g}" : "%{x:.3s} s";
     traces.push({
       x, y: series.mean, mode: x.length > 1 ? "lines" : "markers", showlegend: false, name: algorithm.label,
       line: { color: color(i), width: 2.2, dash: DASHES[dash(i)] }, marker: { color: color(i), size: 8 },
@@ -173,6 +181,60 @@
     });
   }
 
+  // ---- all tasks side by side, one small chart each ---------------------------------------------------------------------
+  function addOverview() {
+    if (data.tasks.length < 4) return;
+    const section = clone("task-template");
+    section.querySelector("h2").textContent = "All tasks side by side";
+    section.querySelectorAll(".chips, .scroll, .caption, .note").forEach((node) => node.remove());
+    document.getElementById("tasks").append(section);
+    const grid = section.querySelector(".charts");
+    grid.classList.add("small");
+    for (const task of data.tasks.filter((each) => each.charts.length)) {
+      const figure = clone("chart-template"), node = figure.querySelector(".plot"), chart = task.charts[0];
+      figure.querySelector("h3").textContent = task.title;
+      figure.querySelector("p").textContent = chart.title;
+      node.setAttribute("role", "img");
+      node.setAttribute("aria-label", `${chart.title}, ${task.title}`);
+      grid.append(figure);
+      plots.push({ task, chart, node, hidden: new Set() });
+    }
+  }
+
+  // ---- further tables ----------------------------------------------------------------------------------------------------
+  const MARKS = { "holds": "good", "selected": "good", "does not hold": "bad", "undecided": "open" };
+
+  function addSheet(sheet) {
+    const section = clone("sheet-template");
+    section.querySelector("h2").textContent = sheet.title;
+    section.querySelector(".note").textContent = sheet.note;
+    section.querySelector(".scroll").tabIndex = 0;
+    for (const title of sheet.head) section.querySelector("thead tr").append(Object.assign(el("th", title), { scope: "col" }));
+    for (const row of sheet.rows) {
+      const line = el("tr");
+      line.append(...row.map((text) => el("td", text, MARKS[text] || (text.length < 18 ? "short" : ""))));
+      section.querySelector("tbody").append(line);
+    }
+    document.getElementById(sheet.lead ? "lead" : "sheets").append(section);
+  }
+
+  // ---- prices of the simulated time --------------------------------------------------------------------------------------
+  function addPrices() {
+    const field = document.getElementById("prices");
+    const show = () => { field.hidden = state.x !== "time"; };
+    for (const [key, what] of Object.entries(PRICES)) {
+      const label = el("label", `${what} `), input = el("input");
+      Object.assign(input, { type: "number", min: "0", step: "any", value: String(prices[key]) });
+      input.addEventListener("input", () => {
+        if (input.value !== "" && Number(input.value) >= 0) { prices[key] = Number(input.value); redraw(); }
+      });
+      label.append(input);
+      field.append(label);
+    }
+    document.querySelectorAll(".controls input[name=x]").forEach((input) => input.addEventListener("change", show));
+    show();
+  }
+
   function addFolded() {
     const settings = document.getElementById("settings");
     for (const [name, text] of Object.entries(data.settings)) {
@@ -195,11 +257,14 @@
   document.getElementById("theme").addEventListener("click", () => setTheme(root.dataset.theme === "dark" ? "light" : "dark", true));
   system.addEventListener("change", () => { if (!remembered()) setTheme(system.matches ? "dark" : "light"); });
 
-  for (const input of document.querySelectorAll(".controls input")) {
+  for (const input of document.querySelectorAll(".controls input[type=radio]")) {
     input.addEventListener("change", () => { state[input.name] = input.value; redraw(); });
   }
 
   data.tasks.forEach(addTask);
+  addOverview();
+  data.sheets.forEach(addSheet);
+  addPrices();
   addFolded();
   setTheme(remembered() || (system.matches ? "dark" : "light")).then(() => { root.dataset.ready = String(plots.length); });
 })();

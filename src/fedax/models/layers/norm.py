@@ -37,7 +37,7 @@ def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, 
 
 
 def _forward(x: Images, scale: Array, offset: Array, groups: int) -> tuple[Images, Any]:
-    batch, rows, columns, channels = x.shape
+    _, rows, columns, channels = x.shape
     count = rows * columns * channels // groups
     mean = _over_groups(x.sum((1, 2)), groups) / count
     centred = x - mean[:, None, None, :]

@@ -1,0 +1,38 @@
+"""Files that are either whole or not there."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file whole: a reader, a crash or a loss of power sees the old content or the new one.
+
+    The content goes to a hidden file beside it, is forced to the disk, and takes the name in one step.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _settle(path.parent)
+
+
+def _settle(folder: Path) -> None:
+    """Forces a new name to the disk, where the system can do that for folders."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

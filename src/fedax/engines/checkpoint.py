@@ -1,0 +1,208 @@
+"""Checkpoints of a run: whole, checked when read, and only continued by the run that made them."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.channel import Traffic
+from fedax.core.errors import InvalidInput, WriteFailed
+from fedax.core.files import write
+from fedax.core.history import History, Outcome
+from fedax.core.hyper import declared
+from fedax.core.layout import Layout
+from fedax.core.schedule import Schedule
+from fedax.core.solver import Solver
+from fedax.core.task import Task
+
+_HEAD = b"fedax checkpoint 1\n"
+_KEPT = 2  # the newest, and the one before in case the newest cannot be read
+
+
+class Checkpoints:
+    """The checkpoints of one run in a folder of their own.
+
+    A file holds the states and the course of all algorithms of the run after some round, behind a SHA-256 sum of it all. It is
+    written whole or not at all, and the one before stays until the next is complete. A file that was cut off or altered is
+    passed over with a warning, and the one before counts.
+
+    Args:
+        folder: made if it does not exist.
+        every: rounds between checkpoints, at least 1.
+        identity: what makes the run what it is; see `identity`.
+
+    Raises:
+        InvalidInput: a folder that cannot be made, `every` out of range.
+    """
+
+    def __init__(self, folder: Path, every: int, identity: dict[str, Any]) -> None:
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise InvalidInput.of("run(checkpoint_every=...)", every, "whole numbers >= 1")
+        self.folder, self.every, self.identity = folder, every, json.loads(json.dumps(identity))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(".round-*"):  # of a process that was killed while it wrote
+                left.unlink()
+        except OSError as error:
+            allowed = "folders that can be written"
+            raise InvalidInput.of("run(checkpoint=...)", str(folder), allowed, error.strerror or "") from error
+
+    def save(self, done: int, histories: Sequence[History]) -> None:
+        """Keeps the run after `done` rounds.
+
+        Raises:
+            WriteFailed: a full disk, for example; the checkpoints there were are untouched.
+        """
+        path = self.folder / f"round-{done:09d}"
+        try:
+            write(path, _to_bytes(self.identity, done, histories))
+            for old in self._files()[_KEPT:]:
+                old.unlink()
+        except OSError as error:
+            there = self._files()
+            before = f"The checkpoint of round {_round(there[0])} is whole" if there else "There is none before"
+            reason = error.strerror or error
+            message = f"checkpoint of round {done} in {self.folder}: cannot be written: {reason}. {before}."
+            raise WriteFailed(message) from error
+
+    def load(
+        self, states: Sequence[Any], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
+    ) -> list[History] | None:
+        """The histories of the newest checkpoint that can be read, or None.
+
+        Args:
+            states: of the algorithms at any round, for their structure.
+            algorithms: of the run.
+            layout: of its parameters.
+            rounds: of the whole run.
+
+        Raises:
+            InvalidInput: the folder holds checkpoints of another run, or of later rounds.
+        """
+        for path in self._files():
+            try:
+                meta, arrays = _from_bytes(path.read_bytes())
+            except (OSError, ValueError, KeyError) as error:
+                warnings.warn(f"{path}: passed over, it is damaged ({error}).", stacklevel=2)
+                continue
+            self._check(meta["identity"])
+            if meta["done"] > rounds:
+                allowed = f"whole numbers >= {meta['done']}, the rounds done in {self.folder}"
+                raise InvalidInput.of("run(rounds=...)", rounds, allowed)
+            members = zip(states, algorithms, meta["members"], strict=True)
+            return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
+        return None
+
+    def _check(self, kept: dict[str, Any]) -> None:
+        for name, value in self.identity.items():
+            if kept.get(name) != value:
+                hint = f"{self.folder} holds checkpoints of a run with {kept.get(name)!r}. Choose another folder."
+                raise InvalidInput.of(f"run(checkpoint=...), {name}", value, "the same run as before", hint)
+
+    def _files(self) -> list[Path]:
+        """Newest first."""
+        return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
+
+
+def _round(path: Path) -> int:
+    return int(path.name.removeprefix("round-"))
+
+
+def identity(
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    solver: Solver,
+    schedule: Schedule,
+    layout: Layout,
+    seed: int,
+    **more: Any,
+) -> dict[str, Any]:
+    """What a run has to share with a checkpoint to continue it: all that its numbers depend on, the data by a checksum."""
+    sets = [task.train.arrays, {} if task.test is None else task.test.arrays, task.holdout or {}]
+    data = 0
+    for arrays in sets:
+        for name in sorted(arrays):
+            data = zlib.crc32(_bytes(arrays[name]), zlib.crc32(name.encode(), data))
+    owners = [{"name": type(owner).__name__, **_values(owner)} for owner in (*algorithms, solver)]
+    return {
+        "algorithms": owners[:-1],
+        "solver": owners[-1],
+        "schedule": dataclasses.asdict(schedule),
+        "seed": seed,
+        "task": [task.name, task.train.clients, task.train.total, task.l2],
+        "data": zlib.crc32(_bytes(task.train.offsets), data),
+        "parameters": [layout.dtype, *map(list, layout.shapes)],
+        **{name: re.sub(r" at 0x[0-9a-f]+", "", repr(value)) for name, value in more.items()},
+    }
+
+
+def _bytes(array: Any) -> memoryview:
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def _values(owner: object) -> dict[str, Any]:
+    return {name: _plain(getattr(owner, name)) for name in declared(owner)}
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value).tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
+
+
+def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History]) -> bytes:
+    arrays: dict[str, np.ndarray] = {}
+    members = []
+    for i, history in enumerate(histories):
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(history.state, eqx.is_array))]
+        own = {"rounds": history.rounds, "seconds": history.seconds, "down": history.bits.down, "up": history.bits.up}
+        own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
+        own |= {f"notes/{name}": values for name, values in history.notes.items()}
+        # float types that NumPy's files do not know are stored as their bytes
+        own |= {f"state/{k}": leaf.view(np.uint8) if leaf.dtype.kind == "V" else leaf for k, leaf in enumerate(leaves)}
+        arrays |= {f"{i}/{name}": values for name, values in own.items()}
+        members.append({"algorithm": history.algorithm, "outcome": dataclasses.asdict(history.outcome)})
+    arrays["meta"] = np.array(json.dumps({"identity": identity, "done": done, "members": members}))
+    buffer = io.BytesIO()
+    save: Callable[..., None] = np.savez
+    save(buffer, **arrays)
+    body = buffer.getvalue()
+    return _HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if not content.startswith(_HEAD):
+        raise ValueError("not a checkpoint of this version")
+    checksum, _, body = content[len(_HEAD) :].partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        raise ValueError("its checksum does not fit")
+    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return json.loads(str(arrays.pop("meta"))), arrays
+
+
+def _history(
+    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], state: Any, algorithm: Algorithm[Any], layout: Layout
+) -> History:
+    def named(kind: str) -> dict[str, np.ndarray]:
+        head = f"{i}/{kind}/"
+        return {name.removeprefix(head): values for name, values in arrays.items() if name.startswith(head)}
+
+    changing, fixed = eqx.partition(state, eqx.is_array)
+    leaves, structure = jax.tree.flatten(changing)
+    stored = named("state")
+    kept = [np.asarray(stored[str(k)]).view(leaf.dtype).reshape(leaf.shape) for k, leaf in enumerate(leaves)]
+    state = eqx.combine(jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in kept]), fixed)
+    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(state))
+    rounds, seconds = arrays[f"{i}/rounds"], arrays[f"{i}/seconds"]
+    outcome = Outcome(**meta["outcome"])
+    return History(meta["algorithm"], rounds, named("metrics"), named("notes"), params, traffic, outcome, seconds, state)

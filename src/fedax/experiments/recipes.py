@@ -1,0 +1,245 @@
+"""Recipes: one table or figure of a paper as a file, with the paper's numbers and claims."""
+
+import copy
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedax.core import InvalidInput, UnknownName
+from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside
+from fedax.experiments.source import Place, Source, place_value
+from fedax.experiments.spec import Experiment, explained
+from fedax.report import Record, Sheet
+
+SCALES = ("smoke", "small", "paper")
+"""A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
+
+
+class Variant(BaseModel):
+    """One task of a recipe: its title, and what it changes in the experiment, by dotted path."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    set: dict[str, Any] = {}
+
+
+class Scale(BaseModel):
+    """How much of a recipe is run: changes to the experiment by dotted path, the variants (all by default), data draws."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    set: dict[str, Any] = {}
+    variants: list[str] | None = None
+    draws: list[int] | None = None
+
+
+class Recipe(BaseModel):
+    """A table or figure of a paper, ready to run; files are in the folder `recipes` of the package.
+
+    Args:
+        paper: authors, title, where it appeared.
+        shows: which table or figure.
+        title: of the report.
+        metric, read: what is compared with the paper, see `fedax.experiments.claims.Results.of`.
+        chosen: what the paper leaves open, and what was chosen, a sentence each.
+        draws: seeds of the data; every variant runs on each. Not given: the task's own.
+        experiment: the common part, as in an experiment file, without `name`.
+        variant: the tasks; the claims and targets name them.
+        scale: for each of `smoke`, `small` and `paper`, what it changes.
+        targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`; accuracies in percent.
+        claim: what the paper says.
+        ran: the scale, in the copy that a run directory keeps.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    paper: str
+    shows: str
+    title: str
+    metric: str = "test_accuracy"
+    read: str = "last"
+    chosen: list[str] = []
+    draws: list[int] | None = None
+    experiment: dict[str, Any]
+    variant: list[Variant] = Field(min_length=1)
+    scale: dict[str, Scale]
+    targets: dict[str, dict[str, list[float]]] = {}
+    claim: list[Claim] = []
+    ran: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, name: str = "recipe") -> "Recipe":
+        """Reads and checks TOML text.
+
+        Raises:
+            SpecError: malformed, an unknown key, a value out of range, a name that is not in it; with the line.
+        """
+        source = Source(text, name)
+        try:
+            recipe = cls.model_validate(source.document)
+        except ValidationError as error:
+            raise source.error(*explained(error, cls)) from error
+        try:
+            recipe.check()
+        except InvalidInput as error:
+            raise source.error((), str(error)) from error
+        return recipe
+
+    def check(self) -> None:
+        """Refuses names of variants, algorithms and scales that are not there."""
+        if set(self.scale) != set(SCALES):
+            raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
+        variants = [variant.name for variant in self.variant]
+        for scale in SCALES:
+            for name in self.scale[scale].variants or ():
+                _among("scale.variants", name, variants)
+            algorithms = {section.shown() for e in self.experiments(scale) for section in e.algorithm}
+        for task, numbers in self.targets.items():
+            _among("targets", task, variants)
+            for algorithm in numbers:
+                _among(f"targets.{task}", algorithm, algorithms)
+        for claim in self.claim:
+            for task in claim.tasks or ():
+                _among(f"tasks of the claim {claim.text!r}", task, variants)
+            for name in (claim.a, claim.b, *(claim.among or ())):
+                if name is not None:
+                    _among(f"claim {claim.text!r}", name, algorithms)
+
+    def experiments(self, scale: str) -> list[Experiment]:
+        """The experiments of a scale: every variant on every draw of the data."""
+        if scale not in SCALES:
+            raise UnknownName.among("scale", scale, SCALES)
+        size = self.scale[scale]
+        draws = self.draws if size.draws is None else size.draws
+        made = []
+        for variant in self.variant:
+            if size.variants is not None and variant.name not in size.variants:
+                continue
+            for draw in draws or [None]:
+                sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
+                changes = variant.set | size.set | ({} if draw is None else {"task.seed": draw})
+                for path, value in changes.items():
+                    place: Place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+                    place_value(sections, place, value, f"set {path}")
+                made.append(Experiment.of(**sections))
+        return made
+
+    @property
+    def text(self) -> str:
+        """As TOML."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def _among(field: str, name: str, known: Any) -> None:
+    if name not in known:
+        raise UnknownName.among(field, name, known)
+
+
+def catalogue() -> dict[str, Any]:
+    """The recipes of the package: files by name.
+
+    >>> "fedbc-table-1" in catalogue()
+    True
+    """
+    folder = files("fedax").joinpath("recipes")
+    return {f.name.removesuffix(".toml"): f for f in sorted(folder.iterdir(), key=str) if f.name.endswith(".toml")}
+
+
+def load(name: str) -> Recipe:
+    """A recipe by its name, or from a file of one's own.
+
+    Raises:
+        UnknownName: no such recipe; the message holds the nearest name.
+        SpecError: a file that is no recipe.
+    """
+    if name.endswith(".toml"):
+        return Recipe.parse(Source.read(Path(name)).text, name)
+    if name not in catalogue():
+        raise UnknownName.among("recipe", name, catalogue())
+    return Recipe.parse(catalogue()[name].read_text(encoding="utf-8"), f"{name}.toml")
+
+
+class Findings:
+    """A recipe beside the runs of a directory.
+
+    Args:
+        recipe: with the scale that ran.
+        records: the runs that reports show.
+        experiments: what was run.
+    """
+
+    def __init__(self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]) -> None:
+        self.recipe = recipe
+        methods = {member.label: member.method for e in experiments for member in e.members()}
+        results = Results(records, methods)
+        self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, recipe.read)
+        self.verdicts: list[tuple[str, Evidence]] = []
+        for claim in recipe.claim:
+            tasks = [task for task in claim.tasks or results.tasks if task in results.tasks]
+            evidence = claim.model_copy(update={"tasks": tasks}).judge(results, recipe.metric, recipe.read)
+            self.verdicts.append((claim.text, evidence))
+
+    def sheets(self) -> list[Sheet]:
+        """The tables for the report."""
+        recipe, heads = self.recipe, ["Task", "Algorithm", "Paper", "Ours", "Runs", "Difference", "In joint deviations"]
+        claims = Sheet(
+            "Claims", ["Claim", "Verdict", "From"], [[t, e.verdict, e.text] for t, e in self.verdicts], _HOW, lead=True
+        )
+        note = (
+            f"{recipe.metric.replace('_', ' ').capitalize()}, {recipe.read.replace('_', ' ')}. Scale: {recipe.ran}. ± is the"
+        )
+        note += " sample standard deviation over the runs; the joint deviation is that of paper and ours together."
+        numbers = Sheet("The paper beside ours", heads, [_cells(row) for row in self.rows], note, lead=True)
+        open_ = Sheet("What the paper leaves open, and what was chosen", ["Choice"], [[text] for text in recipe.chosen])
+        return [sheet for sheet in (claims, numbers, open_) if sheet.rows]
+
+    def csv(self) -> str:
+        """The numbers as a table."""
+        buffer = io.StringIO()
+        table = csv.writer(buffer, lineterminator="\n")
+        paper, ours = ["paper_mean", "paper_deviation"], ["ours_mean", "ours_deviation", "runs"]
+        table.writerow(["task", "algorithm", *paper, *ours, "difference", "in_joint_deviations"])
+        for row in self.rows:
+            numbers = [*row.paper, *row.ours, row.runs, row.difference, row.joint]
+            table.writerow([row.task, row.algorithm, *(f"{x:.6g}" for x in numbers)])
+        return buffer.getvalue()
+
+    def readme(self, versions: Mapping[str, Any], settings: Sequence[str], seconds: float) -> str:
+        """All of it as Markdown."""
+        recipe = self.recipe
+        parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}."]
+        for sheet in self.sheets():
+            head = [" | ".join(sheet.head), " | ".join("---" for _ in sheet.head)]
+            rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in sheet.rows]
+            table = "\n".join(f"| {line} |" for line in [*head, *rows])
+            listed = "\n".join(f"- {row[0]}" for row in sheet.rows)
+            body = table if len(sheet.head) > 1 else listed
+            parts.append("\n\n".join(filter(None, [f"## {sheet.title}", body, sheet.note])))
+        made = ", ".join(f"{name} {version}" for name, version in versions.items())
+        parts.append(f"## How it was made\n\nWall time of all runs together: {seconds:.0f} s. {made}.")
+        parts.append(f"Settings: {', '.join(f'`{name}`' for name in settings)}.")
+        return "\n\n".join(parts) + "\n"
+
+
+_HOW = (
+    "Verdicts are from paired differences (same data, same seed): 95 % confidence intervals over the draws of the data if there"
+    " are several, else over the seeds. A diverged run counts as worst."
+)
+
+
+def _cells(row: Beside) -> list[str]:
+    joint = f"{row.joint:+.1f}" if math.isfinite(row.joint) else "-"
+    texts = [_number(*row.paper), _number(*row.ours), str(row.runs), f"{row.difference:+.2f}", joint]
+    return [row.task, row.algorithm, *texts]
+
+
+def _number(mean: float, deviation: float) -> str:
+    return f"{mean:.2f}" + (f" ± {deviation:.2f}" if math.isfinite(deviation) else "")

@@ -1,0 +1,89 @@
+"""The experiment file as JSON schema, made from the same declarations that check it; editors complete and check with it."""
+
+import dataclasses
+import math
+from typing import Any
+
+from fedax import tasks
+from fedax.algorithms import catalogue
+from fedax.core import Schedule
+from fedax.core.hyper import Hyper, declared
+from fedax.experiments.sections import SOLVERS
+from fedax.experiments.spec import OBSERVERS, Experiment
+from fedax.experiments.trackers import TRACKERS
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of an experiment file.
+
+    >>> schema()["properties"]["rounds"]["minimum"]
+    0
+    """
+    made = Experiment.model_json_schema()
+    properties = made["properties"]
+    properties["rounds"] |= {"minimum": 0}
+    properties["observe_every"] |= {"minimum": 1}
+    properties["seeds"] |= {"minItems": 1, "uniqueItems": True, "items": {"type": "integer", "minimum": 0}}
+    properties["observe"] = {"type": "array", "items": {"enum": list(OBSERVERS)}}
+    properties["task"] = {"oneOf": [_task(name) for name in tasks.catalogue()]}
+    properties["solver"] = {"oneOf": [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]}
+    properties["schedule"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {field.name: _example(field.default) for field in dataclasses.fields(Schedule)},
+    }
+    members = [
+        _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"})
+        for name, kind in catalogue().items()
+    ]
+    properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
+    properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
+    properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
+    lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+    made["$defs"]["GridSection"]["additionalProperties"] = lists
+    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    unused = ("Section", "SolverSection", "AlgorithmSection")
+    made["$defs"] = {name: part for name, part in made.get("$defs", {}).items() if name not in unused}
+    return made
+
+
+def _named(name: str, known: dict[str, Hyper], default: str | None = None, **more: Any) -> dict[str, Any]:
+    properties = {"name": {"const": name}} | more | {key: _values(limits) for key, limits in known.items()}
+    required = [] if name == default else ["name"]
+    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
+
+
+def _values(limits: Hyper) -> dict[str, Any]:
+    finite = not isinstance(limits.default, float) or math.isfinite(limits.default)
+    about = {"description": limits.doc} | ({"default": limits.default} if finite else {})
+    if limits.choices is not None:
+        return about | {"enum": list(limits.choices)}
+    bounds: dict[str, Any] = {"type": "integer" if limits.counts else "number"}
+    ends = ((limits.low, limits.open_low, "minimum"), (limits.high, limits.open_high, "maximum"))
+    for bound, excluded, word in ends:
+        if math.isfinite(bound):
+            bounds[f"exclusive{word.capitalize()}" if excluded else word] = bound
+    if limits.per_client:
+        return about | {"anyOf": [bounds, {"type": "array", "items": bounds}]}
+    return about | bounds
+
+
+def _task(name: str) -> dict[str, Any]:
+    # the options of a partition depend on which one is chosen, so tasks with one stay open
+    known = tasks.defaults(name)
+    properties = {"name": {"const": name}} | {key: _example(value) for key, value in known.items()}
+    return {
+        "type": "object",
+        "required": ["name"],
+        "additionalProperties": "partition" in known,
+        "properties": properties,
+    }
+
+
+def _example(default: Any) -> dict[str, Any]:
+    """The type of a default; None and texts, which may stand for a number, stay open."""
+    if isinstance(default, bool):
+        return {"type": "boolean", "default": default}
+    if isinstance(default, int | float):
+        return {"default": default}
+    return {"default": default} if isinstance(default, str) else {}

@@ -1,0 +1,133 @@
+"""The tables of an experiment file."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from fedax import algorithms
+from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
+from fedax.core.hyper import declared
+from fedax.engines.loop import Divergence
+
+SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact}
+"""Local solvers by their name in experiment files."""
+
+
+class Section(BaseModel):
+    """A table with a name and options; the options are checked by what the name stands for."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class SolverSection(Section):
+    """`[solver]`: `name = "sgd"` or `"exact"`, and its hyperparameters."""
+
+    name: str = "sgd"
+
+    def make(self) -> Solver:
+        if self.name not in SOLVERS:
+            raise UnknownName.among("solver", self.name, SOLVERS)
+        kind = SOLVERS[self.name]
+        known = declared(kind)
+        check_names(f"option of solver {self.name!r}", self.options, known)
+        # a whole number for a real one would be a constant of the compiled program instead of its input
+        return kind(**{k: float(v) if type(v) is int and not known[k].counts else v for k, v in self.options.items()})
+
+
+class AlgorithmSection(Section):
+    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client), and its own solver options."""
+
+    label: str | None = None
+    solver: dict[str, Any] = {}
+
+    def make(self) -> Algorithm[Any]:
+        values = {k: np.asarray(v, dtype=float) if isinstance(v, list) else v for k, v in self.options.items()}
+        return algorithms.make(self.name, **values)
+
+    def shown(self) -> str:
+        """The label, or the method's title with the hyperparameters that were given."""
+        if self.label is not None:
+            return self.label
+        title = algorithms.catalogue()[self.name.lower()].card.title
+        return " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
+
+
+class StopSection(BaseModel):
+    """`[stop]`: ends a run early, see `fedax.Divergence`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    rise: float = Divergence().rise
+    window: int = Divergence().window
+
+
+class CostSection(BaseModel):
+    """`[cost]`: prices of a simulated time, in any unit; the report can change them.
+
+    Args:
+        round: of one communication round, whatever is sent.
+        step: of one local step, which all clients of a round take at the same time.
+        gigabit: of 10^9 bits sent, both directions, all participants.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    round: float = 1.0
+    step: float = 0.01
+    gigabit: float = 0.0
+
+
+class GridSection(BaseModel):
+    """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`; all combinations run.
+
+    `select` says which member stands for its algorithm: the one with the lowest final training loss, the lowest test loss or
+    the highest test accuracy, in the mean over the seeds. A member that diverged in any run counts as worst.
+
+    >>> grid = GridSection(**{"fedprox": {"mu": [0.1, 1.0]}, "solver": {"learning_rate": [0.01]}})
+    >>> [point["fedprox"] for point in grid.points(["fedprox"])]
+    [{'mu': 0.1}, {'mu': 1.0}]
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    select: Literal["train_loss", "test_loss", "test_accuracy"] = "train_loss"
+
+    @property
+    def lists(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    def check(self, owners: Sequence[str]) -> None:
+        """Refuses owners that are not in the experiment, and anything but lists with values."""
+        for owner, values in self.lists.items():
+            if owner not in owners:
+                raise UnknownName.among("grid", owner, owners)
+            if not isinstance(values, dict) or not values:
+                raise InvalidInput.of(f"grid.{owner}", values, "a table of lists of values")
+            for key, choices in values.items():
+                if not isinstance(choices, list) or not choices or any(isinstance(c, dict) for c in choices):
+                    raise InvalidInput.of(f"grid.{owner}.{key}", choices, "a list of at least one value")
+
+    def points(self, owners: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
+        """All combinations of the values of some owners: by owner and key."""
+        axes = [(owner, key, choices) for owner in owners for key, choices in self.lists.get(owner, {}).items()]
+        for values in itertools.product(*(choices for _, _, choices in axes)):
+            point: dict[str, dict[str, Any]] = {}
+            for (owner, key, _), value in zip(axes, values, strict=True):
+                point.setdefault(owner, {})[key] = value
+            yield point
+
+
+def check_names(field: str, given: dict[str, Any], known: Any) -> None:
+    """Refuses keys that are not known, with the nearest one that is."""
+    for key in given:
+        if key not in known:
+            raise UnknownName.among(field, key, known)

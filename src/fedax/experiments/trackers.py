@@ -1,0 +1,152 @@
+"""Optional sinks for curves: TensorBoard, MLflow, Weights & Biases, or anything with three methods."""
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedax.core import FedaxError
+from fedax.engines.loop import Progress
+from fedax.report import Record
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Where the curve of one run goes."""
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """The run begins; `config` is what defines it, as plain values."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The scalar metrics after `step` rounds."""
+
+    def finish(self) -> None:
+        """The run has ended."""
+
+
+class TensorBoard:
+    """Event files in a folder, by tensorboardX."""
+
+    def __init__(self, folder: Path, project: str, name: str) -> None:
+        self.folder, self.writer = folder / "tensorboard" / name, _module("tensorboard")
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        self.writer = self.writer.SummaryWriter(str(self.folder))
+        self.writer.add_text("config", "\n".join(f"    {key} = {value!r}" for key, value in config.items()))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        self.writer.close()
+
+
+class MLflow:
+    """A run of an MLflow experiment; the server is that of the environment (MLFLOW_TRACKING_URI)."""
+
+    def __init__(self, folder: Path, project: str, name: str) -> None:
+        self.project, self.name, self.mlflow = project, name, _module("mlflow")
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        self.mlflow.set_experiment(self.project)
+        self.mlflow.start_run(run_name=self.name)
+        self.mlflow.log_params({key: str(value)[:500] for key, value in config.items()})
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.mlflow.log_metrics(dict(metrics), step=step)
+
+    def finish(self) -> None:
+        self.mlflow.end_run()
+
+
+class WeightsAndBiases:
+    """A run of a Weights & Biases project."""
+
+    def __init__(self, folder: Path, project: str, name: str) -> None:
+        self.folder, self.project, self.name, self.run = folder, project, name, _module("wandb")
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        self.run = self.run.init(project=self.project, name=self.name, config=dict(config), dir=str(self.folder))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log(dict(metrics), step=step)
+
+    def finish(self) -> None:
+        self.run.finish()
+
+
+TRACKERS: dict[str, Callable[[Path, str, str], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}
+"""By their name in experiment files; each is made from a folder, the title of the experiment and the name of the run."""
+
+_MODULES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        message = f"tracker {name!r}: {_MODULES[name]} is not installed; pip install 'fedax[{name}]'."
+        raise FedaxError(message) from error
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Refuses trackers whose package is not installed, before anything runs."""
+    for name in names:
+        if name in _MODULES:
+            _module(name)
+
+
+class Tracking:
+    """The trackers of one run. One that fails is dropped with a warning; the run goes on.
+
+    Args:
+        trackers: where the curve goes.
+        config: what defines the run.
+
+    Example:
+        >>> class Seen:
+        ...     def start(self, config): print(dict(config))
+        ...     def log(self, step, metrics): print(step, metrics)
+        ...     def finish(self): print("end")
+        >>> tracking = Tracking([Seen()], {"mu": 0.1})
+        {'mu': 0.1}
+        >>> tracking(Progress(1, 9, 0.5, {"train_loss": np.array(2.0), "client_accuracy": np.ones(3)}))
+        1 {'train_loss': 2.0, 'seconds': 0.5}
+        >>> tracking.finish()
+        end
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], config: Mapping[str, Any]) -> None:
+        self.trackers = list(trackers)
+        self._each(lambda tracker: tracker.start(config))
+
+    def __call__(self, observation: Progress) -> None:
+        """A hook for `fedax.run(progress=...)`."""
+        scalars = {name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0}
+        self._each(lambda tracker: tracker.log(observation.round, scalars | {"seconds": observation.seconds}))
+
+    def replay(self, record: Record) -> None:
+        """All of a finished run."""
+        for i, done in enumerate(record.rounds.tolist()):
+            metrics = {name: values[i] for name, values in record.scalars.items()}
+            self(Progress(done, int(record.rounds[-1]), float(record.seconds[i]), metrics))
+
+    def finish(self) -> None:
+        """The run has ended."""
+        self._each(lambda tracker: tracker.finish())
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for tracker in list(self.trackers):
+            try:
+                act(tracker)
+            except Exception as error:  # a sink's failure, of whatever kind, is no reason to lose the run
+                self.trackers.remove(tracker)
+                warnings.warn(f"{type(tracker).__name__} failed and is left out: {error}", stacklevel=3)

@@ -1,0 +1,187 @@
+"""Runs that are broken off and taken up again end in the same bits; nothing half-written is believed."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax.algorithms import make
+from fedax.core import InvalidInput, WriteFailed
+from problems import regression
+
+ROUNDS, EVERY = 9, 2
+METHODS = ("fedbc", "scaffold", "feddyn", "fedadam", "fedavg")
+TASK = regression()
+
+
+def go(name="scaffold", engine=None, **options):
+    given = {"rounds": ROUNDS, "observe": [fedax.observe.TrainLoss()], "observe_every": 3, "checkpoint_every": EVERY}
+    schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
+    return fedax.run(make(name), TASK, schedule=schedule, engine=engine, **given | options)
+
+
+def same(a, b):
+    leaves = [jax.tree.leaves(jax.tree.map(np.asarray, (h.params, h.state, h.metrics, h.notes, h.bits.up))) for h in (a, b)]
+    assert len(leaves[0]) == len(leaves[1])
+    assert all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(*leaves, strict=True))
+    assert a.rounds.tolist() == b.rounds.tolist()
+    assert a.outcome == b.outcome
+
+
+def kill_at(round):
+    """A hook after which nothing of the process is left but its files."""
+
+    def hook(progress):
+        if progress.round == round:
+            raise RuntimeError("killed")
+
+    return hook
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_broken_run_continues_to_the_bit(name, tmp_path):
+    straight = go(name)
+    with pytest.raises(RuntimeError, match="killed"):
+        go(name, checkpoint=tmp_path, progress=kill_at(6))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000000002", "round-000000004"]
+    heard = []
+    again = go(name, checkpoint=tmp_path, progress=lambda progress: heard.append(progress.round))
+    assert heard == [6, 9], "rounds before the checkpoint are not run again"
+    same(again, straight)
+    same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)  # it was done: nothing is run
+
+
+def test_the_eager_engine_continues_too(tmp_path):
+    with pytest.raises(RuntimeError, match="killed"):
+        go(engine=fedax.Eager(), checkpoint=tmp_path, progress=kill_at(3), rounds=4)
+    same(go(engine=fedax.Eager(), checkpoint=tmp_path, rounds=4), go(engine=fedax.Eager(), rounds=4))
+
+
+def test_ctrl_c_keeps_the_last_observation(tmp_path):
+    part = go(checkpoint=tmp_path, checkpoint_every=100, progress=lambda progress: progress.round == 3)
+    assert part.outcome.kind == "interrupted"
+    same(go(checkpoint=tmp_path, checkpoint_every=100), go())
+
+
+def test_a_grid_continues_with_its_diverged_member(tmp_path):
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
+
+    def both(**options):
+        settings = {"rounds": 20, "observe": [fedax.observe.TrainLoss()], "stop": fedax.Divergence(window=2)}
+        return fedax.run_grid(grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), **settings, **options)
+
+    straight = both()
+    assert [history.outcome.kind for history in straight] == ["ok", "diverged"]
+    with pytest.raises(RuntimeError, match="killed"):
+        both(checkpoint=tmp_path, progress=kill_at(16))
+    for a, b in zip(both(checkpoint=tmp_path), straight, strict=True):
+        np.testing.assert_array_equal(a.metrics["train_loss"], b.metrics["train_loss"])
+        assert (a.outcome, a.params.tobytes() if a.outcome.ok else 0) == (
+            b.outcome,
+            b.params.tobytes() if b.outcome.ok else 0,
+        )
+
+
+DAMAGES = {
+    "cut": lambda b: b[: len(b) // 2],
+    "empty": lambda b: b"",
+    "one bit": lambda b: b[: len(b) - 700] + bytes([b[len(b) - 700] ^ 8]) + b[len(b) - 699 :],
+    "foreign": lambda b: b"PK" + b,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
+    with pytest.raises(RuntimeError, match="killed"):
+        go(checkpoint=tmp_path, progress=kill_at(6))
+    newest = tmp_path / "round-000000004"
+    newest.write_bytes(damage(newest.read_bytes()))
+    with pytest.warns(UserWarning, match="round-000000004: passed over, it is damaged"):
+        again = go(checkpoint=tmp_path)
+    same(again, go())
+
+
+def test_if_all_are_damaged_the_run_begins_anew(tmp_path):
+    for name in ("round-000000002", ".round-000000004.abc"):
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.warns(UserWarning, match="damaged"):
+        same(go(checkpoint=tmp_path), go())
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, monkeypatch):
+    real, written = os.fsync, []
+
+    def fsync(handle):
+        written.append(handle)
+        if len(written) == 3:  # a file and its folder, then the second file
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(WriteFailed, match=r"round 4 .*No space left on device. The checkpoint of round 2 is whole"):
+        go(checkpoint=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["round-000000002"]
+    monkeypatch.undo()
+    same(go(checkpoint=tmp_path), go())
+
+
+def test_only_the_same_run_continues(tmp_path):
+    go(checkpoint=tmp_path, rounds=4)
+    with pytest.raises(InvalidInput, match=r"checkpoint=...\), seed: got 1; allowed: the same run as before"):
+        go(checkpoint=tmp_path, seed=1)
+    with pytest.raises(InvalidInput, match="algorithms: got"):
+        go("fedbc", checkpoint=tmp_path)
+    with pytest.raises(InvalidInput, match=r"rounds=...\): got 3; allowed: whole numbers >= 4"):
+        go(checkpoint=tmp_path, rounds=3)
+    with pytest.raises(InvalidInput, match=r"checkpoint_every=...\): got 0"):
+        go(checkpoint=tmp_path, checkpoint_every=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="folders that can be written"):
+        go(checkpoint=tmp_path / "file")
+
+
+CHILD = """
+import sys
+sys.path[:0] = sys.argv[3:]
+import jax
+jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 2); jax.config.update("jax_enable_x64", True)
+import test_checkpoints as t
+print("ready", flush=True)
+t.go(sys.argv[1], rounds=100000, checkpoint=sys.argv[2], checkpoint_every=1, observe_every=1)
+"""
+
+
+def kill_and_resume(name, folder, wait):
+    """Kills a process that writes a checkpoint every round, `wait` seconds after its first; the run then ends soon after."""
+    command = [sys.executable, "-c", CHILD, name, str(folder), *sys.path]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not list(folder.glob("round-*")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, error.decode()
+    newest = max(int(p.name[6:]) for p in folder.glob("round-*"))
+    settings = {"rounds": newest + 5, "checkpoint_every": 1, "observe_every": 1}
+    same(go(name, checkpoint=folder, **settings), go(name, **settings))
+
+
+KILLS = int(os.environ.get("FEDAX_KILLS", "0"))  # more of them, spread over all methods
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(METHODS[k % len(METHODS)], k) for k in range(KILLS)] or [(name, 0) for name in METHODS[:2]]
+)
+def test_killed_at_a_random_moment(name, number, tmp_path):
+    kill_and_resume(name, tmp_path / "a", random.Random(f"{name} {number}").uniform(0.0, 1.0))

@@ -1,0 +1,215 @@
+"""Grids with their selection rule, and run directories that are taken up again."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
+from fedax.experiments import runner
+from fedax.experiments.batches import batches_of
+from fedax.experiments.directory import RunDirectory
+from fedax.experiments.display import Display
+from fedax.experiments.grid import grid_csv, selected
+from fedax.experiments.runner import resume, run_experiment
+from fedax.experiments.spec import Experiment
+from samples import TINY, record
+
+GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
+
+
+def ends(directory):
+    return {(r.label, r.seed): r.metrics["train_loss"].tobytes() for r in directory.records}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run_experiment(Experiment.parse(GRID), tmp_path_factory.mktemp("grid") / "a", Display())
+
+
+def test_a_grid_runs_as_one_program_and_equals_single_runs(finished):
+    experiment = Experiment.parse(GRID)
+    labels = ["FedAvg", "FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"]
+    assert [r.label for r in finished.records] == labels
+    assert [batch.labels for batch in batches_of([experiment])] == [(labels[0],), tuple(labels[1:])]
+    plan = experiment.plan()
+    for label, kept in zip(labels[1:], finished.records[1:], strict=True):
+        (alone,) = runner.run_batch(plan, [label], 0, task="t", draw=0)
+        np.testing.assert_allclose(kept.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
+    assert kept.steps.tolist() == [0.0, 3.0, 6.0]
+
+
+def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finished):
+    with (finished.path / "grid.csv").open() as stream:
+        table = list(csv.DictReader(stream))
+    assert [row["settings"] for row in table] == ["", "mu=0.0", "mu=1.0", "mu=5.0"]
+    losses = {row["settings"]: float(row["train_loss"]) for row in table if row["settings"]}
+    best = min(losses, key=losses.get)
+    assert [row["settings"] for row in table if row["selected"] == "1"] == ["", best]
+    page = (finished.path / "report.html").read_text()
+    assert f'"label":"FedProx mu=1, {best}"' in page
+    assert '"title":"Grid: Tiny' in page
+    assert len(json.loads((finished.path / "summary.json").read_text())["runs"]) == 4
+    assert RunDirectory.load(finished.path).experiments[0].resolved() == Experiment.parse(GRID).resolved()
+
+
+def test_a_diverged_run_counts_as_worst():
+    experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
+    labels = [member.label for member in experiment.members()][1:]
+    losses = {labels[0]: [(2.0, 0.1), (2.0, np.nan)], labels[1]: [(2.0, 0.8)] * 2, labels[2]: [(2.0, 0.7), (2.0, 0.8)]}
+    runs = [record(label, "T", seed, losses=ends_) for label, both in losses.items() for seed, ends_ in enumerate(both)]
+    assert selected(experiment, runs) == {"FedProx mu=1": labels[2]}
+    runs[-1] = record(labels[2], "T", 1, losses=(2.0, 3.0))  # ends above its start
+    assert selected(experiment, runs) == {"FedProx mu=1": labels[1]}
+    all_bad = [record(label, "T", losses=(1.0, 9.0 - i)) for i, label in enumerate(labels)]
+    assert selected(experiment, all_bad) == {"FedProx mu=1": labels[2]}
+    by_accuracy = Experiment.parse(GRID.replace("Tiny <run>", "T") + 'select = "test_accuracy"\n')
+    good = [record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10])) for i, label in enumerate(labels)]
+    assert selected(by_accuracy, good)["FedProx mu=1"] == labels[2]
+    assert [line.split(",")[-1] for line in grid_csv([by_accuracy], good).splitlines()[1:]] == ["0", "0", "1"]
+
+
+def test_grids_of_solver_and_schedule_run_apart():
+    more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
+    batches = batches_of([Experiment.parse(more)])
+    assert [len(batch.labels) for batch in batches] == [1] * 4 + [3] * 4
+    assert sorted(n for batch in batches for n in batch.numbers) == list(range(16))
+    plan = Experiment.parse(more).plan()
+    label = "FedAvg, learning_rate=0.2, cohort=1"
+    assert (plan.arguments_of(label)["solver"].learning_rate, plan.arguments_of(label)["schedule"].cohort) == (0.2, 1)
+
+
+def test_an_algorithm_may_have_its_own_solver():
+    experiment = Experiment.parse(TINY + "solver.momentum = 0.5\n")
+    plan = experiment.plan()
+    prox, plain = (plan.arguments_of(label)["solver"] for label in ("FedProx mu=1", "FedAvg"))
+    assert (prox.learning_rate, prox.momentum, plain.momentum) == (0.05, 0.5, 0.0)
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("[grid]\nfedprx.mu = [1.0]", "line 25: grid: got 'fedprx'; .*Did you mean 'fedprox'"),
+        ("[grid]\nfedprox.my = [1.0]", "got 'my'.*Did you mean 'mu'"),
+        ("[grid]\nfedprox.mu = [-1.0]", "got -1.0; allowed: numbers in"),
+        ("[grid]\nfedprox.mu = 1.0", "grid.fedprox.mu: got 1.0; allowed: a list of at least one value"),
+        ("[grid]\nfedprox.mu = []", "a list of at least one value"),
+        ("[grid]\nfedprox = 3", "a table of lists"),
+        ("[grid]\nschedule.cohort = [9]", "the number of clients"),
+        ('[grid]\nselect = "loss"', "grid.select: got 'loss'"),
+        ("[cost]\nrund = 1.0", r"key of \[cost\]: got 'rund'.*Did you mean 'round'"),
+        ("solver.rate = 1", "option of solver 'sgd': got 'rate'"),
+    ],
+)
+def test_bad_grids_are_refused(lines, words):
+    with pytest.raises(SpecError, match=words):
+        Experiment.parse(TINY + lines + "\n", "a.toml").plan()
+
+
+class Crash(Display):
+    """Dies when the given run has done its first round."""
+
+    def __init__(self, at):
+        self.at, self.begun = at, []
+
+    def begin(self, title, rounds):
+        self.begun.append(title)
+
+    def observe(self, observation):
+        if len(self.begun) == self.at and observation.round == 1:
+            raise RuntimeError("killed")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return ends(run_experiment(Experiment.parse(TINY), tmp_path_factory.mktemp("straight") / "a", Display()))
+
+
+def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straight):
+    out = tmp_path / "a"
+    with pytest.raises(RuntimeError, match="killed"):
+        run_experiment(Experiment.parse(TINY), out, Crash(3))
+    assert [file.name for file in sorted((out / "runs").iterdir())] == ["0000.npz", "0001.npz"]
+    with pytest.raises(RunExists, match="fedax resume"):
+        run_experiment(Experiment.parse(TINY), out, Display())
+    damaged = (out / "runs" / "0001.npz").read_bytes()
+    (out / "runs" / "0001.npz").write_bytes(damaged[: len(damaged) // 2])
+    again = Crash(0)
+    directory = resume(out, again)
+    assert [title.split("] ")[1] for title in again.begun] == [
+        "FedAvg, seed 1",
+        "FedProx mu=1, seed 0",
+        "FedProx mu=1, seed 1",
+    ]
+    assert directory.status == "finished"
+    assert ends(directory) == ends(RunDirectory.load(out)) == straight
+    assert not (out / "checkpoints").exists()
+    assert resume(out, Crash(1)).status == "finished"  # nothing is left to do
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
+    class Stop(Display):
+        rounds = ()
+
+        def observe(self, observation):
+            self.rounds = (*self.rounds, observation.round)
+            if len(self.rounds) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    assert run_experiment(Experiment.parse(TINY), tmp_path / "a", Stop()).status == "interrupted"
+    rest = Stop()
+    rest.rounds = (0, 0)
+    directory = resume(tmp_path / "a", rest)
+    assert rest.rounds[2] == 2, "round 1 is not run again"
+    assert ends(directory) == straight
+
+
+def test_a_full_disk_is_one_message(tmp_path, monkeypatch):
+    real = RunDirectory.add
+
+    def full(self, record, number=None):
+        if number == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, record, number)
+
+    monkeypatch.setattr(RunDirectory, "add", full)
+    with pytest.raises(WriteFailed, match=r"No space left on device\. What was kept is whole"):
+        run_experiment(Experiment.parse(TINY), tmp_path / "a", Display())
+    assert len(RunDirectory.load(tmp_path / "a").records) == 1
+
+
+def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):
+    RunDirectory.create(tmp_path / "a", "t")
+    with pytest.raises(InvalidInput, match="Nothing was begun there"):
+        resume(tmp_path / "a", Display())
+
+
+def test_a_killed_process_is_resumed_by_processes(tmp_path, straight):
+    """SIGKILL while two processes of the library work; the same directory is then finished by two others."""
+    (tmp_path / "a.toml").write_text(TINY.replace("rounds = 2", "rounds = 2\ncheckpoint_every = 1"))
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    base = [sys.executable, "-m", "fedax.cli"]
+    begin = [*base, "run", "a.toml", "--out", "a", "--jobs", "1"]
+    with subprocess.Popen(begin, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "a" / "runs" / "0000.npz").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    more = [*base, "resume", "a", "--jobs", "2"]
+    done = subprocess.run(more, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    directory = RunDirectory.load(tmp_path / "a")
+    assert directory.status == "finished"
+    for kept in directory.records:
+        expected = np.frombuffer(straight[kept.label, kept.seed], kept.metrics["train_loss"].dtype)
+        np.testing.assert_allclose(kept.metrics["train_loss"], expected, rtol=1e-12)

@@ -1,0 +1,90 @@
+"""Trackers, with stand-ins for their packages."""
+
+import sys
+import types
+
+import pytest
+
+from fedax.core import FedaxError, SpecError
+from fedax.experiments import trackers
+from fedax.experiments.display import Display
+from fedax.experiments.runner import run_experiment
+from fedax.experiments.spec import Experiment
+from samples import TINY
+
+ONE = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 2", 'rounds = 2\ntrackers = ["NAME"]')
+
+
+class Fake:
+    """Notes every call, and stands for modules and for what they return."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        def called(*args, **kwargs):
+            self.calls.append((name, args, kwargs))
+            return self
+
+        return called
+
+    def named(self, name):
+        return [(args, kwargs) for called, args, kwargs in self.calls if called == name]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    made = Fake()
+    for name in ("tensorboardX", "mlflow", "wandb"):
+        module = types.ModuleType(name)
+        module.__getattr__ = made.__getattr__
+        monkeypatch.setitem(sys.modules, name, module)
+    return made
+
+
+def test_every_tracker_gets_the_curves_of_a_run(fake, tmp_path):
+    made = [trackers.TRACKERS[name](tmp_path, "project", "run") for name in trackers.TRACKERS]
+    tracking = trackers.Tracking(made, {"mu": 0.1})
+    tracking(trackers.Progress(3, 9, 0.5, {"train_loss": 2.0, "client_accuracy": [1.0, 2.0]}))
+    tracking.finish()
+    assert fake.named("add_scalar") == [(("train_loss", 2.0, 3), {}), (("seconds", 0.5, 3), {})]
+    assert fake.named("SummaryWriter") == [((str(tmp_path / "tensorboard" / "run"),), {})]
+    assert fake.named("log_metrics") == [(({"train_loss": 2.0, "seconds": 0.5},), {"step": 3})]
+    assert fake.named("log_params") == [(({"mu": "0.1"},), {})]
+    assert fake.named("init")[0][1]["config"] == {"mu": 0.1}
+    assert fake.named("log") == [(({"train_loss": 2.0, "seconds": 0.5},), {"step": 3})]
+    assert [len(fake.named(name)) for name in ("close", "end_run", "finish")] == [1, 1, 1]
+
+
+def test_runs_are_tracked_live_and_grids_when_they_end(fake, tmp_path):
+    text = ONE.replace("NAME", "mlflow") + "[grid]\nfedprox.mu = [0.0, 1.0]\n"
+    directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
+    assert [args[0]["label"] for args, _ in fake.named("log_params")] == [r.label for r in directory.records]
+    steps = [kwargs["step"] for _, kwargs in fake.named("log_metrics")]
+    assert steps == [0, 1, 2] * 3
+    logged = [args[0]["train_loss"] for args, _ in fake.named("log_metrics")]
+    assert logged == [float(loss) for r in directory.records for loss in r.metrics["train_loss"]]
+
+
+def test_a_missing_package_is_said_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(FedaxError, match=r"tracker 'wandb': wandb is not installed; pip install 'fedax\[wandb\]'"):
+        run_experiment(Experiment.parse(ONE.replace("NAME", "wandb")), tmp_path / "a", Display())
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(SpecError, match=r"line 3: trackers: got 'wandbb'.*Did you mean 'wandb'"):
+        Experiment.parse(ONE.replace("NAME", "wandbb"), "a.toml")
+
+
+def test_a_tracker_that_fails_does_not_end_the_run():
+    class Broken:
+        def start(self, config): ...
+        def log(self, step, metrics):
+            raise ConnectionError("no network")
+
+        def finish(self):
+            pytest.fail("it was left out")
+
+    tracking = trackers.Tracking([Broken()], {})
+    with pytest.warns(UserWarning, match="Broken failed and is left out: no network"):
+        tracking(trackers.Progress(0, 1, 0.0, {}))
+    tracking.finish()
