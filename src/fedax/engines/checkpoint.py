@@ -148,7 +148,7 @@ def identity(
 
 
 def _bytes(array: Any) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def _values(owner: object) -> dict[str, Any]:

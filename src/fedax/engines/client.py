@@ -45,8 +45,8 @@ class Part(NamedTuple):
     """One client's examples in a flat array of many clients'."""
 
     arrays: Mapping[str, Any]
-    offset: Index
-    size: Index
+    offset: Int[Array, ""]
+    size: Int[Array, ""]
 
     @classmethod
     def of(cls, data: Ragged, k: Index) -> "Part":

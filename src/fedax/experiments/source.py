@@ -107,7 +107,7 @@ def place_value(document: Any, place: Place, value: Any, what: str) -> None:
     """
     table: Any = document
     for depth, key in enumerate(place):
-        parts = table if isinstance(table, list) else None
+        parts: Any = table if isinstance(table, list) else None
         fits = int(key) < len(parts) if parts is not None and isinstance(key, int) else isinstance(table, dict)
         if not fits or isinstance(key, int) != (parts is not None):
             where = ".".join(map(str, place[:depth])) or "the file"
@@ -115,9 +115,9 @@ def place_value(document: Any, place: Place, value: Any, what: str) -> None:
             kind = kind if parts is None else f"positions 0 to {len(parts) - 1}"
             raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {kind}.")
         if depth == len(place) - 1:
-            table[key] = value
+            table[key] = value  # type: ignore[index]
         else:
-            table = table[key] if parts is not None else table.setdefault(key, {})
+            table = table[key] if parts is not None else table.setdefault(key, {})  # type: ignore[index, union-attr]
 
 
 def _find(document: Any, place: Place) -> Any:
