@@ -185,6 +185,22 @@ def test_equation_7_lets_disagreement_grow():
     np.testing.assert_allclose(found["paper"].mean(0), found["replica"].mean(0), rtol=0, atol=1e-11)
 
 
+def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
+    """Centres b = (1, -1, 1, -1) on a ring of four, W b = -b / 3; local training shrinks x - b to q (x - b).
+
+    Then x_t - b = -(1 + (1 - q) / 3)^t b with eq. (7); Alg. 1 stays within (1 - q) / (3 + q) of the mean.
+    """
+    b, q, t = np.array([1.0, -1.0, 1.0, -1.0]), 0.9**5, 12
+    task, schedule = quadratic(np.ones((4, 1, 1)), b[:, None]), fedax.Schedule(steps=5, batch_size="full")
+    found = {}
+    for mode in ("paper", "replica"):
+        method = fedax.QuantizedDFedAvgM(mode=mode, code=Identity())
+        found[mode] = nodes(method, run(method, task, rounds=t, schedule=schedule, lr=0.1))[:, 0]
+    np.testing.assert_allclose(found["paper"] - b, -((1 + (1 - q) / 3) ** t) * b, rtol=1e-12)
+    limit = -b * (1 - q) / (3 + q)
+    np.testing.assert_allclose(found["replica"] - limit, (-q / 3) ** t * -limit, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("b", [4, 8, 16, 32])
 def test_bits_of_quantized_messages(b):
     """(32 + d b) deg(i) for every client, on a ring and on a random graph."""
