@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from fedax.cli_graphs import add_commands
 from fedax.core import FedaxError, Schedule, UnknownName
 from fedax.core.files import write
 from fedax.core.hyper import declared
+from fedax.engines.mpi import MPI
 from fedax.experiments import datacommands, recipes
 from fedax.experiments.comparison import compared, together
 from fedax.experiments.demo import run_demo
@@ -26,7 +29,7 @@ from fedax.experiments.full import FullDemo
 from fedax.experiments.listing import described, one_line, overview, panel
 from fedax.experiments.runner import describe, reproduce, resume, run_experiment
 from fedax.experiments.schema import schema
-from fedax.experiments.sections import SOLVERS
+from fedax.experiments.sections import ENGINES, SOLVERS
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.spec import OBSERVERS, Experiment
@@ -128,9 +131,24 @@ Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
 
 
 @app.command()
-def run(file: File, settings: Settings = None, out: Out = None, jobs: Jobs = 1) -> None:
-    """Run the experiment of a TOML file."""
-    experiment = Experiment.read(file, settings or ())
+def run(
+    file: File,
+    settings: Settings = None,
+    out: Out = None,
+    jobs: Jobs = 1,
+    engine: Annotated[
+        str | None, typer.Option(help="Where it runs: " + ", ".join(ENGINES) + ".", show_default=False)
+    ] = None,
+) -> None:
+    """Run the experiment of a TOML file.
+
+    With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. Rank 0 shows and keeps the results.
+    """
+    experiment = Experiment.read(file, [*(settings or ()), *([] if engine is None else [f'engine="{engine}"'])])
+    if experiment.engine == "mpi" and (rank := MPI().comm.rank) > 0:
+        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+            run_experiment(experiment, Path(folder) / str(rank), display_for(Console(file=nowhere)))
+        return
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
     close(run_experiment(experiment, path, display_for(console), jobs), console)

@@ -142,6 +142,23 @@ class Schedule(eqx.Module):
             amount = jnp.where(late, part, amount)
         return Work(amount * unit, batch)
 
+    def mean_steps(self, size: int) -> float:
+        """The expected steps of a round (over all rounds, if there are times) of a client with `size` examples.
+
+        Of a drawn batch size, the steps at its mean.
+        """
+        if self.times is not None:
+            amount: Any = self.times[-1] / len(self.times)
+        else:
+            amount = self.epochs if self.steps is None else self.steps
+            amount = sum(amount) / 2 if isinstance(amount, tuple) else amount
+        late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
+        batch: Any = self.batch_size
+        if isinstance(batch, tuple):
+            batch = sum(min(size, size if isinstance(end, str) else end) for end in batch) / 2
+        in_epoch = 1 if batch == "full" else -(-size // batch)
+        return amount * (1 - late) * (in_epoch if self.steps is None and self.times is None else 1)
+
     def capacity(self, clients: int) -> int:
         """The largest number of clients that `draw` can return."""
         return clients if self.cohort is None or self.sampling == "poisson" else self.cohort

@@ -101,6 +101,6 @@ def run_batch(
         histories = [run(members[0], plan.task, seed=seed, progress=hook, **arguments)]
     else:
         histories = run_grid(members, plan.task, seed=seed, progress=hook, **arguments)
-    steps = float(np.mean([arguments["schedule"].steps_of(int(size)) for size in plan.task.train.sizes]))
+    steps = float(np.mean([arguments["schedule"].mean_steps(int(size)) for size in plan.task.train.sizes]))
     named = zip(histories, labels, strict=True)
     return [Record.of(history, task=task, label=label, seed=seed, draw=draw, steps=steps) for history, label in named]

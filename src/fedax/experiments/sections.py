@@ -1,7 +1,7 @@
 """The tables of an experiment file."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict
 from fedax import algorithms
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
 from fedax.core.hyper import declared
+from fedax.engines.base import Engine
+from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
+from fedax.engines.mpi import MPI
+from fedax.engines.simulation import Simulation
+
+ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI}
+"""Engines by their name in experiment files."""
 
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact}
 """Local solvers by their name in experiment files."""

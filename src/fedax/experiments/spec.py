@@ -15,6 +15,7 @@ from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, T
 from fedax.core.hyper import declared
 from fedax.engines.loop import Divergence
 from fedax.experiments.sections import (
+    ENGINES,
     AlgorithmSection,
     CostSection,
     GridSection,
@@ -77,6 +78,7 @@ class Experiment(BaseModel):
         name: for titles and folder names.
         rounds: communication rounds, at least 0.
         observe_every: rounds between observations, at least 1.
+        engine: where it runs, a name of `ENGINES`.
         seeds: one run of every algorithm for each, at least one, all different.
         observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
         task: a name of `fedax.tasks` and its options.
@@ -100,6 +102,7 @@ class Experiment(BaseModel):
     name: str = Field(min_length=1)
     rounds: int = 100
     observe_every: int = 1
+    engine: str = "simulation"
     seeds: list[int] = [0]
     observe: list[str] | None = None
     task: Section
@@ -168,6 +171,8 @@ class Experiment(BaseModel):
         for position, name in enumerate(self.trackers):
             if name not in TRACKERS:
                 self._refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
+        if self.engine not in ENGINES:
+            self._refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
             if self.task.name not in tasks.catalogue():
                 raise UnknownName.among("task", self.task.name, tasks.catalogue())
@@ -246,6 +251,7 @@ class Experiment(BaseModel):
         if stop and not any(isinstance(observer, observe.TrainLoss) for observer in observers):
             self._refuse(("stop",), InvalidInput.of("observe", self.observe, "lists with 'train_loss', which `stop` needs"))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
+        arguments |= {"engine": ENGINES[self.engine]()}
         return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop}, own)
 
     def _observers(self, task: Task) -> list[Observer]:
@@ -286,6 +292,7 @@ class Experiment(BaseModel):
                 if section is not None
             }
             | ({"trackers": self.trackers} if self.trackers else {})
+            | ({} if self.engine == "simulation" else {"engine": self.engine})
             | ({} if self.checkpoint_every is None else {"checkpoint_every": self.checkpoint_every})
         )
 
