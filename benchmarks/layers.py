@@ -9,6 +9,7 @@ wall time stand those per second of CPU time, which other programs on the machin
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -91,7 +92,7 @@ def torch_model(name):
                 return torch.relu(h + x)
 
         widths = [16] * 4 + [32] * 3 + [64] * 3
-        blocks = [Block(a, b) for a, b in zip(widths, widths[1:])]
+        blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
         first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
         return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
     if name == "lenet":
@@ -102,7 +103,7 @@ def torch_model(name):
     for a, b in stages:
         layers += [nn.Conv2d(a, b, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
     layers.append(nn.Flatten())
-    for a, b in zip(widths, widths[1:]):
+    for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
