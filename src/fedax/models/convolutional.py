@@ -1,7 +1,7 @@
 """Convolutional networks for images."""
 
-import itertools
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -103,7 +103,7 @@ class CNN:
             Convolution.init(k, stage.size, inputs, stage.outputs, convolution)
             for k, stage, inputs in zip(keys, self.stages, channels)
         ]
-        affine = [Affine.init(k, *sizes, dense) for k, sizes in zip(keys[len(self.stages) :], itertools.pairwise(widths))]
+        affine = [Affine.init(k, *sizes, dense) for k, sizes in zip(keys[len(self.stages) :], pairwise(widths))]
         return CNNParams(tuple(convolutions), tuple(affine))
 
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:

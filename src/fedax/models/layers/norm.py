@@ -37,8 +37,7 @@ def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, 
 
 
 def _forward(x: Images, scale: Array, offset: Array, groups: int) -> tuple[Images, Any]:
-    _, rows, columns, channels = x.shape
-    count = rows * columns * channels // groups
+    count = x.shape[1] * x.shape[2] * x.shape[3] // groups
     mean = _over_groups(x.sum((1, 2)), groups) / count
     centred = x - mean[:, None, None, :]
     variance = _over_groups((centred * centred).sum((1, 2)), groups) / count

@@ -1,0 +1,219 @@
+"""Models with convolutions and LSTMs: fedax beside PyTorch eager, in one run on the same machine.
+
+One round of FedAvg: every client takes an epoch of plain SGD. PyTorch takes the same steps on batches of the same sizes, with
+the same model: one process with all threads, and one process for each core with one thread. The benchmark itself only
+coordinates; every contestant has a process of its own, is warmed up, and they run in turns. Beside the samples per second of
+wall time stand those per second of CPU time, which other programs on the machine disturb less.
+
+    python benchmarks/layers.py            # tables; --workload, --repeat to change
+"""
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+SIZES = {  # clients, examples of each, batch, classes; an even number of clients keeps two cores busy
+    "lenet": (8, 500, 64, 10),
+    "mnist_cnn": (4, 200, 50, 10),
+    "lstm": (4, 40, 10, 80),
+    "resnet20": (4, 100, 50, 10),
+}
+RATE = 0.01
+
+
+def inputs(name, count):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    if name == "lstm":
+        return rng.integers(0, 80, (count, 80)).astype(np.int32)
+    return rng.random((count, 784 if name == "mnist_cnn" else 3072), np.float32)
+
+
+def fedax_runner(name, devices, threads):
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    import jax
+    import numpy as np
+
+    jax.config.update("jax_num_cpu_devices", devices)
+
+    import fedax
+    from fedax.models import CharLSTM, ResNet, lenet, mnist_cnn
+    from fedax.tasks import classification
+
+    model = {"lenet": lenet, "mnist_cnn": mnist_cnn, "lstm": lambda: CharLSTM(80, biases=2), "resnet20": ResNet}[name]()
+    clients, size, batch, classes = SIZES[name]
+    x, y = inputs(name, size), np.arange(size, dtype=np.int32) % classes
+    task = classification(fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), model)
+    schedule, engine = fedax.Schedule(epochs=1, batch_size=batch), fedax.Simulation(devices=devices)
+
+    def once():
+        history = fedax.run(
+            fedax.FedAvg(), task, solver=fedax.SGD(RATE), schedule=schedule, rounds=1, engine=engine, observe=[]
+        )  # fmt: skip
+        assert history.outcome.ok
+
+    return once, clients * size
+
+
+def torch_model(name):
+    import torch
+    from torch import nn
+
+    if name == "lstm":
+
+        class Text(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.vectors, self.layers, self.last = nn.Embedding(80, 8), nn.LSTM(8, 256, 2), nn.Linear(256, 80)
+
+            def forward(self, x):
+                return self.last(self.layers(self.vectors(x.T))[0][-1])
+
+        return Text()
+    if name == "resnet20":
+
+        class Block(nn.Module):
+            def __init__(self, inputs, outputs):
+                super().__init__()
+                self.stride = outputs // inputs
+                self.one = nn.Conv2d(inputs, outputs, 3, self.stride, 1, bias=False)
+                self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+                self.norms = nn.ModuleList([nn.GroupNorm(2, outputs), nn.GroupNorm(2, outputs)])
+
+            def forward(self, x):
+                h = self.norms[1](self.two(torch.relu(self.norms[0](self.one(x)))))
+                if self.stride == 2:
+                    x = nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1]))
+                return torch.relu(h + x)
+
+        widths = [16] * 4 + [32] * 3 + [64] * 3
+        blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
+        first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
+        return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    if name == "lenet":
+        stages, padding, widths = [(3, 6), (6, 16)], 0, (400, 120, 84, 10)
+    else:
+        stages, padding, widths = [(1, 32), (32, 64)], 2, (3136, 512, 10)
+    layers = []
+    for a, b in stages:
+        layers += [nn.Conv2d(a, b, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+    layers.append(nn.Flatten())
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def torch_runner(name, threads, channels_last):
+    import torch
+
+    torch.set_num_threads(threads)
+    clients, size, batch, classes = SIZES[name]
+    clients = clients * threads // (os.cpu_count() or 1)  # a process with one of the threads has its share of the clients
+    x, y = torch.from_numpy(inputs(name, size)), torch.arange(size) % classes
+    model = torch_model(name)
+    if name == "lstm":
+        x = x.long()
+    else:
+        x = x.reshape(size, 1, 28, 28) if name == "mnist_cnn" else x.reshape(size, 3, 32, 32)
+    if channels_last and name != "lstm":
+        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    criterion = torch.nn.CrossEntropyLoss()
+
+    def once():
+        for _ in range(clients):
+            order = torch.randperm(size)
+            for begin in range(0, size, batch):
+                rows = order[begin : begin + batch]
+                optimizer.zero_grad()
+                criterion(model(x[rows]), y[rows]).backward()
+                optimizer.step()
+
+    return once, clients * size
+
+
+def serve(name, kind, first, second):
+    """Warms up, then runs once for every line on standard input, and answers with the seconds."""
+    once, samples = (fedax_runner if kind == "fedax" else torch_runner)(name, first, second)
+    begun = time.perf_counter()
+    once()
+    print(samples, time.perf_counter() - begun, flush=True)
+    for _ in sys.stdin:
+        begun, busy = time.perf_counter(), time.process_time()
+        once()
+        print(time.perf_counter() - begun, time.process_time() - busy, flush=True)
+
+
+class Contestant:
+    """One or more processes that do a share of the work each."""
+
+    def __init__(self, name, kind, first, second, copies=1):
+        command = [sys.executable, __file__, "--serve", name, kind, str(first), str(int(second))]
+        self.parts = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(copies)
+        ]
+        answers = [part.stdout.readline().split() for part in self.parts]
+        self.samples, self.first = sum(int(a[0]) for a in answers), max(float(a[1]) for a in answers)
+        self.times, self.busy = [], []
+
+    def once(self):
+        for part in self.parts:
+            part.stdin.write("\n")
+            part.stdin.flush()
+        answers = [[float(number) for number in part.stdout.readline().split()] for part in self.parts]
+        self.times.append(max(wall for wall, _ in answers))
+        self.busy.append(sum(busy for _, busy in answers))
+
+    def close(self):
+        for part in self.parts:
+            part.stdin.close()
+            part.wait()
+
+
+def measure(name, repeat):
+    cores = os.cpu_count() or 1
+    contestants = {
+        f"fedax, {cores} devices": Contestant(name, "fedax", cores, 1),
+        f"fedax, 1 device with {cores} threads": Contestant(name, "fedax", 1, cores),
+        f"PyTorch, {cores} threads": Contestant(name, "torch", cores, False),
+        f"PyTorch, {cores} processes": Contestant(name, "torch", 1, False, cores),
+    }
+    if name != "lstm":
+        contestants[f"PyTorch channels last, {cores} threads"] = Contestant(name, "torch", cores, True)
+        contestants[f"PyTorch channels last, {cores} processes"] = Contestant(name, "torch", 1, True, cores)
+    for _ in range(repeat):  # interleaved, so that noise meets all alike
+        for contestant in contestants.values():
+            contestant.once()
+    for contestant in contestants.values():
+        contestant.close()
+    rates = {
+        label: (c.samples / statistics.median(c.times), c.samples / min(c.times), c.samples / min(c.busy))
+        for label, c in contestants.items()
+    }
+    best = [max(column) for column in zip(*(rate for label, rate in rates.items() if label.startswith("PyTorch")))]
+    clients, size, batch, _ = SIZES[name]
+    print(f"\n{name}: {clients} clients of {size}, batches of {batch}; {repeat} interleaved repetitions")
+    print(
+        "| | samples/s, median | of the best PyTorch | fastest | of the best | per CPU second | of the best | first round, s |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for label, rate in rates.items():
+        cells = [f"{value:,.0f} | {value / top:.2f}" for value, top in zip(rate, best)]
+        print(f"| {label} | {' | '.join(cells)} | {contestants[label].first:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    else:
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--workload", choices=list(SIZES), nargs="*", default=list(SIZES))
+        parser.add_argument("--repeat", type=int, default=7)
+        arguments = parser.parse_args()
+        for workload in arguments.workload:
+            measure(workload, arguments.repeat)
