@@ -147,8 +147,8 @@ def identity(
     }
 
 
-def _bytes(array: Any) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+def _bytes(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _values(owner: object) -> dict[str, Any]:

@@ -107,17 +107,21 @@ def place_value(document: Any, place: Place, value: Any, what: str) -> None:
     """
     table: Any = document
     for depth, key in enumerate(place):
-        parts: Any = table if isinstance(table, list) else None
-        fits = int(key) < len(parts) if parts is not None and isinstance(key, int) else isinstance(table, dict)
-        if not fits or isinstance(key, int) != (parts is not None):
+        known, has = _parts(table)
+        if (key not in known) if isinstance(key, int) else (has != "keys"):
             where = ".".join(map(str, place[:depth])) or "the file"
-            kind = "keys" if isinstance(table, dict) else "no parts"
-            kind = kind if parts is None else f"positions 0 to {len(parts) - 1}"
-            raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {kind}.")
+            raise SpecError(f"{what}: got {str(key)!r}; allowed: {where} has {has}.")
         if depth == len(place) - 1:
             table[key] = value  # type: ignore[index]
         else:
-            table = table[key] if parts is not None else table.setdefault(key, {})  # type: ignore[index, union-attr]
+            table = table[key] if isinstance(key, int) else table.setdefault(key, {})
+
+
+def _parts(table: Any) -> tuple[range, str]:
+    """The positions of an array, and in words what a value has."""
+    if isinstance(table, list):
+        return range(len(table)), f"positions 0 to {len(table) - 1}"
+    return range(0), "keys" if isinstance(table, dict) else "no parts"
 
 
 def _find(document: Any, place: Place) -> Any:
