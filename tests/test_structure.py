@@ -86,8 +86,10 @@ def public_objects():
     import fedax.models
     import fedax.observe
     import fedax.tasks
+    import fedax.theory.local_gd
 
-    for module in (fedax, fedax.core, fedax.data, fedax.models, fedax.observe, fedax.tasks):
+    places = (fedax, fedax.core, fedax.data, fedax.models, fedax.observe, fedax.tasks, fedax.theory.local_gd)
+    for module in places:
         for name, member in vars(module).items():
             ours = getattr(member, "__module__", "").startswith("fedax.")
             if not name.startswith("_") and ours and (inspect.isclass(member) or inspect.isfunction(member)):

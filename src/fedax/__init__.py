@@ -7,6 +7,7 @@ from fedax import algorithms as algorithms
 from fedax import codecs as codecs
 from fedax import observe as observe
 from fedax import tasks as tasks
+from fedax import theory as theory
 from fedax.core import SGD as SGD
 from fedax.core import Algorithm as Algorithm
 from fedax.core import Client as Client

@@ -1,0 +1,53 @@
+"""Where methods converge to with partial participation and unequal work, against linear algebra."""
+
+import numpy as np
+import pytest
+
+import fedax
+from problems import quadratic, random_quadratic, vector
+
+ONE = fedax.Simulation("sequential", devices=1)
+A, B = random_quadratic(clients=6, seed=3)
+OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / 6)
+
+
+@pytest.mark.parametrize("rho", [0.5, 1.0])
+def test_fedadmm_reaches_the_optimum_with_half_of_the_clients(rho):
+    """Exact primal steps; FedAvg with the same does not."""
+    schedule, solver = fedax.Schedule(cohort=3), fedax.Exact(1e-12)
+    options = {"solver": solver, "schedule": schedule, "rounds": 150, "observe_every": 150, "engine": ONE}
+    found = vector(fedax.run(fedax.FedADMM(rho=rho), quadratic(A, B), **options))
+    assert np.linalg.norm(found - OPTIMUM) < 1e-8
+
+
+SIZES = [1, 2, 9, 4, 1, 20]
+WEIGHTS = {"size": np.array(SIZES) / sum(SIZES), "equal": np.full(6, 1 / 6)}
+
+
+def resting(lr, weights, power):
+    """Where sum_k p_k tau_k^-power (I - (I - lr A_k)^tau_k)(w - b_k) = 0: FedAvg with power 0, FedNova with power 1."""
+    eye = np.eye(3)
+    pulls = [
+        p / steps**power * (eye - np.linalg.matrix_power(eye - lr * a, steps))
+        for p, a, steps in zip(weights, A, SIZES, strict=True)
+    ]
+    return np.linalg.solve(sum(pulls), sum(pull @ b for pull, b in zip(pulls, B, strict=True)))
+
+
+@pytest.mark.parametrize("weights", ["size", "equal"])
+@pytest.mark.parametrize(("method", "power"), [(fedax.FedNova, 1), (fedax.FedAvg, 0)])
+def test_fednova_is_consistent_under_unequal_steps(method, power, weights):
+    """The run ends at its resting point; FedNova's tends to the optimum as the step size falls, FedAvg's does not."""
+    p, lr = WEIGHTS[weights], 0.02
+    schedule = fedax.Schedule(
+        batch_size=1, order="given", weights=weights
+    )  # client k takes as many steps as it has examples
+    options = {"schedule": schedule, "rounds": 1500, "observe_every": 1500, "engine": ONE}
+    found = vector(fedax.run(method(), quadratic(A, B, SIZES), solver=fedax.SGD(lr), **options))
+    np.testing.assert_allclose(found, resting(lr, p, power), rtol=0, atol=1e-10)
+    optimum = np.linalg.solve(np.einsum("k,kij->ij", p, A), np.einsum("k,kij,kj->i", p, A, B))
+    far, near = (np.linalg.norm(resting(rate, p, power) - optimum) for rate in (2e-4, 2e-5))
+    if method is fedax.FedNova:
+        assert near == pytest.approx(far / 10, rel=0.05)  # linear in the step size
+    else:
+        assert min(far, near) > 0.05

@@ -1,0 +1,150 @@
+"""Methods with personal models, against straight NumPy transcriptions of their pseudocode, written without the library's code."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from problems import SIZES, regression, squares, vector
+from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
+
+TEST_SIZES = (3, 9, 2, 0, 30)
+COUNT = 6  # examples of the adapting step: more than some clients have, fewer than others
+
+
+def with_test_examples():
+    """The task of `problems.regression`, and test examples of its own; client 3 has none."""
+    task, rng = regression(), np.random.default_rng(5)
+    train = [{name: np.asarray(values) for name, values in task.train.client(k).items()} for k in range(5)]
+    test = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) - k} for k, n in enumerate(TEST_SIZES)]
+    params = {"b": np.zeros(()), "w": np.full(3, 0.1)}
+    return fedax.tasks.from_loss(squares, params, train, test=test, l2=L2), test
+
+
+def run(algorithm, task=None):
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED, "observe_every": ROUNDS}
+    engine = fedax.Simulation("sequential", devices=1)
+    return fedax.run(algorithm, task or regression(), engine=engine, personal=True, **options)
+
+
+def agree(history, model, personal):
+    np.testing.assert_allclose(vector(history), model, rtol=0, atol=1e-12)
+    found = np.hstack([np.reshape(leaf, (5, -1)) for leaf in jax.tree.leaves(history.personal)])
+    np.testing.assert_allclose(found, personal, rtol=0, atol=1e-12)
+
+
+def batches(k, following=0):
+    """The rows of every step of a round: two epochs of batches of 4, each with those that follow in its epoch."""
+    epoch = [slice(begin, begin + 4) for begin in range(0, SIZES[k], 4)]
+    return [[epoch[(j + i) % len(epoch)] for i in range(following + 1)] for _ in range(2) for j in range(len(epoch))]
+
+
+def adapted(world, w, alpha, on, test, k):
+    """One step on the first examples; of a client without any only the l2 is left."""
+    if on == "train":
+        return w - alpha * world.gradient(k, w, slice(COUNT))
+    x, y = np.hstack([np.ones((len(test[k]["y"]), 1)), test[k]["x"]])[:COUNT], test[k]["y"][:COUNT]
+    slope = x.T @ (x @ w - y) / max(len(y), 1)
+    return w - alpha * (slope + L2 * w)
+
+
+def test_ditto():
+    world, lam = World(), 0.6
+    w, own = world.start, np.tile(world.start, (5, 1))
+    for cohort in world.cohorts():
+        models = []
+        for k in cohort:
+            models.append(world.sgd(k, w)[0])
+            own[k], _ = world.sgd(k, own[k], lambda v, w=w: lam * (v - w))
+        w = np.average(models, axis=0, weights=P[cohort])
+    agree(run(fedax.Ditto(lam=lam)), w, own)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.6])
+def test_pfedme(beta):
+    world, lam, personal_lr, inner = World(), 3.0, 0.04, 3
+    w, own = world.start, np.tile(world.start, (5, 1))
+    for cohort in world.cohorts():
+        models = []
+        for k in cohort:
+            mine, theta = w, w
+            for (rows,) in batches(k):
+                for _ in range(inner):
+                    theta = theta - personal_lr * (world.gradient(k, theta, rows) + lam * (theta - mine))
+                mine = mine - LR * lam * (mine - theta)
+            models.append(mine)
+            own[k] = theta
+        w = (1 - beta) * w + beta * np.average(models, axis=0, weights=P[cohort])
+    agree(run(fedax.PFedMe(lam=lam, personal_lr=personal_lr, inner_steps=inner, beta=beta)), w, own)
+
+
+@pytest.mark.parametrize("on", ["train", "test"])
+@pytest.mark.parametrize("order", ["first", "second"])
+def test_perfedavg(order, on):
+    """The Hessian of linear regression is X'X/n + l2, whatever the model."""
+    (task, test), world, alpha = with_test_examples(), World(), 0.2
+    w = world.start
+    for cohort in world.cohorts():
+        models = []
+        for k in cohort:
+            mine = w
+            for here, outer, curved in batches(k, 2):
+                slope = world.gradient(k, mine - alpha * world.gradient(k, mine, here), outer)
+                x = world.x[k][curved]
+                hessian = x.T @ x / len(x) + L2 * np.eye(4)
+                mine = mine - LR * (slope - alpha * hessian @ slope if order == "second" else slope)
+            models.append(mine)
+        w = np.average(models, axis=0, weights=P[cohort])
+    own = [adapted(world, w, alpha, on, test, k) for k in range(5)]
+    agree(run(fedax.PerFedAvg(alpha=alpha, order=order, adapt_on=on, adapt_batch=COUNT), task), w, own)
+
+
+def beyond_consensus(world, local, dual_lr):
+    """FedBC around a local solver `local(k, z, lam)`: the global model, the clients' own, and who ever worked."""
+    z, lam, gamma = world.start, np.full(5, 0.2), np.full(5, 0.01)
+    own, visited = np.tile(z, (5, 1)), np.zeros(5, bool)
+    for cohort in world.cohorts()[:ROUNDS]:
+        for k in cohort:
+            own[k], visited[k] = local(k, z, lam[k]), True
+            slack = (own[k] - z) @ (own[k] - z) - gamma[k]
+            lam[k], gamma[k] = max(lam[k] + dual_lr * slack, 0.0), gamma[k] + dual_lr * lam[k]
+        z = np.average(own[cohort], axis=0, weights=lam[cohort])
+    return z, own, visited
+
+
+@pytest.mark.parametrize("on", ["train", "test"])
+def test_fedbc_finetune(on):
+    """The client's own last model is adapted, without the penalty; the global one before its first work."""
+    (task, test), world, alpha = with_test_examples(), World(), 0.2
+    z, own, visited = beyond_consensus(world, lambda k, z, lam: world.sgd(k, z, lambda x: 2 * lam * (x - z))[0], 0.3)
+    used = np.where(visited[:, None], own, z)
+    personal = [adapted(world, used[k], alpha, on, test, k) for k in range(5)]
+    method = fedax.FedBCFineTune(dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on=on, adapt_batch=COUNT)
+    agree(run(method, task), z, personal)
+
+
+def test_perfedbc():
+    """The penalty is in the inner step only; the global model is what clients adapt."""
+    (task, test), world, alpha = with_test_examples(), World(), 0.2
+
+    def local(k, z, lam):
+        x = z
+        for here, outer in batches(k, 1):
+            moved = x - alpha * (world.gradient(k, x, here) + 2 * lam * (x - z))
+            x = x - LR * world.gradient(k, moved, outer)
+        return x
+
+    z, _, _ = beyond_consensus(world, local, 0.3)
+    personal = [adapted(world, z, alpha, "test", test, k) for k in range(5)]
+    method = fedax.PerFedBC(dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on="test", adapt_batch=COUNT)
+    agree(run(method, task), z, personal)
+
+
+def test_a_client_never_drawn_uses_the_global_model():
+    world = World()
+    absent = sorted(set(range(5)) - set(world.cohorts()[0].tolist()))
+    engine, options = fedax.Simulation(devices=1), {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 1, "seed": SEED}
+    history = fedax.run(fedax.FedBC(dual_lr=0.3), regression(), engine=engine, personal=True, **options)
+    for k in absent:
+        np.testing.assert_array_equal(history.personal["w"][k], history.params["w"])
+    assert not np.array_equal(history.personal["w"][world.cohorts()[0][0]], history.params["w"])

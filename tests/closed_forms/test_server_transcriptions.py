@@ -1,0 +1,195 @@
+"""What servers do, against straight NumPy transcriptions of the papers' pseudocode, written without the library's code."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+import fedax
+from fedax.core.keys import stream
+from problems import SIZES, regression, vector
+from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
+
+ONE = fedax.Simulation("sequential", devices=1)
+
+
+def run(algorithm, momentum=0.0, schedule=SCHEDULE):
+    solver = fedax.SGD(LR, momentum=momentum)
+    return fedax.run(algorithm, regression(), solver=solver, schedule=schedule, rounds=ROUNDS, seed=SEED, engine=ONE)
+
+
+def agree(history, expected, tolerance=1e-12):
+    np.testing.assert_allclose(vector(history), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("mu", "momentum"), [(0.7, 0.0), (0.7, 0.6)])
+def test_fednova_with_a_proximal_term(mu, momentum):
+    """The weight of every single gradient in the model's change is followed from step to step."""
+    world = World()
+    w = world.start
+    for cohort in world.cohorts():
+        directions, sums = [], []
+        for k in cohort:
+            mine, steps = world.sgd(k, w, lambda v, w=w: mu * (v - w), momentum)
+            fast, inside = np.zeros(steps), np.zeros(steps)  # weights in the velocity, and in -(change) / lr
+            for j in range(steps):
+                fast = momentum * fast + np.eye(steps)[j] - mu * LR * inside
+                inside = inside + fast
+            sums.append(np.abs(inside).sum())
+            directions.append((w - mine) / sums[-1])
+        w = w - np.average(sums, weights=P[cohort]) * np.average(directions, axis=0, weights=P[cohort])
+    agree(run(fedax.FedNova(mu=mu), momentum), w)
+
+
+def shortest_in_a_box(vectors, low, high):
+    """The QP by trying every choice of weights at the lower bound, at the upper bound, and between."""
+    count, best, least = len(vectors), None, np.inf
+    for kinds in itertools.product("lhf", repeat=count):
+        free = [i for i in range(count) if kinds[i] == "f"]
+        weights = np.array([{"l": low, "h": high, "f": 0 * low}[kind][i] for i, kind in enumerate(kinds)])
+        if free:  # stationarity on the free ones and the sum, as one linear system
+            gram = vectors @ vectors.T
+            system = np.block(
+                [[gram[np.ix_(free, free)], np.ones((len(free), 1))], [np.ones((1, len(free))), np.zeros((1, 1))]]
+            )
+            right = np.append(-gram[free] @ weights, 1 - weights.sum())
+            weights[free] = np.linalg.lstsq(system, right)[0][:-1]
+        feasible = np.all(weights >= low - 1e-12) and np.all(weights <= high + 1e-12) and abs(weights.sum() - 1) < 1e-12
+        if feasible and np.linalg.norm(weights @ vectors) < least:
+            best, least = weights, np.linalg.norm(weights @ vectors)
+    return best
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_fedmgda(epsilon):
+    world, lr = World(), 0.5
+    w = world.start
+    for cohort in world.cohorts():
+        updates = np.array([w - world.sgd(k, w)[0] for k in cohort])
+        unit = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+        usual = P[cohort] / P[cohort].sum()
+        weights = shortest_in_a_box(unit, np.maximum(usual - epsilon, 0), np.minimum(usual + epsilon, 1))
+        w = w - lr * weights @ unit
+    agree(run(fedax.FedMGDA(lr=lr, epsilon=epsilon)), w, 1e-8)
+
+
+def shortest(vectors):
+    """The weights of the shortest convex combination, as a problem of non-negative least squares."""
+    weights = nnls(np.vstack([vectors.T, np.ones(len(vectors))]), np.append(np.zeros(vectors.shape[1]), 1.0))[0]
+    return weights / weights.sum()
+
+
+def test_fedaware_as_the_paper_has_it():
+    """Over the clients seen so far: the zero momentum of another one would be the shortest."""
+    world, alpha, lr = World(), 0.3, 0.8
+    x, momenta, seen = world.start, np.zeros((5, 4)), []
+    for cohort in world.cohorts():
+        for k in cohort:
+            momenta[k] = alpha * momenta[k] + (1 - alpha) * (x - world.sgd(k, x)[0])
+        seen = sorted({*seen, *cohort})
+        x = x - lr * shortest(momenta[seen]) @ momenta[seen]
+    agree(run(fedax.FedAWARE(alpha=alpha, lr=lr)), x, 1e-8)
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_fedaware_as_released(feedback):
+    """Unit momenta; first everybody once with FedAvg's steps; then, with feedback, cohorts by the last weights."""
+    world, alpha, lr, rounds = World(), 0.3, 0.2, 5
+    offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
+    root = jax.random.fold_in(jax.random.key(SEED), 1)
+    x, momenta, seen, weights, drawn = world.start, np.zeros((5, 4)), np.zeros(5, bool), np.ones(5), []
+    for t in range(rounds):
+        odds = (weights if feedback else np.ones(5)) if seen.all() else 1.0 - seen
+        cohort = np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(odds))[0])
+        updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
+        momenta[cohort] = alpha * momenta[cohort] + (1 - alpha) * updates
+        seen[cohort] = True
+        drawn.append(set(cohort.tolist()))
+        if not seen.all():
+            x = x - lr * np.average(updates, axis=0, weights=P[cohort])
+            continue
+        unit = momenta / np.linalg.norm(momenta, axis=1, keepdims=True)
+        weights = shortest(unit)
+        x = x - lr * weights @ unit
+    assert drawn[0] | drawn[1] == set(range(5))  # everybody is seen as soon as there is room
+    agree(run(fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup="explore", feedback=feedback)), x, 1e-8)
+
+
+def project_by_bisection(v):
+    low, high = v.min() - 1, v.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
+    return np.maximum(v - low, 0)
+
+
+def test_afl():
+    world, rate = World(), 0.05
+    w, mixture = world.start, P
+    for _ in range(ROUNDS):
+        models = np.array([world.sgd(k, w)[0] for k in range(5)])
+        losses = np.array([world.loss(k, w) for k in range(5)])
+        w, mixture = mixture @ models, project_by_bisection(mixture + rate * losses)
+    assert np.any(mixture == 0)  # the projection does something
+    agree(run(fedax.AFL(mixture_lr=rate)), w)
+
+
+@pytest.mark.parametrize("step", ["part", "one"])
+def test_fedadmm(step):
+    world, rho = World(), 0.4
+    theta = world.start
+    models, duals = np.tile(theta, (5, 1)), np.zeros((5, 4))
+    for cohort in world.cohorts():
+        changes = []
+        for k in cohort:
+            before = models[k] + duals[k] / rho
+            models[k], _ = world.sgd(k, models[k], lambda v, k=k, theta=theta: duals[k] + rho * (v - theta))
+            duals[k] = duals[k] + rho * (models[k] - theta)
+            changes.append(models[k] + duals[k] / rho - before)
+        size = P[cohort].sum() if step == "part" else 1.0
+        theta = theta + size * np.average(changes, axis=0, weights=P[cohort])
+    if step == "part":  # the invariant that makes the server's sum the right one
+        np.testing.assert_allclose(theta, P @ (models + duals / rho), rtol=0, atol=1e-12)
+    agree(run(fedax.FedADMM(rho=rho, step=step)), theta)
+
+
+def test_gd():
+    world = World()
+    w = world.start
+    for _ in range(ROUNDS):
+        w = w - LR * sum(P[k] * world.gradient(k, w) for k in range(5))
+    agree(run(fedax.GD()), w)
+
+
+@pytest.mark.parametrize("weights", ["size", "equal"])
+@pytest.mark.parametrize("batch", [4, "full"])
+def test_local_gd_at_given_times(weights, batch):
+    """Synchronised at steps 1, 3, 4, 8, 9; the mean of the iterates is that of all clients' points before each step."""
+    world, times = World(), (1, 3, 4, 8, 9)
+    shares = P if weights == "size" else np.full(5, 0.2)
+    points, met = np.tile(world.start, (5, 1)), np.zeros(5, int)
+    iterates = []
+    for t in range(times[-1]):
+        iterates.append(shares @ points)
+        for k in range(5):
+            width = SIZES[k] if batch == "full" else batch
+            begin = met[k] % -(-SIZES[k] // width) * width
+            points[k] = points[k] - LR * world.gradient(k, points[k], slice(begin, begin + width))
+        met += 1
+        if t + 1 in times:
+            points, met = np.tile(shares @ points, (5, 1)), np.zeros(5, int)  # a round begins with the first batch
+    schedule = fedax.Schedule(times=times, batch_size=batch, order="given", weights=weights)
+    agree(run(fedax.LocalGD(), schedule=schedule), points[0])
+    agree(run(fedax.LocalGD(returned="mean"), schedule=schedule), np.mean(iterates, axis=0))
+
+
+def test_gradients_of_the_transcriptions_are_those_of_the_loss():
+    """The world's own check, by central differences."""
+    world, w = World(), np.array([0.3, -0.2, 0.5, 1.0])
+    for k in range(5):
+        slopes = [(world.loss(k, w + 1e-5 * e) - world.loss(k, w - 1e-5 * e)) / 2e-5 for e in np.eye(4)]
+        np.testing.assert_allclose(world.gradient(k, w), slopes, rtol=0, atol=1e-8)
+    assert L2 > 0

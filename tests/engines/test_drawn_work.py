@@ -1,0 +1,221 @@
+"""Work, stragglers, drop-outs and cohorts that are drawn: the same on every engine, and as often as they should be."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+from fedax.core.schedule import by_odds
+from problems import SIZES, regression, vector
+
+DRAWS = 6000
+KEYS = jax.random.split(jax.random.key(4), DRAWS)
+HYBRID = {"cohort": 4, "epochs": (2, 5), "batch_size": (10, "all"), "stragglers": 0.4, "dropouts": 0.3}
+SCHEDULES = {
+    "hybrid": fedax.Schedule(**HYBRID),
+    "drawn steps": fedax.Schedule(cohort=3, steps=(1, 4), batch_size=(2, 6), stragglers=0.5),
+    "times": fedax.Schedule(times=(1, 3, 4, 8), batch_size=4, dropouts=0.2),
+}
+CASES = [
+    ("hybrid", fedax.FedAvg),
+    ("hybrid", fedax.SCAFFOLD),
+    ("hybrid", fedax.FedNova),
+    ("drawn steps", fedax.SCAFFOLD),
+    ("drawn steps", fedax.FedNova),
+    ("times", fedax.FedAvg),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=lambda v: getattr(v, "__name__", v))
+def test_drawn_work_is_the_same_on_every_engine(name, kind):
+    options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULES[name], "rounds": 4, "seed": 2, "observe_every": 4}
+    reference = fedax.run(kind(), regression(), engine=fedax.Eager(), **options)
+    assert len(set(reference.bits.up.tolist())) > (name != "drawn steps")
+    for engine in (
+        fedax.Simulation("sequential", devices=1),
+        fedax.Simulation("sequential", devices=2),
+        fedax.Simulation("chunked", chunk=2, devices=1),
+    ):
+        other = fedax.run(kind(), regression(), engine=engine, **options)
+        np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(other.bits.up, reference.bits.up)
+
+
+class Work(fedax.Algorithm):
+    """Notes what everybody had to do, in two phases of a round."""
+
+    def round(self, fed, w):
+        notes = {}
+        for name, work in (("first", self.first), ("second", self.second)):
+            sent = fed.gather(work, fed.everyone, w)
+            notes[name] = sent.value[jnp.argsort(sent.ids)]
+        fed.note(**notes)
+        return w
+
+    def first(self, client, w):
+        return fedax.Upload(jnp.stack([jnp.asarray(number, w.dtype) for number in (client.steps, client.batch)]))
+
+    def second(self, client, w):
+        return self.first(client, w)
+
+
+def test_all_phases_of_a_round_see_the_same_work():
+    options = {"schedule": SCHEDULES["hybrid"], "rounds": 6, "seed": 3, "observe_every": 6}
+    runs = [
+        fedax.run(Work(), regression(), engine=engine, **options).notes for engine in (fedax.Eager(), fedax.Simulation())
+    ]
+    for notes in runs:
+        np.testing.assert_array_equal(notes["first"], notes["second"])
+    np.testing.assert_array_equal(runs[0]["first"], runs[1]["first"])
+    steps, batches = np.moveaxis(runs[0]["first"], -1, 0)
+    assert len({tuple(row) for row in batches.tolist()}) == 6  # another draw in every round
+    assert np.all(batches[:, [0, 3]] == (7, 4))  # clients with fewer than 10 examples take them all
+    assert np.all((batches >= np.minimum(SIZES, 10)) & (batches <= SIZES))
+    epochs = steps / -(-np.array(SIZES) // batches)
+    assert np.all((epochs == epochs.round()) & (epochs >= 1) & (epochs <= 5))
+
+
+def test_both_phases_of_feddane_see_the_same_work():
+    seen = {"gradient": [], "solve": []}
+
+    class Watched(fedax.FedDANE):
+        def gradient(self, client, w):
+            seen["gradient"].append((client.round, client.index, client.steps, client.batch))
+            return super().gradient(client, w)
+
+        def solve(self, client, w, g):
+            seen["solve"].append((client.round, client.index, client.steps, client.batch))
+            return super().solve(client, w, g)
+
+    schedule = fedax.Schedule(cohort=3, epochs=(1, 3), batch_size=(4, "all"), stragglers=0.5)
+    method = Watched(mu=0.1, cohorts="shared")
+    fedax.run(method, regression(), schedule=schedule, rounds=3, seed=1, engine=fedax.Eager())
+    assert seen["gradient"] == seen["solve"]
+    assert len(seen["solve"]) == 9
+
+
+def counts(values, numbers):
+    return np.array([(np.asarray(values) == number).sum() for number in numbers])
+
+
+def evenly(observed, chances):
+    """Within five standard errors."""
+    draws, chances = np.sum(observed), np.asarray(chances)
+    assert np.all(np.abs(observed - draws * chances) < 5 * np.sqrt(draws * chances * (1 - chances)) + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "steps"),
+    [
+        ({"epochs": (2, 5), "batch_size": 10}, 25, {6: 1 / 4, 9: 1 / 4, 12: 1 / 4, 15: 1 / 4}),
+        ({"steps": (1, 4)}, 25, {1: 1 / 4, 2: 1 / 4, 3: 1 / 4, 4: 1 / 4}),
+        ({"epochs": 4, "batch_size": 10, "stragglers": 1.0}, 25, {3: 1 / 4, 6: 1 / 4, 9: 1 / 4, 12: 1 / 4}),
+        ({"steps": 3, "stragglers": 0.5}, 25, {1: 1 / 6, 2: 1 / 6, 3: 2 / 3}),
+        ({"epochs": (1, 2), "batch_size": "full", "stragglers": 0.5}, 9, {1: 1 / 2 + 1 / 8, 2: 3 / 8}),
+    ],
+)
+def test_amounts_of_work_are_drawn_uniformly(options, size, steps):
+    work = jax.vmap(lambda key: fedax.Schedule(**options).work(key, size, 0).steps)(KEYS)
+    evenly(counts(work, steps), list(steps.values()))
+    assert set(np.asarray(work).tolist()) == set(steps)
+
+
+@pytest.mark.parametrize(
+    ("pair", "size", "numbers"),
+    [
+        ((10, "all"), 16, range(10, 17)),
+        ((10, "all"), 7, [7]),
+        ((3, 6), 16, range(3, 7)),
+        ((3, 6), 4, [3, 4]),
+        ((5, 5), 9, [5]),
+    ],
+)
+def test_batch_sizes_are_drawn_uniformly(pair, size, numbers):
+    batches = jax.vmap(lambda key: fedax.Schedule(batch_size=pair).work(key, size, 0).batch)(KEYS)
+    evenly(counts(batches, numbers), np.full(len(numbers), 1 / len(numbers)))
+
+
+def test_times_give_the_steps_of_every_round():
+    schedule = fedax.Schedule(times=(1, 3, 4, 8), batch_size="full")
+    assert [int(schedule.work(KEYS[0], 9, jnp.int32(t)).steps) for t in range(4)] == [1, 2, 1, 4]
+    with pytest.raises(InvalidInput, match=r"run\(rounds=...\): got 5; allowed: .*4"):
+        fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=5)
+
+
+def test_dropouts_send_nothing():
+    """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive nothing."""
+    rounds, dim = 300, 4
+    schedule = fedax.Schedule(cohort=4, steps=1, batch_size=4, dropouts=0.4)
+    options = {"schedule": schedule, "rounds": rounds, "observe_every": rounds, "engine": fedax.Simulation(devices=1)}
+    bits = fedax.run(fedax.FedAvg(), regression(), **options).bits
+    answered = bits.up / (64 * dim)
+    assert set(answered.tolist()) <= {0, 1, 2, 3, 4}
+    np.testing.assert_array_equal(bits.down, bits.up)
+    assert abs(answered.sum() - rounds * 4 * 0.6) < 5 * np.sqrt(rounds * 4 * 0.4 * 0.6)
+
+
+def test_everybody_is_as_likely_to_drop_out():
+    schedule, offsets = fedax.Schedule(cohort=3, dropouts=0.25), jnp.arange(6, dtype=jnp.int32)
+    ids, many = (np.asarray(v) for v in jax.vmap(lambda key: schedule.draw(key, offsets))(KEYS))
+    there = np.arange(3) < many[:, None]
+    for k in range(5):
+        chance = 3 / 5 * 0.75
+        assert abs(((ids == k) & there).sum() - DRAWS * chance) < 5 * np.sqrt(DRAWS * chance * (1 - chance))
+    assert all(len(set(row)) == 3 for row in ids.tolist())
+
+
+def test_odds_draw_one_after_the_other_without_replacement():
+    """P(a, then b) = p_a p_b / (1 - p_a), for all ordered pairs."""
+    odds = np.array([0.5, 1.0, 2.0, 1.5])
+    p = odds / odds.sum()
+    drawn = np.asarray(jax.vmap(lambda key: by_odds(key, jnp.asarray(odds), 2))(KEYS))
+    pairs = list(itertools.permutations(range(4), 2))
+    observed = np.array([np.all(drawn == pair, axis=1).sum() for pair in pairs])
+    assert observed.sum() == DRAWS
+    evenly(observed, [p[a] * p[b] / (1 - p[a]) for a, b in pairs])
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "proportional", "poisson"])
+def test_zero_odds_only_fill(sampling):
+    """Whatever the schedule's sampling: as many as it says, first those with odds, then the rest uniformly."""
+    schedule, offsets = fedax.Schedule(cohort=3, sampling=sampling), jnp.asarray([0, 5, 6, 7, 9, 20], jnp.int32)
+    odds = jnp.asarray([0.0, 0.3, 0.0, 0.0, 0.7])
+    ids, many = jax.vmap(lambda key: schedule.draw(key, offsets, odds))(KEYS)
+    ids = np.asarray(ids)
+    assert np.all(np.asarray(many) == 3)
+    assert np.all(np.sort(ids[:, :2], axis=1) == (1, 4))
+    evenly(counts(ids[:, 0], [1, 4]), [0.3, 0.7])
+    evenly(counts(ids[:, 2], [0, 2, 3]), np.full(3, 1 / 3))
+
+
+NUMBERS = "whole numbers >= 1, or a pair of them in order"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *[("epochs", value, NUMBERS) for value in (0, (5, 2), (0, 2), (1, 2, 3), (1, "all"), (1.0, 2), "two", True)],
+        *[("steps", value, f"{NUMBERS}, or None") for value in (0, (2, 1), (1, 2.5), "one")],
+        *[("batch_size", value, "the second may be 'all'") for value in (0, ("all", 10), (10, "every"), (12, 10), "most")],
+        *[("stragglers", value, r"numbers in [0, 1]") for value in (-0.1, 1.1, float("nan"), "half", True)],
+        *[("dropouts", value, r"numbers in [0, 1)") for value in (-0.1, 1.0, float("nan"), None)],
+        *[("times", value, "rising whole numbers >= 1, or None") for value in ((), (0, 1), (2, 2), (3, 1), (1, 2.5))],
+        ("weights", "n", "one of 'size', 'equal'"),
+    ],
+)
+def test_bad_schedules_name_the_field_and_the_range(name, value, allowed):
+    with pytest.raises(InvalidInput) as refusal:
+        fedax.Schedule(**{name: value})
+    assert str(refusal.value).startswith(f"Schedule({name}=...): got {value!r}; allowed: ")
+    assert allowed in str(refusal.value)
+
+
+def test_schedules_that_contradict_themselves_are_refused():
+    with pytest.raises(InvalidInput, match=r"Schedule\(times=...\): got \(1, 2\); allowed: None if steps is given"):
+        fedax.Schedule(times=(1, 2), steps=3)
+    with pytest.raises(InvalidInput, match=r"Schedule\(weights=...\): got 'equal'; allowed: 'size' with sampling"):
+        fedax.Schedule(cohort=2, weights="equal", sampling="proportional")
