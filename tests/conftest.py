@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
-from jaxtyping import install_import_hook
+# tests are small programs, many of them: what matters is how long they compile
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("fedax", "strict.checked")
 

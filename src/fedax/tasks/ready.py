@@ -8,7 +8,7 @@ from fedax import data
 from fedax.core import Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import CLIENTS, SEED, SPLIT, TEST_FRACTION, checked, choice, real
-from fedax.models import MLP, CharLSTM, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
+from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
 
 MODELS: dict[str, Callable[[int, int], Model]] = {
@@ -21,13 +21,6 @@ MODELS: dict[str, Callable[[int, int], Model]] = {
     "resnet20": lambda features, classes: ResNet(classes=classes),
 }
 """From features and classes, by the name that tasks and experiment files use."""
-
-TEXT_MODELS: dict[str, Callable[[int, int], Model]] = {
-    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
-    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
-    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
-}
-"""From the length of a window and the number of characters, likewise."""
 
 _COMMON = {"clients": CLIENTS, "seed": SEED, "test_fraction": TEST_FRACTION, "l2": real(low=0)}
 

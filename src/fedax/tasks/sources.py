@@ -8,13 +8,18 @@ from fedax import data
 from fedax.core import InvalidInput, Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import check, real
-from fedax.models import Bigram, Model
+from fedax.models import Bigram, CharLSTM, Model
 from fedax.tasks.classify import classification
 from fedax.tasks.ready import MODELS
 
 Architecture = Callable[[int, int], Model]
 
-TEXT_MODELS: dict[str, Architecture] = {"bigram": lambda length, vocabulary: Bigram(vocabulary)}
+TEXT_MODELS: dict[str, Architecture] = {
+    "bigram": lambda length, vocabulary: Bigram(vocabulary),
+    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
+    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
+    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
+}
 """From the length of a window and the number of characters, by the name that tasks and experiment files use."""
 
 
