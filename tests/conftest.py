@@ -6,7 +6,7 @@ from pathlib import Path
 # tests are small programs, many of them: what matters is how long they compile
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
-from jaxtyping import install_import_hook  # noqa: E402
+from jaxtyping import install_import_hook
 
 install_import_hook("fedax", "strict.checked")
 
