@@ -75,8 +75,8 @@ class FedAWARE(Algorithm[AwareState]):
         rows = jnp.where(sent.valid, sent.ids, fed.clients)  # fillers fall off the end
         new = self.alpha * state.momenta[sent.ids] + (1 - self.alpha) * sent.value
         momenta = state.momenta.at[rows].set(new, mode="drop")
-        products = new @ momenta.T
-        gram = state.gram.at[rows].set(products, mode="drop").at[:, rows].set(products.T, mode="drop")
+        products = momenta @ new.T
+        gram = state.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
         seen, norms = state.seen.at[rows].set(True, mode="drop"), jnp.sqrt(jnp.diagonal(gram))
         scale = jnp.where(norms > 0, 1 / norms, 1) if self.normalize == "unit" else jnp.ones_like(norms)
         best = min_norm(gram * scale[:, None] * scale[None], seen)

@@ -106,6 +106,11 @@ class Schedule(eqx.Module):
         return self.cohort is not None and self.sampling == "proportional"
 
     @property
+    def may_be_empty(self) -> bool:
+        """Whether it may happen that nobody works in a round."""
+        return self.dropouts > 0 or (self.cohort is not None and self.sampling == "poisson")
+
+    @property
     def drawn(self) -> bool:
         """Whether a client's work is a matter of chance."""
         return self.stragglers > 0 or any(isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size))

@@ -150,6 +150,9 @@ def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], rou
     """The state after a round, and what it reported: notes, traffic of each phase, the first non-finite client."""
     fed = SimulatedFederation(setup, round, root)
     after = algorithm.round(fed, state)
+    report = fed.notes, fed.traffic, jnp.where(fed.nobody, -1, fed.bad_client)
+    if not setup.schedule.may_be_empty:  # the choice below would copy the whole state
+        return after, report
     # in a round without participants, means are 0/0; the state stays. Memories were written by nobody.
     kept = jax.tree.map(
         lambda old, new: new if isinstance(new, Memory) else jnp.where(fed.nobody, old, new),
@@ -157,7 +160,7 @@ def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], rou
         after,
         is_leaf=lambda node: isinstance(node, Memory),
     )
-    return kept, (fed.notes, fed.traffic, jnp.where(fed.nobody, -1, fed.bad_client))
+    return kept, report
 
 
 @eqx.filter_jit(donate="all-except-first")

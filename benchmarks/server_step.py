@@ -1,0 +1,93 @@
+"""What FedAWARE's server costs: 100 clients with 101,770 parameters, cohorts of 10, as a share of a round.
+
+The round is that of the paper's experiments: 600 images a client, three epochs of batches of 64, an MLP 784-128-10. The
+server keeps 100 momenta of the model's size, updates their Gram matrix in the cohort's rows, finds the shortest convex
+combination and steps.
+Two measures, from runs interleaved on one machine:
+
+- `idle`: the same rounds with clients that send an update without working; all that is left is the server's, an upper bound.
+- `difference`: rounds of FedAWARE minus rounds of FedAvg with the same work; noisy, as it is a small difference.
+
+    python benchmarks/server_step.py           # one table; --rounds, --repeat, --json to change
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedax
+from fedax.data import FederatedData
+from fedax.models import MLP
+from fedax.tasks import classification
+
+CLIENTS, EXAMPLES, COHORT, WIDTHS = 100, 600, 10, (784, 128, 10)
+SCHEDULE = fedax.Schedule(cohort=COHORT, epochs=3, batch_size=64)
+RELEASED = {"normalize": "unit", "startup": "explore", "feedback": True}
+
+
+class Idle(fedax.FedAWARE):
+    """FedAWARE whose clients send at once, each the model's entries in its own order, so that momenta differ."""
+
+    def train(self, client, x):
+        return fedax.Upload(1e-2 * jnp.roll(x, 997 * client.index))
+
+
+def measure(rounds, repeat):
+    rng = np.random.default_rng(0)
+    clients = [
+        {"x": rng.random((EXAMPLES, WIDTHS[0]), np.float32), "y": rng.integers(0, WIDTHS[-1], EXAMPLES).astype(np.int32)}
+        for _ in range(CLIENTS)
+    ]
+    task = classification(FederatedData(clients, classes=WIDTHS[-1]), MLP(WIDTHS))
+    methods = {
+        "FedAvg": fedax.FedAvg(),
+        "FedAWARE": fedax.FedAWARE(),
+        "FedAWARE, released form": fedax.FedAWARE(**RELEASED),
+        "idle": Idle(),
+        "idle, released form": Idle(**RELEASED),
+    }
+    options = {"solver": fedax.SGD(0.01), "schedule": SCHEDULE, "seed": 0}
+    times = {name: [] for name in methods}
+    # every client has been seen before the clock starts, so that all momenta count
+    ready = {name: fedax.run(method, task, rounds=40, observe_every=40, **options) for name, method in methods.items()}
+    for turn in range(repeat + 1):
+        for name, method in methods.items():
+            begun = time.perf_counter()
+            history = fedax.run(method, task, rounds=40 + rounds, observe_every=rounds, resume=ready[name], **options)
+            jax.block_until_ready(history.state)
+            if turn:  # the first turn compiles
+                times[name].append((time.perf_counter() - begun) / rounds)
+            assert history.outcome.ok
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def table(seconds):
+    print(f"{'| form':<12} | round, ms | server (idle), ms | share | minus FedAvg, ms | share |\n|---|---|---|---|---|---|")
+    shares = {}
+    for form, suffix in (("paper", ""), ("released", ", released form")):
+        whole, idle = seconds["FedAWARE" + suffix], seconds["idle" + suffix]
+        extra = whole - seconds["FedAvg"]
+        shares[form] = {"idle": idle / whole, "difference": extra / whole}
+        print(
+            f"| {form} | {1e3 * whole:.1f} | {1e3 * idle:.1f} | {idle / whole:.1%} | {1e3 * extra:.1f} | {extra / whole:.1%} |"
+        )
+    return shares
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", help="also write seconds and shares to this file")
+    arguments = parser.parse_args()
+    assert jnp.zeros(()).dtype == jnp.float32
+    found = measure(arguments.rounds, arguments.repeat)
+    result = {"backend": jax.default_backend(), "seconds": found, "shares": table(found)}
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(result, file, indent=2)
