@@ -55,14 +55,20 @@ def measure(rounds, repeat):
     times = {name: [] for name in methods}
     # every client has been seen before the clock starts, so that all momenta count
     ready = {name: fedax.run(method, task, rounds=40, observe_every=40, **options) for name, method in methods.items()}
+
+    def seconds(name, count):
+        begun = time.perf_counter()
+        history = fedax.run(methods[name], task, rounds=40 + count, observe_every=count, resume=ready[name], **options)
+        jax.block_until_ready(history.state)
+        assert history.outcome.ok
+        return time.perf_counter() - begun
+
     for turn in range(repeat + 1):
-        for name, method in methods.items():
-            begun = time.perf_counter()
-            history = fedax.run(method, task, rounds=40 + rounds, observe_every=rounds, resume=ready[name], **options)
-            jax.block_until_ready(history.state)
+        for name in methods:
+            # a run also carries the state in and out, once: what one more round costs is a difference
+            short, long = seconds(name, 1), seconds(name, 1 + rounds)
             if turn:  # the first turn compiles
-                times[name].append((time.perf_counter() - begun) / rounds)
-            assert history.outcome.ok
+                times[name].append((long - short) / rounds)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
