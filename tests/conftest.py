@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 # tests are small programs, many of them: what matters is how long they compile
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 from jaxtyping import install_import_hook
 

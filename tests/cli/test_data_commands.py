@@ -93,7 +93,7 @@ def server(tmp_path):
             pass
 
     handler = functools.partial(Quiet, directory=str(tmp_path / "served"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as own:
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as own:
         thread = threading.Thread(target=own.serve_forever)
         thread.start()
         yield tmp_path / "served", f"http://127.0.0.1:{own.server_port}"
