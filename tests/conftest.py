@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 # tests are small programs, many of them: what matters is how long they compile
-PLAIN = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", f"{PLAIN} --xla_cpu_parallel_codegen_split_count=1")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 
 from jaxtyping import install_import_hook
 
