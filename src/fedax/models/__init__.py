@@ -1,5 +1,6 @@
 """The models of the papers, as immutable descriptions; any other JAX model goes through `fedax.tasks.from_loss`."""
 
+from fedax.models.augment import Augmentation as Augmentation
 from fedax.models.base import Model as Model
 from fedax.models.base import parameter_count as parameter_count
 from fedax.models.bigram import Bigram as Bigram

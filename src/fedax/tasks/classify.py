@@ -1,7 +1,8 @@
 """Classification with a model that gives logits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.core import InvalidInput, Ragged, Task
 from fedax.data import FederatedData
 from fedax.models import Model
+
+Augment: TypeAlias = Callable[[Any, Any], Any]
+"""From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal ones compare equal."""
 
 # These are records rather than closures or bound methods so that tasks with equal models share compiled programs.
 
@@ -29,9 +33,10 @@ class CrossEntropy:
     r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits."""
 
     model: Model
+    augment: Augment | None = None
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
-        logits = self.model(params, examples["x"], key)
+        logits = _logits(self.model, self.augment, params, examples["x"], key)
         return jax.nn.logsumexp(logits, axis=1) - _at_label(logits, examples["y"])
 
 
@@ -40,10 +45,18 @@ class Accuracy:
     """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts."""
 
     model: Model
+    augment: Augment | None = None
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
-        logits = self.model(params, examples["x"], key)
+        logits = _logits(self.model, self.augment, params, examples["x"], key)
         return (jnp.argmax(logits, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(logits.dtype)
+
+
+def _logits(model: Model, augment: Augment | None, params: PyTree, x: Any, key: Any) -> Float[Array, "batch classes"]:
+    if augment is None:
+        return model(params, x, key)
+    own, models = (None, None) if key is None else jax.random.split(key)
+    return model(params, augment(x, own), models)
 
 
 def _at_label(logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]) -> Float[Array, "batch"]:
@@ -52,12 +65,21 @@ def _at_label(logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]
     return jnp.sum(jnp.where(labels[:, None] == classes[None, :], logits, 0.0), axis=1)
 
 
-def classification(data: FederatedData, model: Model, *, l2: float | int = 0.0, name: str | None = None) -> Task:
+def classification(
+    data: FederatedData,
+    model: Model,
+    *,
+    augment: Augment | None = None,
+    l2: float | int = 0.0,
+    name: str | None = None,
+) -> Task:
     """Federated classification: cross-entropy as the loss, "accuracy" as a score.
 
     Args:
         data: the clients' examples.
         model: from `fedax.models`, or anything like it; its logits have one column for each class.
+        augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at random in training
+            steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
         name: that of the data by default.
 
@@ -72,16 +94,16 @@ def classification(data: FederatedData, model: Model, *, l2: float | int = 0.0, 
     """
     task = Task(
         start=Start(model),
-        loss=CrossEntropy(model),
+        loss=CrossEntropy(model, augment),
         train=Ragged.of(data.train, where="train"),
-        scores={"accuracy": Accuracy(model)},
+        scores={"accuracy": Accuracy(model, augment)},
         test=None if data.test is None else Ragged.of(data.test, where="test", allow_empty=True),
         holdout=None if data.holdout is None else dict(Ragged.of([data.holdout], where="holdout").arrays),
         l2=l2,
         name=data.name if name is None else name,
     )
     probe = jax.ShapeDtypeStruct((1, *task.train.arrays["x"].shape[1:]), task.train.arrays["x"].dtype)
-    logits = jax.eval_shape(lambda key, x: model(model.init(key), x), jax.random.key(0), probe)
+    logits = jax.eval_shape(lambda key, x: _logits(model, augment, model.init(key), x, None), jax.random.key(0), probe)
     if logits.shape[1] != data.classes:
         got, allowed = f"{logits.shape[1]} logits", f"{data.classes}, one for each class"
         raise InvalidInput.of("classification(model=...)", got, allowed)

@@ -8,14 +8,26 @@ from fedax import data
 from fedax.core import Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import CLIENTS, SEED, SPLIT, TEST_FRACTION, checked, choice, real
-from fedax.models import MLP, Model, Softmax
+from fedax.models import MLP, CharLSTM, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
 
 MODELS: dict[str, Callable[[int, int], Model]] = {
     "softmax": Softmax,
     "mlp": lambda features, classes: MLP((features, 200, 200, classes)),
+    "mlp_dropout": lambda features, classes: MLP((features, 128, classes), dropout=0.5),
+    "mnist_cnn": lambda features, classes: mnist_cnn(classes),
+    "lenet": lambda features, classes: lenet(classes),
+    "cifar_cnn": lambda features, classes: cifar_cnn(classes),
+    "resnet20": lambda features, classes: ResNet(classes=classes),
 }
 """From features and classes, by the name that tasks and experiment files use."""
+
+TEXT_MODELS: dict[str, Callable[[int, int], Model]] = {
+    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
+    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
+    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
+}
+"""From the length of a window and the number of characters, likewise."""
 
 _COMMON = {"clients": CLIENTS, "seed": SEED, "test_fraction": TEST_FRACTION, "l2": real(low=0)}
 

@@ -1,0 +1,79 @@
+"""Random changes of training images, inside the compiled round."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from fedax.core import InvalidInput
+from fedax.models.convolutional import as_images
+from fedax.models.layers.conv import Images
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random crops and flips, drawn anew for every example of every step, then normalisation; in this order.
+
+    Without a key, that is in evaluation, images are normalised only.
+
+    Args:
+        shape: rows, columns and channels of an image; inputs may be flat.
+        crop: zeros added on every side, from which a window of the old size is cut at random; at least 0.
+        flip: mirrors left and right with probability 1/2.
+        mean: for each channel; subtracted. None subtracts nothing.
+        deviation: for each channel, above 0; divided by. None divides by nothing.
+
+    Raises:
+        InvalidInput: an argument out of range, or not one number for each channel.
+
+    >>> augmentation = Augmentation((1, 2, 1), mean=(1.0,), deviation=(2.0,))
+    >>> augmentation(jnp.array([[1.0, 5.0]]), None).ravel().tolist()
+    [0.0, 2.0]
+    """
+
+    shape: tuple[int, int, int]
+    crop: int = 0
+    flip: bool = False
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.shape) < 1 or self.crop < 0:
+            raise InvalidInput.of("Augmentation(shape, crop)", (self.shape, self.crop), "sizes >= 1 and crop >= 0")
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if values is not None and len(values) != self.shape[2]:
+                raise InvalidInput.of(f"Augmentation({name}=...)", values, f"{self.shape[2]} numbers, one for each channel")
+        if self.deviation is not None and min(self.deviation) <= 0:
+            raise InvalidInput.of("Augmentation(deviation=...)", self.deviation, "numbers > 0")
+
+    def __call__(self, x: Any, key: Any) -> Images:
+        dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(()).dtype
+        images = as_images(x, self.shape, dtype)
+        if key is not None:
+            crop_key, flip_key = jax.random.split(key)
+            images = random_crop(images, self.crop, crop_key) if self.crop else images
+            images = random_flip(images, flip_key) if self.flip else images
+        if self.mean is not None:
+            images = images - jnp.asarray(self.mean, dtype)[None, None, None, :]
+        return images if self.deviation is None else images / jnp.asarray(self.deviation, dtype)[None, None, None, :]
+
+
+def random_crop(images: Images, pad: int, key: Any) -> Images:
+    """A window of the images' own size, at a random place of the image with `pad` zeros on every side; one for each image."""
+    batch, *size = images.shape
+    padded = jnp.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    corners = jax.random.randint(key, (batch, 2), 0, 2 * pad + 1)
+
+    def window(image: Float[Array, "tall wide channels"], corner: Any) -> Array:
+        return lax.dynamic_slice(image, (corner[0], corner[1], jnp.zeros_like(corner[0])), size)
+
+    return jax.vmap(window)(padded, corners)
+
+
+def random_flip(images: Images, key: Any) -> Images:
+    """Each image mirrored left and right with probability 1/2."""
+    mirrored = jax.random.bernoulli(key, 0.5, images.shape[:1])
+    return jnp.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
