@@ -11,10 +11,11 @@ from fedax.data.limits import check, real
 from fedax.models import Bigram, Model
 from fedax.tasks.classify import classification
 from fedax.tasks.ready import MODELS
+from fedax.tasks.ready import TEXT_MODELS as LSTMS
 
 Architecture = Callable[[int, int], Model]
 
-TEXT_MODELS: dict[str, Architecture] = {"bigram": lambda length, vocabulary: Bigram(vocabulary)}
+TEXT_MODELS: dict[str, Architecture] = {"bigram": lambda length, vocabulary: Bigram(vocabulary), **LSTMS}
 """From the length of a window and the number of characters, by the name that tasks and experiment files use."""
 
 
