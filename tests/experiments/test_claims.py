@@ -133,6 +133,11 @@ def test_without_chance_a_single_run_decides():
         assert Claim(text="c", **claim).judge(results, "train_loss", "last").verdict == "undecided"
 
 
+def test_a_claim_about_a_task_that_has_not_run_is_undecided():
+    results = planted(A=0.8, B=0.7)
+    assert judged(results, check="better", a="A", b="B", tasks=[]) == "undecided"
+
+
 def test_closeness_needs_both_sides():
     off = {Run(0, i): 5.0 + 0.1 * i for i in range(4)}
     assert decide_close(off, 6.0).verdict == "holds"

@@ -39,6 +39,6 @@ def test_recipes_run_at_smoke(name, tmp_path):
 @pytest.mark.parametrize("name", ["local-gd-figure-1"])
 def test_missing_data_are_one_message_before_anything_is_written(name, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match="no file at .*FEDAX_DATA"):
+    with pytest.raises(DataError, match=r"no file at .*FEDAX_DATA"):
         reproduce(recipes.load(name), "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()

@@ -187,7 +187,8 @@ class Claim(BaseModel):
     def judge(self, results: Results, metric: str, read: str) -> Evidence:
         """The verdict: of all tasks together, with what it rests on."""
         metric, read = self.metric or metric, self.read or read
-        found = [(task, self._on(results, task, metric, read)) for task in self.tasks or results.tasks]
+        tasks = results.tasks if self.tasks is None else self.tasks
+        found = [(task, self._on(results, task, metric, read)) for task in tasks]
         return _joined([(f"{task}: " if len(found) > 1 else "", evidence) for task, evidence in found])
 
     def _on(self, results: Results, task: str, metric: str, read: str) -> Evidence:

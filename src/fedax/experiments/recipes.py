@@ -135,7 +135,7 @@ class Recipe(BaseModel):
                 made.append(experiment.model_copy(update={"algorithm": chosen}))
         return made
 
-    def _experiment(self, variant: Variant, changes: Mapping[str, Any]) -> Experiment:
+    def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
         sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
         for path, value in (variant.set | changes).items():
             place: Place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
