@@ -90,6 +90,10 @@ def test_diverged_runs_count_as_worst():
         ({"check": "order", "among": ["Top", "Low", "Mid"]}, "does not hold"),
         ({"check": "ratio", "a": "Top", "b": "Low", "margin": 1.5}, "holds"),
         ({"check": "ratio", "a": "Top", "b": "Low", "margin": 2.5}, "does not hold"),
+        ({"check": "below", "a": "Top", "margin": 90.0}, "holds"),
+        ({"check": "below", "a": "Top", "margin": 70.0}, "does not hold"),
+        ({"check": "above", "a": "Top", "margin": 70.0}, "holds"),
+        ({"check": "above", "a": "Top", "margin": 90.0}, "does not hold"),
     ],
 )
 def test_claims_on_planted_results(claim, verdict):
@@ -110,6 +114,30 @@ def test_a_claim_has_to_hold_on_every_task():
     assert evidence.text.startswith("U: difference -10")
 
 
+def test_without_chance_a_single_run_decides():
+    """Final losses 0.5 and 1.0."""
+    results = Results([record("A"), record("B", losses=(2.0, 1.5, 1.0))])
+    cases = [
+        ({"check": "better", "a": "A", "b": "B"}, "holds"),
+        ({"check": "better", "a": "B", "b": "A"}, "does not hold"),
+        ({"check": "order", "among": ["A", "B"]}, "holds"),
+        ({"check": "close", "a": "A", "b": "B", "margin": 0.4}, "does not hold"),
+        ({"check": "close", "a": "A", "b": "B", "margin": 0.6}, "holds"),
+        ({"check": "ratio", "a": "B", "b": "A", "margin": 1.9}, "holds"),
+        ({"check": "below", "a": "B", "margin": 0.6, "read": "last_over_half"}, "does not hold"),
+        ({"check": "below", "a": "A", "margin": 0.6, "read": "last_over_half"}, "holds"),
+        ({"check": "better", "a": "A", "b": "A"}, "undecided"),
+    ]
+    for claim, verdict in cases:
+        assert Claim(text="c", exact=True, **claim).judge(results, "train_loss", "last").verdict == verdict
+        assert Claim(text="c", **claim).judge(results, "train_loss", "last").verdict == "undecided"
+
+
+def test_a_claim_about_a_task_that_has_not_run_is_undecided():
+    results = planted(A=0.8, B=0.7)
+    assert judged(results, check="better", a="A", b="B", tasks=[]) == "undecided"
+
+
 def test_closeness_needs_both_sides():
     off = {Run(0, i): 5.0 + 0.1 * i for i in range(4)}
     assert decide_close(off, 6.0).verdict == "holds"
@@ -126,6 +154,7 @@ def test_reading_curves():
         "mean_last_99": 2.0,
         "rounds_to_3": 10.0,
         "rounds_to_0.5": math.inf,
+        "last_over_half": 2.0,
     }
     assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
     assert read_curve(np.array([np.nan, 1.0]), rounds[:2], "best", True) == 1.0
@@ -223,6 +252,7 @@ def test_a_recipe_from_file_to_report(tmp_path):
         ('b = "Prox"', 'b = "Prx"', "Did you mean 'Prox'"),
         ('check = "close"', 'check = "closer"', "got 'closer'"),
         ("set = { rounds = 3 }", "set = { rounds = -3 }", "rounds: got -3"),
+        ("set = { rounds = 3 }", 'algorithms = ["Plan"]', "scale.algorithms: got 'Plan'.*Did you mean 'Plain'"),
         ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "has no parts"),
     ],
 )
@@ -232,14 +262,11 @@ def test_bad_recipes_are_refused(old, new, words):
         recipes.Recipe.parse(OWN.replace(old, new), "r.toml")
 
 
-@pytest.mark.parametrize("name", recipes.catalogue())
-def test_recipes_of_the_package_run_at_smoke(name, tmp_path):
-    recipe = recipes.load(name)
-    for scale in recipes.SCALES:
-        assert recipe.experiments(scale)
-    directory = reproduce(recipe, "smoke", tmp_path / "a", Display())
-    assert directory.status == "finished"
-    assert len(directory.findings(directory.recipe).verdicts) == len(recipe.claim)
+def test_a_scale_may_run_some_of_the_algorithms():
+    few = recipes.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'algorithms = ["Prox"]'))
+    assert [[s.shown() for s in e.algorithm] for e in few.experiments("small")] == [["Prox"], ["Prox"]]
+    assert [member.method for member in few.experiments("small")[0].members()] == ["Prox", "Prox"]
+    assert len(few.experiments("smoke")[0].algorithm) == 2
 
 
 def test_fedbc_targets_are_those_of_the_paper():

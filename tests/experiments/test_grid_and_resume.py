@@ -94,6 +94,22 @@ def test_an_algorithm_may_have_its_own_solver():
     assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
 
 
+def test_an_algorithm_may_have_its_own_schedule_and_a_grid_has_the_last_word():
+    experiment = Experiment.parse(TINY + "schedule.steps = 5\n")
+    plan = experiment.plan()
+    prox, plain = (plan.arguments_of(label)["schedule"] for label in ("FedProx mu=1", "FedAvg"))
+    assert (prox.steps, prox.cohort, plain.steps) == (5, 2, 3)
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+    tried = Experiment.parse(TINY + "schedule.steps = 5\n[grid]\nschedule.steps = [7]\n").members()
+    assert [member.schedule["steps"] for member in tried] == [7, 7]
+
+
+def test_a_known_minimum_goes_to_the_observer():
+    experiment = Experiment.parse(TINY.replace("rounds = 2", 'rounds = 2\nminimum = 0.25\nobserve = ["objective"]'))
+    assert [observer.minimum for observer in experiment.plan().arguments["observe"]] == [0.25]
+    assert Experiment.parse(experiment.toml()).minimum == 0.25
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -107,6 +123,7 @@ def test_an_algorithm_may_have_its_own_solver():
         ('[grid]\nselect = "loss"', "grid.select: got 'loss'"),
         ("[cost]\nrund = 1.0", r"key of \[cost\]: got 'rund'.*Did you mean 'round'"),
         ("solver.rate = 1", "option of solver 'sgd': got 'rate'"),
+        ("schedule.stps = 1", "schedule: got 'stps'.*Did you mean 'steps'"),
     ],
 )
 def test_bad_grids_are_refused(lines, words):

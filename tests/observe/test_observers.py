@@ -18,6 +18,17 @@ def test_train_loss_counts_every_example_alike():
     np.testing.assert_allclose(history.last("train_loss"), np.average(per_client, weights=SIZES), rtol=1e-12)
 
 
+def test_the_objective_has_l2_and_the_gap_its_minimum():
+    """(w - x)^2 on 1 and 3 with l2 = 0.5 at w = 1: mean 2, l2 adds 0.25."""
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 1.0, clients=[[1.0], [3.0]], l2=0.5)
+    watched = [fedax.observe.Objective(minimum=1.5)]
+    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watched)
+    np.testing.assert_allclose(history.last("objective"), 2.25, rtol=1e-12)
+    np.testing.assert_allclose(history.last("objective_gap"), 0.75, rtol=1e-12)
+    plain = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.Objective()])
+    assert "objective_gap" not in plain.metrics
+
+
 @pytest.mark.parametrize("piece", [7, 2048])
 def test_dissimilarity_by_its_definition(piece, monkeypatch):
     monkeypatch.setattr("fedax.engines.view.PIECE", piece)

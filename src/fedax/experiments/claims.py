@@ -50,7 +50,9 @@ class Results:
             algorithm: label of the algorithm.
             metric: name of a scalar metric.
             read: how a curve becomes a number: `last`, `best`, `mean_last_<k>` (of the last k observations), or
-                `rounds_to_<x>`, the first observed round at which the metric is as good as x (infinity if never).
+                `rounds_to_<x>`, the first observed round at which the metric is as good as x (infinity if never), or
+                `last_over_half`, the last value over the one at half the rounds (a curve in 1/t halves, a linearly convergent one
+                falls faster, one at its floor stays).
         """
         found: Values = {}
         for record in self.records:
@@ -91,14 +93,16 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "rounds_to_60", True)
     2.0
     """
-    match = re.fullmatch(r"last|best|mean_last_(\d+)|rounds_to_(-?[\d.]+(?:e-?\d+)?)", read)
+    match = re.fullmatch(r"last|best|last_over_half|mean_last_(\d+)|rounds_to_(-?[\d.]+(?:e-?\d+)?)", read)
     if match is None or match[1] == "0":
-        raise InvalidInput.of("read", read, "last, best, mean_last_<k>, rounds_to_<x>")
+        raise InvalidInput.of("read", read, "last, best, mean_last_<k>, rounds_to_<x>, last_over_half")
     if match[1]:
         return float(np.mean(curve[1:][-int(match[1]) :] if len(curve) > 1 else curve))
     if match[2]:
         reached = curve >= float(match[2]) if higher else curve <= float(match[2])
         return float(rounds[np.argmax(reached)]) if reached.any() else math.inf
+    if read == "last_over_half":
+        return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
     return float(curve[-1]) if read == "last" else float(np.nanmax(curve) if higher else np.nanmin(curve))
 
 
@@ -109,12 +113,13 @@ class Evidence(NamedTuple):
     text: str
 
 
-def decide(differences: Values, level: float = LEVEL) -> Evidence:
+def decide(differences: Values, level: float = LEVEL, exact: bool = False) -> Evidence:
     """Whether paired differences are above zero.
 
     The units are the draws of the data if there are several (the mean over the seeds of each), else the seeds. It holds if the
     confidence interval of the mean (Student's t) is above zero, does not hold if it is below, and is undecided otherwise, or
-    with a single unit. With infinite differences (diverged runs) all units have to agree.
+    with a single unit. With infinite differences (diverged runs), or with `exact` ones, in which there is no chance, all units
+    have to agree.
 
     >>> decide({Run(0, seed): 1.0 + 0.1 * seed for seed in range(3)}).verdict
     'holds'
@@ -127,17 +132,21 @@ def decide(differences: Values, level: float = LEVEL) -> Evidence:
     else:
         values = np.array(list(differences.values()))
     unit, count = "draws of the data" if len(draws) > 1 else "seeds", len(values)
+    if exact and count:
+        return Evidence(_agreed(values), f"difference {', '.join(f'{value:+.3g}' for value in values)}, without chance")
     if count < 2:
         single = "no pair" if not count else f"one pair, difference {values[0]:+.3g}"
         return Evidence("undecided", f"{single}; at least two are needed")
     if not np.isfinite(values).all():
-        ahead, behind = int((values > 0).sum()), int((values < 0).sum())
-        verdict: Verdict = "holds" if ahead == count else "does not hold" if behind == count else "undecided"
-        return Evidence(verdict, f"with diverged runs; ahead in {ahead} of {count} {unit}")
+        return Evidence(_agreed(values), f"with diverged runs; ahead in {int((values > 0).sum())} of {count} {unit}")
     mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(count))
     reach = float(stats.t.ppf((1 + level) / 2, count - 1)) * error
-    verdict = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "undecided"
+    verdict: Verdict = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "undecided"
     return Evidence(verdict, f"difference {mean:+.3g}, standard error {error:.2g} over {count} {unit}")
+
+
+def _agreed(values: np.ndarray) -> Verdict:
+    return "holds" if (values > 0).all() else "does not hold" if (values < 0).all() else "undecided"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -153,17 +162,19 @@ class Claim(BaseModel):
         text: the sentence, in plain words.
         check: `best` (`a` is better than all of `among`, by default all others), `better` (`a` than `b`, by at least `margin`),
             `close` (`a` and `b` differ by at most `margin`), `order` (each of `among` is better than the next), `ratio` (`a` is
-            at least `margin` times `b`), `diverges` (all runs of `a` diverge).
+            at least `margin` times `b`), `below` and `above` (`a` is, of `margin`), `diverges` (all runs of `a`
+            diverge).
         a, b, among: labels of algorithms.
         margin: as the check says, in the metric's unit (accuracies in percent).
         tasks: titles of the tasks on which it is claimed, by default all; it has to hold on each.
         metric, read: what is compared, by default those of the recipe.
+        exact: the runs do not depend on chance, so that a single one decides.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     text: str
-    check: Literal["best", "better", "close", "order", "ratio", "diverges"]
+    check: Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges"]
     a: str | None = None
     b: str | None = None
     among: list[str] | None = None
@@ -171,11 +182,13 @@ class Claim(BaseModel):
     tasks: list[str] | None = None
     metric: str | None = None
     read: str | None = None
+    exact: bool = False
 
     def judge(self, results: Results, metric: str, read: str) -> Evidence:
         """The verdict: of all tasks together, with what it rests on."""
         metric, read = self.metric or metric, self.read or read
-        found = [(task, self._on(results, task, metric, read)) for task in self.tasks or results.tasks]
+        tasks = results.tasks if self.tasks is None else self.tasks
+        found = [(task, self._on(results, task, metric, read)) for task in tasks]
         return _joined([(f"{task}: " if len(found) > 1 else "", evidence) for task, evidence in found])
 
     def _on(self, results: Results, task: str, metric: str, read: str) -> Evidence:
@@ -186,14 +199,17 @@ class Claim(BaseModel):
 
         def ahead(a: str | None, b: str | None, level: float = LEVEL) -> Evidence:
             sign = 1 if higher_is_better(metric, read) else -1
-            return decide(_paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin), level)
+            return decide(_paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin), level, self.exact)
 
         if self.check == "better":
             return ahead(self.a, self.b)
         if self.check == "close":
-            return decide_close(_paired(values(self.a), values(self.b), lambda x, y: x - y), self.margin)
+            return decide_close(_paired(values(self.a), values(self.b), lambda x, y: x - y), self.margin, self.exact)
         if self.check == "ratio":
-            return decide(_paired(values(self.a), values(self.b), lambda x, y: x - self.margin * y))
+            return decide(_paired(values(self.a), values(self.b), lambda x, y: x - self.margin * y), exact=self.exact)
+        if self.check in ("below", "above"):
+            side = 1 if self.check == "above" else -1
+            return decide({run: side * (value - self.margin) for run, value in values(self.a).items()}, exact=self.exact)
         if self.check == "diverges":
             runs = list(values(self.a).values())
             bad = sum(not math.isfinite(value) for value in runs)
@@ -213,11 +229,11 @@ class Claim(BaseModel):
         return _joined(parts)
 
 
-def decide_close(differences: Values, margin: float) -> Evidence:
+def decide_close(differences: Values, margin: float, exact: bool = False) -> Evidence:
     """Whether the mean of paired differences is within a margin: two one-sided tests."""
-    below = decide({run: margin - value for run, value in differences.items()})
-    above = decide({run: margin + value for run, value in differences.items()})
-    text = decide(differences).text
+    below = decide({run: margin - value for run, value in differences.items()}, exact=exact)
+    above = decide({run: margin + value for run, value in differences.items()}, exact=exact)
+    text = decide(differences, exact=exact).text
     return Evidence(_all([below.verdict, above.verdict]), text)
 
 

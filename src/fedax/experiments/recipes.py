@@ -32,12 +32,15 @@ class Variant(BaseModel):
 
 
 class Scale(BaseModel):
-    """How much of a recipe is run: changes to the experiment by dotted path, the variants (all by default), data draws."""
+    """How much of a recipe is run: changes to the experiment by dotted path, data draws, and which variants and algorithms
+    (by their labels; all by default).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     set: dict[str, Any] = {}
     variants: list[str] | None = None
+    algorithms: list[str] | None = None
     draws: list[int] | None = None
 
 
@@ -98,10 +101,13 @@ class Recipe(BaseModel):
         if set(self.scale) != set(SCALES):
             raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
         variants = [variant.name for variant in self.variant]
+        algorithms = [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
         for scale in SCALES:
             for name in self.scale[scale].variants or ():
                 _among("scale.variants", name, variants)
-            algorithms = {section.shown() for e in self.experiments(scale) for section in e.algorithm}
+            for name in self.scale[scale].algorithms or ():
+                _among("scale.algorithms", name, algorithms)
+            self.experiments(scale)
         for task, numbers in self.targets.items():
             _among("targets", task, variants)
             for algorithm in numbers:
@@ -124,13 +130,17 @@ class Recipe(BaseModel):
             if size.variants is not None and variant.name not in size.variants:
                 continue
             for draw in draws or [None]:
-                sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
-                changes = variant.set | size.set | ({} if draw is None else {"task.seed": draw})
-                for path, value in changes.items():
-                    place: Place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
-                    place_value(sections, place, value, f"set {path}")
-                made.append(Experiment.of(**sections))
+                experiment = self._experiment(variant, size.set | ({} if draw is None else {"task.seed": draw}))
+                chosen = [s for s in experiment.algorithm if size.algorithms is None or s.shown() in size.algorithms]
+                made.append(experiment.model_copy(update={"algorithm": chosen}))
         return made
+
+    def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
+        sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
+        for path, value in (variant.set | changes).items():
+            place: Place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+            place_value(sections, place, value, f"set {path}")
+        return Experiment.of(**sections)
 
     @property
     def text(self) -> str:
@@ -179,7 +189,7 @@ class Findings:
     def __init__(self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]) -> None:
         self.recipe = recipe
         methods = {member.label: member.method for e in experiments for member in e.members()}
-        results = Results(records, methods)
+        self.results = results = Results(records, methods)
         self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, recipe.read)
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:

@@ -27,13 +27,14 @@ def schema() -> dict[str, Any]:
     properties["observe"] = {"type": "array", "items": {"enum": list(OBSERVERS)}}
     properties["task"] = {"oneOf": [_task(name) for name in tasks.catalogue()]}
     properties["solver"] = {"oneOf": [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]}
-    properties["schedule"] = {
+    schedule = {
         "type": "object",
         "additionalProperties": False,
         "properties": {field.name: _example(field.default) for field in dataclasses.fields(Schedule)},
     }
+    properties["schedule"] = schedule
     members = [
-        _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"})
+        _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"}, schedule=schedule)
         for name, kind in catalogue().items()
     ]
     properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}

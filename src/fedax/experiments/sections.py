@@ -51,10 +51,13 @@ class SolverSection(Section):
 
 
 class AlgorithmSection(Section):
-    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client), and its own solver options."""
+    """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client), and its own
+    options of solver and schedule.
+    """
 
     label: str | None = None
     solver: dict[str, Any] = {}
+    schedule: dict[str, Any] = {}
 
     def make(self) -> Algorithm[Any]:
         values = {k: np.asarray(v, dtype=float) if isinstance(v, list) else v for k, v in self.options.items()}

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,9 +37,10 @@ OBSERVERS = {
     "dissimilarity": observe.Dissimilarity,
     "consensus": observe.Consensus,
     "node_accuracy": observe.NodeAccuracy,
+    "objective": observe.Objective,
 }
 """Observers by their name in experiment files."""
-ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy")
+ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy", "objective")
 """Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
@@ -81,6 +83,7 @@ class Experiment(BaseModel):
         engine: where it runs, a name of `ENGINES`.
         seeds: one run of every algorithm for each, at least one, all different.
         observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
+        minimum: of the objective, if it is known; the observer `objective` then also gives the gap to it.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
@@ -105,6 +108,7 @@ class Experiment(BaseModel):
     engine: str = "simulation"
     seeds: list[int] = [0]
     observe: list[str] | None = None
+    minimum: float | None = None
     task: Section
     solver: SolverSection = SolverSection()
     schedule: dict[str, Any] = {}
@@ -163,6 +167,8 @@ class Experiment(BaseModel):
         for key, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 0)):
             if getattr(self, key) is not None and getattr(self, key) < low:
                 self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers >= {low}"))
+        if self.minimum is not None and not math.isfinite(self.minimum):
+            self._refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, "at least one whole number >= 0, all different"))
         for position, name in enumerate(self.observe or []):
@@ -189,6 +195,8 @@ class Experiment(BaseModel):
                 labels.add(section.shown())
             with self._at("algorithm", position, "solver"):
                 self._solver_of(section).make()
+            with self._at("algorithm", position, "schedule"):
+                self._schedule(self.schedule | section.schedule)
         if self.grid:
             with self._at("grid"):
                 self.grid.check(["solver", "schedule", *(s.name for s in self.algorithm), *labels])
@@ -219,8 +227,8 @@ class Experiment(BaseModel):
                 settings = own | changed | paces
                 label = ", ".join([method, *(f"{key}={value}" for key, value in settings.items())])
                 algorithm = AlgorithmSection.model_validate({"name": section.name, "label": label} | section.options | own)
-                solver = self._solver_of(section, **changed)
-                made.append(Member(label, method, algorithm, solver, self.schedule | paces, settings))
+                solver, schedule = self._solver_of(section, **changed), self.schedule | section.schedule | paces
+                made.append(Member(label, method, algorithm, solver, schedule, settings))
         return made
 
     def _schedule(self, given: dict[str, Any] | None = None) -> Schedule:
@@ -256,7 +264,8 @@ class Experiment(BaseModel):
 
     def _observers(self, task: Task) -> list[Observer]:
         if self.observe is not None:
-            chosen = [OBSERVERS[name]() for name in self.observe]
+            given = {"objective": {"minimum": self.minimum}}
+            chosen = [OBSERVERS[name](**given.get(name, {})) for name in self.observe]
             for observer in chosen:
                 observer.check(task)
             return chosen
@@ -276,6 +285,7 @@ class Experiment(BaseModel):
         return _plain(
             kept
             | ({} if self.observe is None else {"observe": self.observe})
+            | ({} if self.minimum is None else {"minimum": self.minimum})
             | {
                 "task": {"name": self.task.name, **defaults, **self.task.options},
                 "solver": {"name": self.solver.name, **_values(solver)},
@@ -283,6 +293,7 @@ class Experiment(BaseModel):
                 "algorithm": [
                     {"name": section.name, "label": section.shown(), **_values(algorithm)}
                     | ({"solver": section.solver} if section.solver else {})
+                    | ({"schedule": section.schedule} if section.schedule else {})
                     for section, algorithm in zip(self.algorithm, made, strict=True)
                 ],
             }

@@ -1,6 +1,7 @@
 """What is watched: pure functions of the global model. On or off, the trajectory is the same."""
 
 from fedax.observe.accuracy import HoldoutScore as HoldoutScore
+from fedax.observe.accuracy import Objective as Objective
 from fedax.observe.accuracy import TestAccuracy as TestAccuracy
 from fedax.observe.accuracy import TestLoss as TestLoss
 from fedax.observe.accuracy import TrainLoss as TrainLoss

@@ -81,5 +81,5 @@ def _draw(panel: Any, title: str, records: Sequence[Record], metric: str, scale:
     panel.set_title(title, fontsize=9)
     panel.set_xlabel(AXES[against])
     panel.grid(alpha=0.3)
-    if metric.endswith("loss"):
+    if metric.endswith(("loss", "gap")):
         panel.set_yscale("log")

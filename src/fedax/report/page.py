@@ -90,7 +90,13 @@ def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
     several = any(row.runs > 1 for row in rows)
     band = "mean of the runs, band: ± one standard deviation" if several else ""
     charts = [
-        {"metric": c.metric, "title": c.title, "percent": c.percent, "loss": c.metric.endswith("loss"), "note": band}
+        {
+            "metric": c.metric,
+            "title": c.title,
+            "percent": c.percent,
+            "loss": c.metric.endswith(("loss", "gap")),
+            "note": band,
+        }
         for c in columns
         if c.chart
     ]

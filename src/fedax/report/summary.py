@@ -21,10 +21,13 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("train_loss", "Train loss", chart=True, brief=True),
+    Column("objective_gap", "Objective above its minimum", chart=True, brief=True),
     Column("test_loss", "Test loss"),
     Column("test_accuracy", "Test accuracy", percent=True, chart=True, brief=True),
     Column("client_accuracy_mean", "Mean over clients", percent=True),
     Column("client_accuracy_worst_tenth", "Worst tenth", percent=True, brief=True),
+    Column("local_accuracy_mean", "Mean of the clients' own models", percent=True),
+    Column("node_accuracy_mean", "Mean of the nodes' models", percent=True),
     Column("dissimilarity", "Dissimilarity B", chart=True),
 )
 """The metrics that reports show, in order."""
