@@ -22,13 +22,6 @@ MODELS: dict[str, Callable[[int, int], Model]] = {
 }
 """From features and classes, by the name that tasks and experiment files use."""
 
-TEXT_MODELS: dict[str, Callable[[int, int], Model]] = {
-    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
-    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
-    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
-}
-"""From the length of a window and the number of characters, likewise."""
-
 _COMMON = {"clients": CLIENTS, "seed": SEED, "test_fraction": TEST_FRACTION, "l2": real(low=0)}
 
 
