@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check clean
+.PHONY: demo test test-slow check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -21,6 +21,9 @@ demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
 
 test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, killed runs, real data
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests
 
 check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
 	$(BIN)/ruff format --check src tests benchmarks

@@ -92,6 +92,7 @@ def test_optimum_and_constants(convex):
     assert convex.variance == pytest.approx(variance, rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_theorem_1_far_from_the_optimum(convex, interval):
     """From a point so steep, and for so many steps, that the bound says more than that f does not rise."""
@@ -114,6 +115,7 @@ def test_theorem_1_from_the_optimum(convex, interval):
     assert excess < 1e-14 or interval > 1
 
 
+@pytest.mark.slow
 def test_the_floor_grows_with_the_interval(convex):
     """With the step size 1/L of the experiments, beyond the theorem: local steps leave the optimum, the farther the more."""
     rate = 1 / smoothness(convex.f[0], convex.task.l2)

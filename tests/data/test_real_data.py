@@ -46,6 +46,7 @@ def one_round(task, rate):
 
 
 @pytest.mark.parametrize(("name", "rate"), [("mnist", 0.1), ("fashion_mnist", 0.1), ("cifar10", 0.002)])
+@pytest.mark.slow
 def test_images(name, rate, data_folder):
     federated = getattr(data, name)("iid", clients=50, folder=needed(data_folder, name))
     train, test = COUNTS[name]
@@ -70,6 +71,7 @@ def test_tables(name, data_folder):
     assert after < before - 0.01
 
 
+@pytest.mark.slow
 def test_text(data_folder):
     folder = needed(data_folder, "tinyshakespeare")
     task = tasks.make("tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder)

@@ -76,6 +76,7 @@ def test_feedback_on_a_graph():
 @pytest.mark.parametrize(
     "kind", [fedax.SCAFFOLD, fedax.FedDANE, fedax.FedBC, fedax.DFedAvgM], ids=lambda kind: kind.__name__
 )
+@pytest.mark.slow
 def test_coded_runs_agree_on_all_engines(kind):
     """Memory of the algorithm and of the channel side by side, several vectors, several phases; random rounding downwards."""
     channel = fedax.Channel(up=TopK(0.5), down=Quantizer(b=8))

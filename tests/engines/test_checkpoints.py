@@ -183,5 +183,6 @@ KILLS = int(os.environ.get("FEDAX_KILLS", "0"))  # more of them, spread over all
 @pytest.mark.parametrize(
     ("name", "number"), [(METHODS[k % len(METHODS)], k) for k in range(KILLS)] or [(name, 0) for name in METHODS[:2]]
 )
+@pytest.mark.slow
 def test_killed_at_a_random_moment(name, number, tmp_path):
     kill_and_resume(name, tmp_path / "a", random.Random(f"{name} {number}").uniform(0.0, 1.0))

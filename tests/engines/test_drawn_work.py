@@ -21,12 +21,12 @@ SCHEDULES = {
     "times": fedax.Schedule(times=(1, 3, 4, 8), batch_size=4, dropouts=0.2),
 }
 CASES = [
-    ("hybrid", fedax.FedAvg),
-    ("hybrid", fedax.SCAFFOLD),
     ("hybrid", fedax.FedNova),
     ("drawn steps", fedax.SCAFFOLD),
-    ("drawn steps", fedax.FedNova),
     ("times", fedax.FedAvg),
+    pytest.param("hybrid", fedax.FedAvg, marks=pytest.mark.slow),
+    pytest.param("hybrid", fedax.SCAFFOLD, marks=pytest.mark.slow),
+    pytest.param("drawn steps", fedax.FedNova, marks=pytest.mark.slow),
 ]
 
 

@@ -209,6 +209,7 @@ def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):
         resume(tmp_path / "a", Display())
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_resumed_by_processes(tmp_path, straight):
     """SIGKILL while two processes of the library work; the same directory is then finished by two others."""
     (tmp_path / "a.toml").write_text(TINY.replace("rounds = 2", "rounds = 2\ncheckpoint_every = 1"))

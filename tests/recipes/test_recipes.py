@@ -21,7 +21,11 @@ def test_recipes_are_whole(name):
         assert recipe.experiments(scale)
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = ("fedbc-table-1", "feddane-figure-1", "local-gd-figure-1")
+RUNS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_recipes_run_at_smoke(name, tmp_path):
     recipe = recipes.load(name)
     try:

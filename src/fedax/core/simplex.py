@@ -37,8 +37,8 @@ def min_norm(
     most a mass of 1, the objective is at most $g_a - g_t$ above its minimum. It stops where that is rounding error.
 
     >>> result = min_norm(jnp.asarray([[4.0, 0.0], [0.0, 1.0]]), jnp.asarray([True, True]))
-    >>> result.weights.round(4).tolist()
-    [0.20000000298023224, 0.800000011920929]
+    >>> [round(float(weight), 4) for weight in result.weights]
+    [0.2, 0.8]
 
     Args:
         gram: $G_{ij} = \langle m_i, m_j \rangle$.

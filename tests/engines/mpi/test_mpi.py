@@ -29,7 +29,7 @@ def results():
 
 
 CASES = ["FedAvg", "SCAFFOLD", "FedDANE", "FedBC", "FedAWARE", "PFedMe", "AFL", "DFedAvgM", "Quantized 8", "Coded"]
-pytestmark = pytest.mark.xdist_group("mpi")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mpi")]
 
 
 @pytest.mark.parametrize("name", CASES)
