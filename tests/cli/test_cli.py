@@ -140,7 +140,7 @@ def test_the_schema_knows_every_hyperparameter():
     members = {m["properties"]["name"]["const"]: m["properties"] for m in made["properties"]["algorithm"]["items"]["oneOf"]}
     assert members.keys() == catalogue().keys()
     for name, kind in catalogue().items():
-        assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver"}
+        assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver", "schedule"}
     assert members["fedprox"]["mu"]["anyOf"][0]["minimum"] == 0
     assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
     assert made["properties"]["solver"]["oneOf"][0]["properties"]["learning_rate"]["exclusiveMinimum"] == 0
