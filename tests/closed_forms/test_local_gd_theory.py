@@ -105,6 +105,7 @@ def test_theorem_1_far_from_the_optimum(convex, interval):
     assert descend(convex, start, interval, rate, steps)[0] <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_theorem_1_from_the_optimum(convex, interval):
     """There the bound is its second term alone, whatever the number of steps; with H = 1 nothing moves at all."""

@@ -22,7 +22,7 @@ SCHEDULES = {
 }
 CASES = [
     ("hybrid", fedax.FedNova),
-    ("drawn steps", fedax.SCAFFOLD),
+    pytest.param("drawn steps", fedax.SCAFFOLD, marks=pytest.mark.slow),
     ("times", fedax.FedAvg),
     pytest.param("hybrid", fedax.FedAvg, marks=pytest.mark.slow),
     pytest.param("hybrid", fedax.SCAFFOLD, marks=pytest.mark.slow),
