@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow recipes check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -22,7 +22,10 @@ demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
 test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
-test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, killed runs, real data
+recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale
+	$(BIN)/python -m pytest --numprocesses auto -m "slow or not slow" tests/recipes
+
+test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, MPI, killed runs
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests
 
 check: $(VENV)/.ready-to-test ## format, lint, types, imports contract

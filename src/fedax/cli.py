@@ -251,11 +251,13 @@ def list_recipes() -> None:
 def reproduce_recipe(
     name: Annotated[str, typer.Argument(help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE")],
     scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
+    variant: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")] = None,
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
     """Run a table or figure of a paper, with the paper's numbers beside ours and a verdict on each claim."""
-    console, recipe = Console(), recipes.load(name)
+    console, recipe = Console(), recipes.load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     directory = reproduce(recipe, scale, path, display_for(console), jobs)
     for text, evidence in directory.findings(recipe).verdicts:

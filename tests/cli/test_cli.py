@@ -94,6 +94,8 @@ def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
     assert "fedbc-table-1: FedBC on synthetic data" in call("recipes").stdout
     assert "Did you mean 'fedbc-table-1'" in refused("reproduce", "fedbc-table1")
     assert "scale: got 'huge'" in refused("reproduce", "fedbc-table-1", "--scale", "huge")
+    assert "variant: got 'E = 2'" in refused("reproduce", "fedbc-table-1", "--variant", "E = 2")
+    assert "Did you mean 'FedBC'" in refused("reproduce", "fedbc-table-1", "--algorithm", "FedBB")
     assert not (tmp_path / "runs").exists()
 
 

@@ -32,7 +32,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=lambda v: getattr(v, "__name__", v))
 def test_drawn_work_is_the_same_on_every_engine(name, kind):
-    rounds = 4 if name == "times" else 2  # the reference compiles nothing and is slow
+    rounds = 4 if name == "times" else 1  # the reference compiles nothing and is slow
     options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULES[name], "rounds": rounds, "seed": 2, "observe_every": 4}
     reference = fedax.run(kind(), regression(), engine=fedax.Eager(), **options)
     for engine in (
@@ -93,9 +93,9 @@ def test_both_phases_of_feddane_see_the_same_work():
 
     schedule = fedax.Schedule(cohort=3, epochs=(1, 3), batch_size=(4, "all"), stragglers=0.5)
     method = Watched(mu=0.1, cohorts="shared")
-    fedax.run(method, regression(), schedule=schedule, rounds=3, seed=1, engine=fedax.Eager())
+    fedax.run(method, regression(), schedule=schedule, rounds=2, seed=1, engine=fedax.Eager())
     assert seen["gradient"] == seen["solve"]
-    assert len(seen["solve"]) == 9
+    assert len(seen["solve"]) == 6
 
 
 def counts(values, numbers):

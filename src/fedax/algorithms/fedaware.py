@@ -79,13 +79,14 @@ class FedAWARE(Algorithm[AwareState]):
         gram = state.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
         seen, norms = state.seen.at[rows].set(True, mode="drop"), jnp.sqrt(jnp.diagonal(gram))
         scale = jnp.where(norms > 0, 1 / norms, 1) if self.normalize == "unit" else jnp.ones_like(norms)
-        best = min_norm(gram * scale[:, None] * scale[None], seen)
+        start = jnp.where(seen, state.weights, 0)  # the last solution is near the next
+        best = min_norm(gram * scale[:, None] * scale[None], seen, start / start.sum())
         direction = (best.weights * scale) @ momenta
         if self.startup == "explore":
             usual = jnp.where(sent.valid, sent.weights, 0)
             direction = jnp.where(seen.all(), direction, usual @ sent.value / usual.sum())
-        count = sent.valid.sum(dtype=momenta.dtype)
-        squares, mean = (sent.value**2).sum() / count, sent.value.sum(0) / count
+        shares = sent.valid.astype(gram.dtype) / sent.valid.sum(dtype=gram.dtype)
+        mean, squares = shares @ sent.value, shares[0] * jnp.vdot(sent.value, sent.value)
         fed.note(gap=best.gap, diversity=jnp.sqrt(squares / jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny)))
         return AwareState(state.w - self.lr * direction, momenta, gram, seen, best.weights)
 

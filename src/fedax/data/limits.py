@@ -32,6 +32,7 @@ CLIENTS = whole(low=1)
 SEED = whole(low=0, high=2**32 - 1)  # what every generator in use here takes
 TEST_FRACTION = real(low=0, high=1)
 SPLIT = choice("shuffled", "in_order")
+EXAMPLES = whole(low=0)  # 0 is all
 
 
 def check(owner: str, limits: dict[str, Hyper], values: dict[str, Any]) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedax.codecs import CODECS, make
 from fedax.core import InvalidInput, UnknownName
-from fedax.core.hyper import declared
+from fedax.experiments.sections import CodecSection
 from fedax.experiments.shorthand import parse_section
 from fedax.graphs import TOPOLOGIES, Graph
 
@@ -47,12 +46,7 @@ def parse_graph(text: str, clients: int) -> Graph:
 
 def parse_codec(text: str) -> Any:
     """A codec from `name:key=value,...`, as `quantizer:b=8`."""
-    section = parse_section(text)
-    known = declared(CODECS[section["name"]]) if section["name"] in CODECS else {}
-    for key, value in section.items():
-        if type(value) is int and key in known and isinstance(known[key].default, float):
-            section[key] = float(value)
-    return make(**section)
+    return CodecSection.model_validate(parse_section(text)).make()
 
 
 def show_graph(texts: list[str], clients: int, dim: int, codecs: list[str], picture: Path | None, console: Console) -> None:

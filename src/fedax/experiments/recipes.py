@@ -119,6 +119,24 @@ class Recipe(BaseModel):
                 if name is not None:
                     _among(f"claim {claim.text!r}", name, algorithms)
 
+    def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
+        """The recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
+
+        >>> [e.name for e in load("fedbc-table-1").only("paper", ["E = 1", "E = 5"], ["FedBC"]).experiments("paper")][::3]
+        ['E = 1', 'E = 5']
+
+        Raises:
+            UnknownName: no such scale, variant or algorithm.
+        """
+        made = self.experiments(scale)
+        for name in variants:
+            _among("variant", name, {experiment.name for experiment in made})
+        for name in algorithms:
+            _among("algorithm", name, {section.shown() for section in made[0].algorithm})
+        fewer = {"variants": list(variants) or None, "algorithms": list(algorithms) or None}
+        size = self.scale[scale].model_copy(update={key: names for key, names in fewer.items() if names})
+        return self.model_copy(update={"scale": self.scale | {scale: size}})
+
     def experiments(self, scale: str) -> list[Experiment]:
         """The experiments of a scale: every variant on every draw of the data."""
         if scale not in SCALES:
@@ -187,7 +205,8 @@ class Findings:
     """
 
     def __init__(self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]) -> None:
-        self.recipe = recipe
+        self.recipe, ran = recipe, {experiment.name for experiment in experiments}
+        self.left_out = [variant.name for variant in recipe.variant if variant.name not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}
         self.results = results = Results(records, methods)
         self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, recipe.read)
@@ -226,6 +245,8 @@ class Findings:
         """All of it as Markdown."""
         recipe = self.recipe
         parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}."]
+        if self.left_out:
+            parts.append(f"Not run: {', '.join(self.left_out)}.")
         for sheet in self.sheets():
             head = [" | ".join(sheet.head), " | ".join("---" for _ in sheet.head)]
             rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in sheet.rows]

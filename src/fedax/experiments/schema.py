@@ -6,6 +6,7 @@ from typing import Any
 
 from fedax import tasks
 from fedax.algorithms import catalogue
+from fedax.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.experiments.sections import SOLVERS
@@ -40,10 +41,12 @@ def schema() -> dict[str, Any]:
     properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
     properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
+    codecs = {"oneOf": [_named(name, declared(kind)) for name, kind in CODECS.items()]}
+    properties["channel"] = {"type": "object", "additionalProperties": False, "properties": {"up": codecs, "down": codecs}}
     lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
     made["$defs"]["GridSection"]["additionalProperties"] = lists
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    unused = ("Section", "SolverSection", "AlgorithmSection")
+    unused = ("Section", "SolverSection", "AlgorithmSection", "CodecSection", "ChannelSection")
     made["$defs"] = {name: part for name, part in made.get("$defs", {}).items() if name not in unused}
     return made
 

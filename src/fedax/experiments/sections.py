@@ -1,16 +1,18 @@
 """The tables of an experiment file."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from fedax import algorithms
+from fedax import algorithms, codecs
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
+from fedax.core.channel import Codec
 from fedax.core.hyper import declared
 from fedax.engines.base import Engine
+from fedax.engines.coding import Channel
 from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
 from fedax.engines.mpi import MPI
@@ -47,7 +49,7 @@ class SolverSection(Section):
         known = declared(kind)
         check_names(f"option of solver {self.name!r}", self.options, known)
         # a whole number for a real one would be a constant of the compiled program instead of its input
-        return kind(**{k: float(v) if type(v) is int and not known[k].counts else v for k, v in self.options.items()})
+        return kind(**as_declared(self.options, known))
 
 
 class AlgorithmSection(Section):
@@ -78,6 +80,32 @@ class StopSection(BaseModel):
 
     rise: float = Divergence().rise
     window: int = Divergence().window
+
+
+class CodecSection(Section):
+    """`name`, a name of `fedax.codecs.CODECS`, and its options.
+
+    >>> CodecSection(name="topk", fraction=1).make().fraction
+    1.0
+    """
+
+    def make(self) -> Codec:
+        known = declared(codecs.CODECS[self.name]) if self.name in codecs.CODECS else {}
+        return codecs.make(self.name, **as_declared(self.options, known))
+
+
+class ChannelSection(BaseModel):
+    """`[channel]`: codecs of what clients send (`up`) and of what the server sends (`down`), see `fedax.Channel`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    up: CodecSection | None = None
+    down: CodecSection | None = None
+
+    def make(self) -> Channel:
+        return Channel(
+            **{name: None if codec is None else codec.make() for name, codec in (("up", self.up), ("down", self.down))}
+        )
 
 
 class CostSection(BaseModel):
@@ -134,6 +162,11 @@ class GridSection(BaseModel):
             for (owner, key, _), value in zip(axes, values, strict=True):
                 point.setdefault(owner, {})[key] = value
             yield point
+
+
+def as_declared(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with a real number wherever one is declared, also where a whole one was written."""
+    return {k: float(v) if type(v) is int and k in known and not known[k].counts else v for k, v in options.items()}
 
 
 def check_names(field: str, given: dict[str, Any], known: Any) -> None:

@@ -14,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from fedax import observe, tasks
 from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import declared
+from fedax.engines.coding import Channel
 from fedax.engines.loop import Divergence
 from fedax.experiments.sections import (
     ENGINES,
     AlgorithmSection,
+    ChannelSection,
     CostSection,
     GridSection,
     Section,
@@ -90,6 +92,7 @@ class Experiment(BaseModel):
         algorithm: the methods to compare, at least one; their labels differ.
         stop: ends diverging runs early.
         grid: values to try, and the rule that selects among them.
+        channel: codecs of what is sent; nothing is coded by default.
         cost: prices of a simulated time.
         trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
@@ -115,6 +118,7 @@ class Experiment(BaseModel):
     algorithm: list[AlgorithmSection] = Field(min_length=1)
     stop: StopSection | None = None
     grid: GridSection | None = None
+    channel: ChannelSection | None = None
     cost: CostSection | None = None
     trackers: list[str] = []
     checkpoint_every: int | None = None
@@ -186,6 +190,8 @@ class Experiment(BaseModel):
             self.solver.make()
         with self._at("schedule"):
             self._schedule()
+        with self._at("channel"):
+            self._channel()
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
@@ -236,6 +242,9 @@ class Experiment(BaseModel):
         check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
         return Schedule(**given)
 
+    def _channel(self) -> Channel | None:
+        return None if self.channel is None else self.channel.make()
+
     def plan(self) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
 
@@ -259,7 +268,7 @@ class Experiment(BaseModel):
         if stop and not any(isinstance(observer, observe.TrainLoss) for observer in observers):
             self._refuse(("stop",), InvalidInput.of("observe", self.observe, "lists with 'train_loss', which `stop` needs"))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
-        arguments |= {"engine": ENGINES[self.engine]()}
+        arguments |= {"engine": ENGINES[self.engine](), "channel": self._channel()}
         return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop}, own)
 
     def _observers(self, task: Task) -> list[Observer]:
@@ -299,7 +308,12 @@ class Experiment(BaseModel):
             }
             | {
                 name: section.model_dump()
-                for name, section in (("stop", self.stop), ("grid", self.grid), ("cost", self.cost))
+                for name, section in (
+                    ("stop", self.stop),
+                    ("grid", self.grid),
+                    ("channel", self.channel),
+                    ("cost", self.cost),
+                )
                 if section is not None
             }
             | ({"trackers": self.trackers} if self.trackers else {})
@@ -349,7 +363,7 @@ def explained(error: ValidationError, model: type[BaseModel] = Experiment) -> tu
     place = first["loc"]
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
-        tables = {"stop": StopSection, "cost": CostSection}
+        tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection}
         known = tables.get(str(place[0]), model).model_fields
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":

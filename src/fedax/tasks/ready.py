@@ -96,6 +96,7 @@ def mnist(
     split: str = "shuffled",
     merged: bool = False,
     folder: str | Path | None = None,
+    examples: int = 0,
     l2: float | int = 0.0,
     **options: Any,
 ) -> Task:
@@ -110,6 +111,7 @@ def mnist(
         split: as in `digits`.
         merged: deals out the official test images too; otherwise they are the global test set.
         folder: where `mnist.npz` lies; by default the variable FEDAX_DATA, or the user's cache.
+        examples: takes only the first so many images, for a quick try; 0 is all.
         l2: as in `digits`.
         options: of the partition, as in `digits`.
 
@@ -117,7 +119,9 @@ def mnist(
         DataError: a missing or broken file.
     """
     architecture = _model("mnist", model)
-    return _task(data.mnist(partition, clients, seed, test_fraction, split, merged, folder, **options), architecture, l2)
+    return _task(
+        data.mnist(partition, clients, seed, test_fraction, split, merged, folder, examples, **options), architecture, l2
+    )
 
 
 def _model(owner: str, model: str | Model) -> Callable[[int, int], Model]:

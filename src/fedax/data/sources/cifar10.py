@@ -8,7 +8,7 @@ import numpy as np
 from fedax.core import DataError
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, data_folder, verify
-from fedax.data.limits import SPLIT, TEST_FRACTION, checked, choice
+from fedax.data.limits import EXAMPLES, SPLIT, TEST_FRACTION, checked, choice
 from fedax.data.partition import check_partition
 from fedax.data.sources.pool import Images, read_arrays
 
@@ -32,7 +32,7 @@ _HOW = (
 )
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True), examples=EXAMPLES)
 def cifar10(
     partition: str = "dirichlet",
     clients: int = 100,
@@ -41,6 +41,7 @@ def cifar10(
     split: str = "shuffled",
     merged: bool = False,
     folder: str | Path | None = None,
+    examples: int = 0,
     **options: Any,
 ) -> FederatedData:
     """50,000 + 10,000 colour images of 10 classes, as rows of 3,072 numbers in [0, 1]: 32 rows of 32 pixels of red, green, blue.
@@ -57,6 +58,7 @@ def cifar10(
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         merged: deals out the official test images too, after the training images; otherwise they are the holdout.
         folder: where the files lie; see `fedax.data.data_folder`.
+        examples: as in `mnist`.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
@@ -67,7 +69,7 @@ def cifar10(
     Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_cifar10(folder)
+    images = read_cifar10(folder).first(examples)
     images = images.merged() if merged else images
     return images.deal("CIFAR-10", partition, clients, seed, test_fraction, split, options)
 

@@ -8,7 +8,7 @@ import numpy as np
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, verify
 from fedax.data.idx import read_idx
-from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
+from fedax.data.limits import EXAMPLES, SEED, SPLIT, TEST_FRACTION, checked, choice, whole
 from fedax.data.partition import by_user, check_partition
 from fedax.data.sources.pool import Images, read_arrays
 
@@ -24,7 +24,7 @@ _FOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", 
 _WRITERS_HOW = "Put mnist_writers.npz there: writer_train and writer_test, the ids of QMNIST's labels, one for each image."
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True), examples=EXAMPLES)
 def mnist(
     partition: str = "shards",
     clients: int = 100,
@@ -33,6 +33,7 @@ def mnist(
     split: str = "shuffled",
     merged: bool = False,
     folder: str | Path | None = None,
+    examples: int = 0,
     **options: Any,
 ) -> FederatedData:
     """60,000 + 10,000 images of handwritten digits, 28 x 28 pixels, as rows of 784 numbers in [0, 1], with 10 classes.
@@ -48,6 +49,7 @@ def mnist(
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         merged: deals out the official test images too, after the training images; otherwise they are the holdout.
         folder: where the file lies; see `fedax.data.data_folder`.
+        examples: takes only the first so many training images, and at most as many test images, for a quick try; 0 is all.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
@@ -58,12 +60,12 @@ def mnist(
     Source: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition, 1998.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("mnist", folder)
+    images = read_images("mnist", folder).first(examples)
     images = images.merged() if merged else images
     return images.deal("MNIST", partition, clients, seed, test_fraction, split, options)
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True), examples=EXAMPLES)
 def fashion_mnist(
     partition: str = "shards",
     clients: int = 100,
@@ -72,6 +74,7 @@ def fashion_mnist(
     split: str = "shuffled",
     merged: bool = False,
     folder: str | Path | None = None,
+    examples: int = 0,
     **options: Any,
 ) -> FederatedData:
     """60,000 + 10,000 images of clothes in the form of MNIST: rows of 784 numbers in [0, 1], with 10 classes.
@@ -87,12 +90,13 @@ def fashion_mnist(
         split: `"shuffled"` or `"in_order"`.
         merged: deals out the official test images too.
         folder: where the file lies.
+        examples: as in `mnist`.
         options: of the partition.
 
     Source: Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747).
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("fashion_mnist", folder)
+    images = read_images("fashion_mnist", folder).first(examples)
     images = images.merged() if merged else images
     return images.deal("Fashion-MNIST", partition, clients, seed, test_fraction, split, options)
 

@@ -41,6 +41,11 @@ class Images:
         x, y = np.concatenate([self.x, self.test_x]), np.concatenate([self.y, self.test_y])
         return Images(x, y, self.test_x[nothing], self.test_y[nothing])
 
+    def first(self, examples: int) -> "Images":
+        """The first so many training images and at most as many test images; all if 0."""
+        some = slice(examples or None)
+        return Images(self.x[some], self.y[some], self.test_x[some], self.test_y[some])
+
     def deal(
         self,
         name: str,
