@@ -18,7 +18,7 @@ clients = 4
 name = "fedavg"
 [channel]
 up = { name = "quantizer", b = 8 }
-down = { name = "identity" }
+down = { name = "none" }
 """
 
 
@@ -47,7 +47,7 @@ def test_the_resolved_file_codes_the_same():
         ("b = 8", "b = 0", r"line 9: .*b.*got 0; allowed: "),
         ("b = 8", "bits = 8", "line 9: option of codec 'quantizer': got 'bits'"),
         ("up = ", "upp = ", "line 9: .*Did you mean 'up'"),
-        ('name = "identity"', "b = 4", r"channel.down.name: missing"),
+        ('name = "none"', "b = 4", r"channel.down.name: missing"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_line(old, new, words):

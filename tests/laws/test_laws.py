@@ -221,14 +221,14 @@ def test_round_without_clients_changes_nothing(kind):
     schedule = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
     task, empty = regression(sizes=(4, 5)), 0
     history = go(kind(), task, rounds=0, schedule=schedule, observe_every=1)
-    for t in range(1, 13):
+    for t in range(1, 25):
         after = go(kind(), task, rounds=t, schedule=schedule, resume=history, observe_every=1)
         assert after.outcome.ok
         if after.bits.up[-1] == 0:
             empty += 1
             assert all(np.array_equal(a, b) for a, b in zip(state_arrays(after), state_arrays(history), strict=True))
         history = after
-    assert (0 < empty < 12) == any(not phase.everyone for phase in kind.card.phases)
+    assert (0 < empty < 24) == any(not phase.everyone for phase in kind.card.phases)
     eager = go(kind(), task, rounds=2, schedule=schedule, engine=fedax.Eager())
     close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
 

@@ -190,8 +190,10 @@ class Experiment(BaseModel):
             self.solver.make()
         with self._at("schedule"):
             self._schedule()
-        with self._at("channel"):
-            self._channel()
+        for name in ChannelSection.model_fields:
+            with self._at("channel", name):
+                if (codec := getattr(self.channel, name, None)) is not None:
+                    codec.make()
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
