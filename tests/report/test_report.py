@@ -176,6 +176,9 @@ def test_figures_as_files(tmp_path):
         save_figures(runs(), tmp_path, ["bmp"])
     with pytest.raises(InvalidInput, match="against: got 'days'"):
         save_figures(runs(), tmp_path, against="days")
+    unknown = [dataclasses.replace(run, steps=None) for run in runs()]
+    with pytest.raises(InvalidInput, match="against: got 'steps'"):
+        save_figures(unknown, tmp_path, against="steps")
 
 
 def test_figures_say_what_is_missing(tmp_path, monkeypatch):

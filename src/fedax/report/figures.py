@@ -11,7 +11,12 @@ from fedax.report.record import Record, by_label, by_task
 from fedax.report.summary import columns_of
 
 FORMATS = ("pdf", "png", "svg")
-AXES = {"rounds": "communication rounds", "bits": "bits sent, both directions", "seconds": "seconds"}
+AXES = {
+    "rounds": "communication rounds",
+    "bits": "bits sent, both directions",
+    "steps": "local steps of a client",
+    "seconds": "seconds",
+}
 _COLOURS = ("#0072b2", "#d14900", "#00805c", "#b0388f", "#8f6a00", "#5b4fd1", "#646b73", "#a11d33")
 _DASHES = ("-", "--", ":", "-.")
 
@@ -39,6 +44,8 @@ def save_figures(
             raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
     if against not in AXES:
         raise InvalidInput.of("against", against, "one of " + ", ".join(AXES))
+    if against == "steps" and any(run.steps is None for run in records):
+        raise InvalidInput.of("against", against, "another axis, as some of these runs have no record of their steps")
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -52,7 +59,7 @@ def save_figures(
         panels: Any = figure.subplots(down, across, squeeze=False)
         for panel, (title, runs) in zip(panels.flat, tasks.items(), strict=False):
             _draw(panel, title, runs, column.metric, 100 if column.percent else 1, against)
-            panel.set_ylabel(column.title + (" (%)" if column.percent else ""))
+            panel.set_ylabel(column.title + (" (%)" if column.percent else ""), fontsize=8)
         for panel in list(panels.flat)[len(tasks) :]:
             panel.remove()
         handles, labels = panels.flat[0].get_legend_handles_labels()
@@ -79,7 +86,8 @@ def _draw(panel: Any, title: str, records: Sequence[Record], metric: str, scale:
             low = np.where(mean - spread > 0, mean - spread, curves.min(0))
             panel.fill_between(x, low, mean + spread, color=colour, alpha=0.17, linewidth=0)
     panel.set_title(title, fontsize=9)
-    panel.set_xlabel(AXES[against])
+    panel.set_xlabel(AXES[against], fontsize=8)
+    panel.tick_params(labelsize=8)
     panel.grid(alpha=0.3)
     if metric.endswith(("loss", "gap")):
         panel.set_yscale("log")
