@@ -1,5 +1,7 @@
 """Small federated problems with known answers, for laws and closed forms."""
 
+import inspect
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -68,6 +70,15 @@ def state_arrays(history):
 
 def all_algorithms() -> list[type[Algorithm]]:
     return list(catalogue().values())
+
+
+def is_preset(kind):
+    """Whether a method is another one with another server optimizer: the same round, and the same work of clients."""
+    inherited = any(
+        kind is not other and issubclass(kind, other) and kind.round is other.round for other in all_algorithms()
+    )
+    own = [f for f in vars(kind).values() if inspect.isfunction(f)]
+    return inherited and not any("client" in inspect.signature(f).parameters for f in own)
 
 
 def named(kind):

@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.algorithms import catalogue
-from problems import named, quadratic, random_quadratic, vector
+from problems import is_preset, named, quadratic, random_quadratic, vector
 
 ONE = fedax.Simulation("sequential", devices=1)
 
@@ -34,6 +34,9 @@ CASES = {
 }
 
 
+KINDS = [pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k for k in catalogue().values()]
+
+
 def run(kind, task, schedule):
     history = fedax.run(kind(), task, solver=fedax.SGD(0.05), schedule=schedule, rounds=3, observe_every=3, engine=ONE)
     assert history.outcome.ok
@@ -43,14 +46,14 @@ def run(kind, task, schedule):
     return vector(history)
 
 
-@pytest.mark.parametrize("kind", list(catalogue().values()), ids=named)
+@pytest.mark.parametrize("kind", KINDS, ids=named)
 def test_single_examples_single_cohorts_and_constant_gradients(kind):
     """Three rounds with a cohort of one: most clients are new or never seen."""
     for problem in CASES.values():
         run(kind, problem, fedax.Schedule(cohort=1, batch_size=4, order="given"))
 
 
-@pytest.mark.parametrize("kind", list(catalogue().values()), ids=named)
+@pytest.mark.parametrize("kind", KINDS, ids=named)
 def test_a_single_client_with_a_single_example(kind):
     """All of a federation is one number: the method still moves against the gradient."""
     w = run(kind, task(1.0, np.zeros((1, 2)), sizes=(1,)), fedax.Schedule(batch_size=4, order="given"))

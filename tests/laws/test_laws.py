@@ -15,12 +15,18 @@ from fedax.codecs import Identity
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
 from fedax.engines.eager import EagerClient, EagerFederation
-from problems import all_algorithms, named, regression, squares, state_arrays, vector
+from problems import all_algorithms, is_preset, named, regression, squares, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
 ONE = fedax.Simulation("sequential", devices=1)
-# one worker runs all laws of an algorithm, because they share compiled programs
-KINDS = [pytest.param(kind, marks=pytest.mark.xdist_group(kind.__name__), id=named(kind)) for kind in all_algorithms()]
+
+
+def marks(kind):
+    # one worker runs all laws of an algorithm, because they share compiled programs
+    return [pytest.mark.xdist_group(kind.__name__), *([pytest.mark.slow] if is_preset(kind) else [])]
+
+
+KINDS = [pytest.param(kind, marks=marks(kind), id=named(kind)) for kind in all_algorithms()]
 every_algorithm = pytest.mark.parametrize("kind", KINDS)
 
 
