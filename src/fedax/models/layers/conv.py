@@ -104,8 +104,39 @@ _products.defvjp(_forward, _backward)
 
 
 def _kernel_slope(x: Images, kernel: tuple[int, ...], geometry: Geometry, slope: Images) -> Kernel:
+    padded = _padded(x, geometry.borders)
+    if kernel[2] < FEW and geometry.stride == 1:
+        return _by_spans(padded, kernel, slope)
+    return _by_places(padded, kernel, geometry, slope)
+
+
+def _by_spans(padded: Images, kernel: tuple[int, ...], slope: Images) -> Kernel:
+    """Stride 1 with few channels: one product for each row of the kernel, over spans of neighbouring columns.
+
+    A span of outputs meets all the pixels that any of its columns sees. The product of the two holds what each place of the
+    kernel gets along its diagonals, and beside them terms that are not used, which cost less than short products do.
+    """
+    height, width, channels, outputs = kernel
+    batch, rows, columns, _ = slope.shape
+    span = min(columns, width + 2)
+    spans = -(-columns // span)
+    filled = ((0, 0), (0, 0), (0, spans * span - columns), (0, 0))
+    right = jnp.pad(slope, filled).reshape(-1, span * outputs)
+    seen = jnp.pad(padded, filled).reshape(batch, padded.shape[1], -1)
+    step, length = span * channels, (span + width - 1) * channels
+    seen = jnp.stack([seen[:, :, k * step : k * step + length] for k in range(spans)], 2)
+
+    def row(i: int) -> Array:
+        product = seen[:, i : i + rows].reshape(-1, length).T @ right
+        blocks = product.reshape(span + width - 1, channels, span, outputs)
+        return sum(blocks[t : t + width, :, t] for t in range(span))
+
+    return jnp.stack([row(i) for i in range(height)])
+
+
+def _by_places(padded: Images, kernel: tuple[int, ...], geometry: Geometry, slope: Images) -> Kernel:
     """One product for each place of the kernel: the image under that place, times the slope, over all pixels at once."""
-    padded, (rows, columns) = _padded(x, geometry.borders), slope.shape[1:3]
+    rows, columns = slope.shape[1:3]
     right = slope.reshape(-1, kernel[3])
 
     def at(i: int, j: int) -> Array:

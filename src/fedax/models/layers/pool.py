@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from fedax.models.layers.conv import Images
 
@@ -12,44 +12,38 @@ from fedax.models.layers.conv import Images
 def max_pool(x: Images) -> Images:
     """The largest of every 2 x 2 pixels; an odd last row or column is left out.
 
-    Of equal pixels the left, and then the upper one receives the gradient.
+    Of equal pixels the first in reading order receives the gradient.
 
     >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
     [[5.0, 7.0], [13.0, 15.0]]
     """
-    return _forward(x)[0]
+    return _squares(x).max((2, 4))
 
 
-def _forward(x: Images) -> tuple[Images, tuple[Images, Array]]:
-    """Rows first, so that the larger half of the work runs along whole lines of memory."""
-    x = lax.optimization_barrier(x)  # otherwise what makes x is fused into, and repeated in, every pass over it
+def _squares(x: Images) -> Float[Array, "batch tall 2 wide 2 channels"]:
     batch, rows, columns, channels = x.shape
-    tall, wide = rows // 2, columns // 2
-    pairs = x[:, : 2 * tall, : 2 * wide].reshape(batch, tall, 2, 2 * wide * channels)
-    higher = jnp.maximum(pairs[:, :, 0], pairs[:, :, 1])
-    sides = higher.reshape(batch, tall, wide, 2, channels)
-    return jnp.maximum(sides[:, :, :, 0], sides[:, :, :, 1]), (x, higher)
+    even = x[:, : rows // 2 * 2, : columns // 2 * 2]
+    return even.reshape(batch, rows // 2, 2, columns // 2, 2, channels)
 
 
-def _backward(saved: tuple[Images, Array], slope: Images) -> tuple[Images]:
-    x, higher = saved
-    batch, rows, columns, channels = x.shape
-    tall, wide = rows // 2, columns // 2
-    sides = higher.reshape(batch, tall, wide, 2, channels)
-    left = sides[:, :, :, 0] >= sides[:, :, :, 1]
-    line = _given(left[:, :, :, None], slope[:, :, :, None]).reshape(batch, tall, 1, -1)
-    pairs = x[:, : 2 * tall, : 2 * wide].reshape(batch, tall, 2, 2 * wide * channels)
-    upper = pairs[:, :, 0] >= pairs[:, :, 1]
-    gradient = _given(upper[:, :, None], line).reshape(batch, 2 * tall, 2 * wide, channels)
-    if rows % 2 or columns % 2:
-        gradient = jnp.pad(gradient, ((0, 0), (0, rows % 2), (0, columns % 2), (0, 0)))
-    return (lax.optimization_barrier(gradient),)
+def _forward(x: Images) -> tuple[Images, tuple[Images, Images]]:
+    y = max_pool(x)
+    return y, (x, y)
 
 
-def _given(first: Bool[Array, "..."], slope: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The slope in the first of two places along the axis before the last where `first`, in the second elsewhere; 0 otherwise."""
-    place = jnp.arange(2).reshape((1,) * (first.ndim - 2) + (2, 1)) == 0
-    return jnp.where(first == place, slope, 0)
+def _backward(saved: tuple[Images, Images], slope: Images) -> tuple[Images]:
+    x, y = saved
+    squares = _squares(x)
+    a, b, c = squares[:, :, 0, :, 0], squares[:, :, 0, :, 1], squares[:, :, 1, :, 0]
+    first = jnp.where(a == y, 0, jnp.where(b == y, 1, jnp.where(c == y, 2, 3))).astype(jnp.int8)
+    place = jnp.arange(4, dtype=jnp.int8).reshape(1, 1, 2, 1, 2, 1)
+    chosen = first[:, :, None, :, None, :] == place
+    gradient = jnp.where(chosen, slope[:, :, None, :, None, :], 0).reshape(
+        x.shape[0], x.shape[1] // 2 * 2, x.shape[2] // 2 * 2, x.shape[3]
+    )
+    odd = [(0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)]
+    gradient = jnp.pad(gradient, odd) if x.shape[1] % 2 or x.shape[2] % 2 else gradient
+    return (lax.optimization_barrier(gradient),)  # otherwise it is made anew for everything that needs it
 
 
 max_pool.defvjp(_forward, _backward)
