@@ -131,6 +131,25 @@ def text(rows, arguments):
             lines.append(
                 f"| {method} | {lam} | {cell(data, method, 'test_accuracy')} | {cell(data, method, 'node_accuracy')} |"
             )
+
+    def mean(data, method, column="test_accuracy"):
+        return last(rows, data, method, column, 3)[0]
+
+    ring, quantized = mean("iid", "DFedAvgM"), [mean("iid", f"DFedAvgM, {bits} bits") for bits in (16, 8)]
+    own = mean("shards", "DFedAvgM, ring", "node_accuracy")
+    lines += [
+        "",
+        "## What this says",
+        "",
+        f"- IID, DFedAvgM on the ring is {mean('iid', 'FedAvg') - ring:.2f} points below FedAvg after as many rounds and "
+        f"{ring - mean('iid', 'DSGD'):.1f} above DSGD.",
+        f"- 16 and 8 bits differ from 32 by {quantized[0] - ring:+.2f} and {quantized[1] - ring:+.2f} points.",
+        f"- With two shards each, FedAvg reaches {mean('shards', 'FedAvg'):.2f} %; on the ring the mean of the models stays "
+        f"{mean('shards', 'FedAvg') - mean('shards', 'DFedAvgM, ring'):.1f} points below, the clients' own models "
+        f"{mean('shards', 'FedAvg') - own:.0f}. The better the graph is connected, the smaller the gap of the clients' own",
+        "  models; on the complete graph it is gone. lambda alone does not say all: at 0.77 a random graph with four neighbours",
+        "  does better than the torus at 0.72.",
+    ]
     return "\n".join([*lines, "", "![Accuracy against lambda](lambda.png)", ""])
 
 
@@ -154,17 +173,23 @@ def draw(rows, path):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--again", action="store_true", help="only write text and picture from the metrics in the folder")
     parser.add_argument("--iid-rounds", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    with Progress() as progress:
-        rows = measure("iid", iid(), arguments.iid_rounds, arguments.seeds, progress)
-        rows += measure("shards", shards(), arguments.rounds, arguments.seeds, progress)
-    with (arguments.out / "metrics.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    table = arguments.out / "metrics.csv"
+    if arguments.again:
+        with table.open(newline="") as stream:
+            rows = [row | {"lambda": row["lambda"] and float(row["lambda"])} for row in csv.DictReader(stream)]
+    else:
+        with Progress() as progress:
+            rows = measure("iid", iid(), arguments.iid_rounds, arguments.seeds, progress)
+            rows += measure("shards", shards(), arguments.rounds, arguments.seeds, progress)
+        with table.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
     (arguments.out / "README.md").write_text(text(rows, arguments))
     draw(rows, arguments.out / "lambda.png")
