@@ -23,7 +23,7 @@ test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale
-	$(BIN)/python -m pytest --numprocesses auto -m "slow or not slow" tests/recipes
+	$(BIN)/python -m pytest --numprocesses auto -m "slow or not slow" tests/recipes tests/experiments/test_claims.py
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, MPI, killed runs
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests

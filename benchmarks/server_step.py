@@ -92,9 +92,9 @@ def table(seconds):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="cnn")
-    parser.add_argument("--before", type=int, default=10, help="rounds before the clock starts")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--before", type=int, default=2, help="rounds before the clock starts")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--json", help="also write seconds and shares to this file")
     arguments = parser.parse_args()
     assert jnp.zeros(()).dtype == jnp.float32

@@ -46,6 +46,7 @@ def run(kind, task, schedule):
     return vector(history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=named)
 def test_single_examples_single_cohorts_and_constant_gradients(kind):
     """Three rounds with a cohort of one: most clients are new or never seen."""

@@ -40,7 +40,7 @@ def test_float32_to_1e_5_after_20_rounds(engine):
     np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sampling", ["proportional", "poisson"])
+@pytest.mark.parametrize("sampling", [pytest.param("proportional", marks=pytest.mark.slow), "poisson"])
 def test_other_cohorts_agree_with_eager(sampling):
     """A device drawn twice works once and counts twice; both engines read its memory as it was before the phase."""
     schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)

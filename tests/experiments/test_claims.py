@@ -215,6 +215,7 @@ margin = 1e-6
 """
 
 
+@pytest.mark.slow
 def test_a_recipe_from_file_to_report(tmp_path):
     recipe = recipes.Recipe.parse(OWN)
     assert [e.rounds for e in recipe.experiments("small")] == [3, 3]

@@ -159,9 +159,13 @@ def test_memory_is_opaque(kind):
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_rows"]
 
 
-@every_algorithm
+def reals_of(kind):
+    return {n: h for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if reals_of(kind.values[0])])
 def test_vmap_over_hyperparameters_is_the_loop(kind):
-    reals = {n: h for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
+    reals = reals_of(kind)
     settings = [{}, {n: h.default / 2 for n, h in reals.items() if h.allows(h.default / 2)}]
     options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "rounds": 5, "seed": 3, "observe_every": 5, "engine": ONE}
     grid = fedax.run_grid([kind(**s) for s in settings], regression(), **options)
