@@ -129,7 +129,8 @@ def _by_spans(padded: Images, kernel: tuple[int, ...], slope: Images) -> Kernel:
     def row(i: int) -> Array:
         product = seen[:, i : i + rows].reshape(-1, length).T @ right
         blocks = product.reshape(span + width - 1, channels, span, outputs)
-        return sum(blocks[t : t + width, :, t] for t in range(span))
+        places = [blocks[t : t + width, :, t] for t in range(span)]
+        return sum(places[1:], places[0])
 
     return jnp.stack([row(i) for i in range(height)])
 
