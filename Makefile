@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: demo test test-slow recipes check clean
+.PHONY: demo test test-slow laws recipes check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -21,6 +21,9 @@ demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
 
 test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests/laws tests/closed_forms/test_edges.py
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale
 	$(BIN)/python -m pytest --numprocesses auto -m "slow or not slow" tests/recipes tests/experiments/test_claims.py

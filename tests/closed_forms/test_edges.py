@@ -54,6 +54,7 @@ def test_single_examples_single_cohorts_and_constant_gradients(kind):
         run(kind, problem, fedax.Schedule(cohort=1, batch_size=4, order="given"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=named)
 def test_a_single_client_with_a_single_example(kind):
     """All of a federation is one number: the method still moves against the gradient."""

@@ -163,6 +163,7 @@ def reals_of(kind):
     return {n: h for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if reals_of(kind.values[0])])
 def test_vmap_over_hyperparameters_is_the_loop(kind):
     reals = reals_of(kind)
@@ -200,6 +201,7 @@ def broken(params, examples):
     return jnp.where(examples["x"][:, 0] > 1e6, jnp.nan, 1.0) * squares(params, examples)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_non_finite_client_is_reported(kind):
     """Client 2 cannot compute its loss; the outcome names it and the round."""
@@ -215,6 +217,7 @@ def test_non_finite_client_is_reported(kind):
         go(kind(), broken_task, schedule=schedule, rounds=3, throw=True)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_flat_losses_stay_finite(kind):
     """Nobody has a gradient: every multiplier, norm and total weight that can vanish does."""
