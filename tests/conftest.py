@@ -10,7 +10,11 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
-from jaxtyping import install_import_hook
+ROOT = Path(__file__).parent.parent
+if (ROOT.parent / "shared" / "data").is_dir():
+    os.environ.setdefault("FEDAX_DATA", str(ROOT.parent / "shared" / "data"))
+
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("fedax", "strict.checked")
 
@@ -23,13 +27,11 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-ROOT = Path(__file__).parent.parent
-
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder with real data, or a skip."""
-    places = [os.environ.get("FEDAX_DATA"), ROOT.parent / "shared" / "data", Path.home() / ".cache" / "fedax"]
+    places = [os.environ.get("FEDAX_DATA"), Path.home() / ".cache" / "fedax"]
     for place in places:
         if place and Path(place).is_dir():
             return Path(place)

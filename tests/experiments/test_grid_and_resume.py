@@ -41,7 +41,7 @@ def test_a_grid_runs_as_one_program_and_equals_single_runs(finished):
     assert [batch.labels for batch in batches_of([experiment])] == [(labels[0],), tuple(labels[1:])]
     plan = experiment.plan()
     for label, kept in zip(labels[1:], finished.records[1:], strict=True):
-        (alone,) = runner.run_batch(plan, [label], 0, task="t", draw=0)
+        (alone,) = runner.run_batch(plan, [label], [0], task="t", draw=0)
         np.testing.assert_allclose(kept.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
     assert kept.steps.tolist() == [0.0, 3.0, 6.0]
 
@@ -145,18 +145,21 @@ class Crash(Display):
             raise RuntimeError("killed")
 
 
+APART = "seeds_together = false\n" + TINY
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    return ends(run_experiment(Experiment.parse(TINY), tmp_path_factory.mktemp("straight") / "a", Display()))
+    return ends(run_experiment(Experiment.parse(APART), tmp_path_factory.mktemp("straight") / "a", Display()))
 
 
 def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straight):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):
-        run_experiment(Experiment.parse(TINY), out, Crash(3))
+        run_experiment(Experiment.parse(APART), out, Crash(3))
     assert [file.name for file in sorted((out / "runs").iterdir())] == ["0000.npz", "0001.npz"]
     with pytest.raises(RunExists, match="fedax resume"):
-        run_experiment(Experiment.parse(TINY), out, Display())
+        run_experiment(Experiment.parse(APART), out, Display())
     damaged = (out / "runs" / "0001.npz").read_bytes()
     (out / "runs" / "0001.npz").write_bytes(damaged[: len(damaged) // 2])
     again = Crash(0)
@@ -172,6 +175,22 @@ def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straigh
     assert resume(out, Crash(1)).status == "finished"  # nothing is left to do
 
 
+def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
+    out = tmp_path / "a"
+    with pytest.raises(RuntimeError, match="killed"):
+        run_experiment(Experiment.parse(TINY), out, Crash(2))
+    assert [file.name for file in sorted((out / "runs").iterdir())] == ["0000.npz", "0001.npz"]
+    again = Crash(0)
+    directory = resume(out, again)
+    assert [title.split("] ")[1] for title in again.begun] == ["FedProx mu=1, seeds 0, 1"]
+    apart = run_experiment(Experiment.parse(APART), tmp_path / "b", Display())
+    for one, other in zip(directory.records, apart.records, strict=True):
+        assert (one.label, one.seed) == (other.label, other.seed)
+        np.testing.assert_allclose(one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10)
+    assert Experiment.parse(APART).resolved()["seeds_together"] is False
+    assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)])[0].alone
+
+
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
     class Stop(Display):
         rounds = ()
@@ -181,7 +200,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
             if len(self.rounds) == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    assert run_experiment(Experiment.parse(TINY), tmp_path / "a", Stop()).status == "interrupted"
+    assert run_experiment(Experiment.parse(APART), tmp_path / "a", Stop()).status == "interrupted"
     rest = Stop()
     rest.rounds = (0, 0)
     directory = resume(tmp_path / "a", rest)

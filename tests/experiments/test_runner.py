@@ -115,7 +115,7 @@ class InterruptAt(Display):
 
 def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     before, display = signal.getsignal(signal.SIGINT), InterruptAt()
-    directory = run_experiment(Experiment.parse(TINY), tmp_path / "a", display)
+    directory = run_experiment(Experiment.parse("seeds_together = false\n" + TINY), tmp_path / "a", display)
     assert signal.getsignal(signal.SIGINT) is before
     assert directory.status == "interrupted"
     assert "Ctrl-C again" in display.said[0]

@@ -33,27 +33,30 @@ def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 class Session(ABC):
-    """A run of one or several algorithms on one engine. The states stay with the caller, between rounds."""
+    """The runs of one or several algorithms with one or several seeds: the first algorithm with all seeds, then the next.
+
+    The states stay with the caller, between rounds.
+    """
 
     @abstractmethod
-    def start(self, w: Float[Array, "dim"]) -> Any:
-        """The states before round 0."""
+    def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
+        """The states before round 0, from the initial model of each seed."""
 
     @abstractmethod
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
-        """Rounds `first` to `first + count - 1` of all algorithms; the given states may be consumed."""
+        """Rounds `first` to `first + count - 1` of all runs; the given states may be consumed."""
 
     @abstractmethod
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        """For each algorithm, the metrics of all observers on its state's model."""
+        """For each run, the metrics of all observers on its state's model."""
 
     @abstractmethod
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        """For each algorithm, the models that the clients use themselves."""
+        """For each run, the models that the clients use themselves."""
 
     @abstractmethod
     def split(self, states: Any) -> list[Any]:
-        """The single algorithms' states."""
+        """The single runs' states."""
 
     @abstractmethod
     def join(self, states: list[Any]) -> Any:
@@ -75,12 +78,13 @@ class Engine(ABC):
         solver: Solver,
         schedule: Schedule,
         layout: Layout,
-        root: Key[Array, ""],
+        roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> Session:
-        """Prepares a run. Several algorithms are of one class and differ in real hyperparameters only.
+        """Prepares the runs of all algorithms with all roots of random streams.
 
-        `longest` is the most rounds that one `advance` will be asked for.
+        Several algorithms are of one class and differ in real hyperparameters only. `longest` is the most rounds that one
+        `advance` will be asked for.
         """
 
 

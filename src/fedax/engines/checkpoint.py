@@ -125,7 +125,7 @@ def identity(
     solver: Solver,
     schedule: Schedule,
     layout: Layout,
-    seed: int,
+    seeds: Sequence[int],
     **more: Any,
 ) -> dict[str, Any]:
     """What a run has to share with a checkpoint to continue it: all that its numbers depend on, the data by a checksum."""
@@ -139,7 +139,7 @@ def identity(
         "algorithms": owners[:-1],
         "solver": owners[-1],
         "schedule": dataclasses.asdict(schedule),
-        "seed": seed,
+        "seed": seeds[0] if len(seeds) == 1 else list(seeds),
         "task": [task.name, task.train.clients, task.train.total, task.l2],
         "data": zlib.crc32(_bytes(task.train.offsets), data),
         "parameters": [layout.dtype, *map(list, layout.shapes)],

@@ -254,34 +254,40 @@ class Eager(Engine):
         solver: Solver,
         schedule: Schedule,
         layout: Layout,
-        root: Key[Array, ""],
+        roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "EagerSession":
         setup = Setup(task, as_arrays(solver, layout.dtype), schedule, layout)
-        return EagerSession(setup, as_arrays(list(algorithms), layout.dtype), root)
+        return EagerSession(setup, as_arrays(list(algorithms), layout.dtype), roots)
 
 
 class EagerSession(Session):
-    """Runs rounds in Python, one algorithm after the other."""
+    """Runs rounds in Python, one run after the other."""
 
-    def __init__(self, setup: Setup, algorithms: list[Algorithm[Any]], root: Key[Array, ""]) -> None:
-        self.setup, self.algorithms, self.root = setup, algorithms, root
+    def __init__(self, setup: Setup, algorithms: Sequence[Algorithm[Any]], roots: Sequence[Key[Array, ""]]) -> None:
+        self.setup, self.seeds = setup, len(roots)
+        self.algorithms = [algorithm for algorithm in algorithms for _ in roots]
+        self.roots = list(roots) * len(algorithms)
 
-    def _federation(self, algorithm: Algorithm[Any], round: int) -> EagerFederation:
-        return EagerFederation(self.setup, type(algorithm).__name__, round, self.root)
+    def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
+        return EagerFederation(self.setup, type(algorithm).__name__, round, root)
 
-    def start(self, w: Float[Array, "dim"]) -> Any:
-        return [algorithm.init(self._federation(algorithm, 0), w) for algorithm in self.algorithms]
+    def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
+        runs = zip(self.algorithms, self.roots, [*models] * (len(self.algorithms) // self.seeds), strict=True)
+        return [algorithm.init(self._federation(algorithm, 0, root), w) for algorithm, root, w in runs]
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
-        results = [self._advance(a, state, first, count) for a, state in zip(self.algorithms, states, strict=True)]
+        runs = zip(self.algorithms, self.roots, states, strict=True)
+        results = [self._advance(algorithm, root, state, first, count) for algorithm, root, state in runs]
         return [state for state, _ in results], [log for _, log in results]
 
-    def _advance(self, algorithm: Algorithm[Any], state: Any, first: int, count: int) -> tuple[Any, Log]:
+    def _advance(
+        self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, first: int, count: int
+    ) -> tuple[Any, Log]:
         notes: list[dict[str, Any]] = []
         down, up, bad = [], [], []
         for t in range(first, first + count):
-            fed = self._federation(algorithm, t)
+            fed = self._federation(algorithm, t, root)
             try:
                 state = algorithm.round(fed, state)
             except NobodyError:

@@ -109,7 +109,7 @@ def run(
         solver,
         schedule,
         rounds,
-        seed,
+        [seed],
         observe,
         observe_every,
         engine,
@@ -132,7 +132,7 @@ def run_grid(
     solver: Solver | None = None,
     schedule: Schedule | None = None,
     rounds: int = 100,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     observe: Sequence[Observer] = (),
     observe_every: int = 1,
     engine: Engine | None = None,
@@ -142,14 +142,19 @@ def run_grid(
     resume: Sequence[History] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
+    personal: bool = False,
 ) -> list[History]:
-    """Runs a grid of real hyperparameters of one method as one compiled program; otherwise as `run`.
+    """Runs a grid of real hyperparameters of one method, each with the same seeds, as one compiled program.
 
-    All members see the same cohorts and minibatches. A member that diverges keeps its history up to there, and the others go
-    on. `progress` hears of the first member.
+    Members with the same seed see the same cohorts and minibatches. A member that diverges keeps its history up to there, and
+    the others go on. `progress` hears of the first member. All other arguments are those of `run`.
 
     Args:
         algorithms: of one class, with equal choices, switches and counts.
+        seed: of every member, or several for each.
+
+    Returns:
+        The histories of the first algorithm with all seeds, then of the next.
 
     >>> import fedax
     >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
@@ -159,7 +164,7 @@ def run_grid(
     [2.625, 1.75]
 
     Raises:
-        InvalidInput: as `run`; also members that differ in more than real hyperparameters.
+        InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed, or one twice.
     """
     kinds = {likeness(member) for member in algorithms}
     if len(kinds) != 1:
@@ -167,6 +172,9 @@ def run_grid(
         raise InvalidInput.of(
             "run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters"
         )
+    seeds = [seed] if isinstance(seed, int) else list(seed)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     before = None if resume is None else list(resume)
     keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
     return _run(
@@ -175,7 +183,7 @@ def run_grid(
         solver,
         schedule,
         rounds,
-        seed,
+        seeds,
         observe,
         observe_every,
         engine,
@@ -184,6 +192,7 @@ def run_grid(
         progress,
         before,
         keep,
+        personal,
     )
 
 
@@ -193,7 +202,7 @@ def _run(
     solver: Solver | None,
     schedule: Schedule | None,
     rounds: int,
-    seed: int,
+    seeds: list[int],
     observe: Sequence[Observer],
     observe_every: int,
     engine: Engine | None,
@@ -202,9 +211,10 @@ def _run(
     progress: Callable[[Progress], bool | None] | None,
     resume: list[History] | None,
     keep: tuple[Path, int] | None,
-    personal: bool = False,
+    personal: bool,
 ) -> list[History]:
-    for name, value, low in (("rounds", rounds, 0), ("observe_every", observe_every, 1), ("seed", seed, 0)):
+    whole = [("rounds", rounds, 0), ("observe_every", observe_every, 1), *(("seed", seed, 0) for seed in seeds)]
+    for name, value, low in whole:
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
     schedule, solver, engine = schedule or Schedule(), solver or SGD(), engine or Simulation()
@@ -213,23 +223,23 @@ def _run(
         raise InvalidInput.of("run(rounds=...)", rounds, f"at most {schedule.rounds}, the number of synchronisation times")
     for observer in observe:
         observer.check(task)
-    params, root = starting_point(task, seed)
-    layout = Layout.of(params)
-    names, plain = [type(algorithm).__name__ for algorithm in algorithms], algorithms
-    if channel is not None:
-        algorithms = [Coded(algorithm, channel) for algorithm in algorithms]
+    models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
+    layout = Layout.of(models[0])
+    plain, coded = algorithms, [Coded(a, channel) for a in algorithms] if channel is not None else algorithms
+    members = [algorithm for algorithm in coded for _ in seeds]
     checkpoints = None
     if keep:
         watched = {"observe_every": observe_every, "observers": [type(o).__name__ for o in observe], "stop": stop}
         watched |= {} if channel is None else {"channel": repr(channel)}
-        checkpoints = Checkpoints(*keep, identity(plain, task, solver, schedule, layout, seed, **watched))
-    session = engine.session(algorithms, task, solver, schedule, layout, root, min(observe_every, max(rounds, 1)))
-    states = None if resume else session.start(layout.ravel(params))
+        checkpoints = Checkpoints(*keep, identity(plain, task, solver, schedule, layout, seeds, **watched))
+    session = engine.session(coded, task, solver, schedule, layout, roots, min(observe_every, max(rounds, 1)))
+    states = None if resume else session.start([layout.ravel(params) for params in models])
     if checkpoints and not resume:
-        resume = checkpoints.load(session.split(states), algorithms, layout, rounds)
+        resume = checkpoints.load(session.split(states), members, layout, rounds)
     if resume:
         states = session.join([history.state for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
+    names = [type(algorithm).__name__ for algorithm in plain for _ in seeds]
     courses = [_Course(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
     done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
 
@@ -242,7 +252,7 @@ def _run(
 
     def finished() -> list[History]:
         finals = session.split(states)
-        models = [algorithm.model(state) for algorithm, state in zip(algorithms, finals, strict=True)]
+        models = [algorithm.model(state) for algorithm, state in zip(members, finals, strict=True)]
         return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
 
     try:
@@ -269,7 +279,7 @@ def _run(
             course.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
-    own = [jax.vmap(layout.unravel)(rows) for rows in session.personal(states)] if personal else [None] * len(algorithms)
+    own = [jax.vmap(layout.unravel)(rows) for rows in session.personal(states)] if personal else [None] * len(members)
     return [dataclasses.replace(history, personal=models) for history, models in zip(finished(), own, strict=True)]
 
 

@@ -17,19 +17,24 @@ Hook = Callable[[Progress], bool | None]
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Members of an experiment that differ in real hyperparameters only, with one seed: one compiled program.
+    """Members of an experiment that differ in real hyperparameters and seeds only: one compiled program.
 
     Args:
         experiment: its place among those of the directory.
         labels: of the members.
-        seed: of the runs.
-        numbers: of the runs, in the order of the labels.
+        seeds: of each.
+        numbers: of the runs: the first label with all seeds, then the next.
     """
 
     experiment: int
     labels: tuple[str, ...]
-    seed: int
+    seeds: tuple[int, ...]
     numbers: tuple[int, ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a single run."""
+        return len(self.numbers) == 1
 
     def folder(self, out: Path) -> Path:
         """Where its checkpoints lie."""
@@ -38,7 +43,9 @@ class Batch:
     def heading(self, experiment: Experiment, several: bool) -> str:
         """What is shown while it runs."""
         what = self.labels[0] + (f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else "")
-        seed = f", seed {self.seed}" if len(experiment.seeds) > 1 else ""
+        listed = ", ".join(str(seed) for seed in self.seeds)
+        several_seeds = f", seeds {listed}" if len(self.seeds) > 1 else f", seed {listed}"
+        seed = several_seeds if len(experiment.seeds) > 1 else ""
         draw = f", draw {draw_of(experiment)}" if several else ""
         return (f"{experiment.name}{draw}: " if several else "") + what + seed
 
@@ -48,7 +55,7 @@ class Batch:
         every = max(experiment.rounds // 10, 1) if every is None else every
         checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
         common = {"task": experiment.name, "draw": draw_of(experiment), "hook": hook}
-        return run_batch(plan, self.labels, self.seed, **common, **checkpoints)
+        return run_batch(plan, self.labels, self.seeds, **common, **checkpoints)
 
     def run_alone(self, text: str, out: Path) -> list[bytes]:
         """The same in a process of its own."""
@@ -77,30 +84,53 @@ def batches_of(experiments: Sequence[Experiment]) -> list[Batch]:
             groups.setdefault((member.method, str(member.solver), str(member.schedule), alike), []).append(k)
         count = len(experiment.seeds)
         for group in groups.values():
-            for i, seed in enumerate(experiment.seeds):
-                numbers = tuple(begin + k * count + i for k in group)
-                made.append(Batch(position, tuple(members[k].label for k in group), seed, numbers))
+            places = [range(count)] if together(experiment) else [[i] for i in range(count)]
+            for part in places:
+                numbers = tuple(begin + k * count + i for k in group for i in part)
+                labels, seeds = (members[k].label for k in group), (experiment.seeds[i] for i in part)
+                made.append(Batch(position, tuple(labels), tuple(seeds), numbers))
         begin += len(members) * count
     return made
+
+
+def together(experiment: Experiment) -> bool:
+    """Whether all seeds of an algorithm are one program."""
+    if experiment.seeds_together is None:
+        return experiment.engine == "simulation" and not experiment.trackers
+    return experiment.seeds_together
 
 
 def run_batch(
     plan: Plan,
     labels: Sequence[str],
-    seed: int,
+    seeds: Sequence[int],
     *,
     task: str,
     draw: int,
     hook: Callable[[Progress], bool | None] | None = None,
     **checkpoints: Any,
 ) -> list[Record]:
-    """Algorithms of a plan that one program can serve, with one seed; several are one `vmap` (see `fedax.run_grid`)."""
+    """Algorithms of a plan that one program can serve, each with all seeds (see `fedax.run_grid`).
+
+    Returns:
+        The records of the first label with all seeds, then of the next. Each has its part of the time they took together.
+    """
     arguments = plan.arguments_of(labels[0]) | checkpoints
     members = [plan.algorithms[label] for label in labels]
-    if len(members) == 1:
-        histories = [run(members[0], plan.task, seed=seed, progress=hook, **arguments)]
+    if len(members) == len(seeds) == 1:
+        histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
     else:
-        histories = run_grid(members, plan.task, seed=seed, progress=hook, **arguments)
+        histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
     steps = float(np.mean([arguments["schedule"].mean_steps(int(size)) for size in plan.task.train.sizes]))
-    named = zip(histories, labels, strict=True)
-    return [Record.of(history, task=task, label=label, seed=seed, draw=draw, steps=steps) for history, label in named]
+    named = zip(histories, ((label, seed) for label in labels for seed in seeds), strict=True)
+    return [
+        Record.of(
+            dataclasses.replace(history, seconds=history.seconds / len(histories)),
+            task=task,
+            label=label,
+            seed=seed,
+            draw=draw,
+            steps=steps,
+        )
+        for history, (label, seed) in named
+    ]

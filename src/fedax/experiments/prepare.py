@@ -86,6 +86,8 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
             got = sink.tell()
     except (OSError, http.client.HTTPException) as error:  # no network, no such host or file, a connection that breaks
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # an answer such as "not found" is still an open connection
         hint = f"Without a network, put {target.name} into the data folder yourself."
         raise DataError.of(name, f"no answer from {address} ({reason})", "a file that can be fetched", hint) from error
     if size and got != int(size):

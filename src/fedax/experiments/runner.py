@@ -88,7 +88,7 @@ def run_one(
         return ended or interruption.asked
 
     display.begin(heading or label, plan.arguments["rounds"])
-    (record,) = run_batch(plan, [label], seed, task=task, draw=draw, hook=hook)
+    (record,) = run_batch(plan, [label], [seed], task=task, draw=draw, hook=hook)
     if ended and not interruption.asked and record.outcome.kind == "interrupted":
         record = dataclasses.replace(record, outcome=Outcome())
     display.end(heading or label, record)
@@ -202,7 +202,7 @@ def _in_turn(
         plan = plan_of(experiment.toml())
         directory.notes.setdefault(experiment.name, describe(experiment, plan))
 
-        live = _tracking(experiment, batch, 0, directory.path) if len(batch.labels) == 1 else None
+        live = _tracking(experiment, batch, 0, directory.path) if batch.alone else None
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
             display.observe(observation)
@@ -251,13 +251,14 @@ def _in_processes(
 
 
 def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
-    label, draw = batch.labels[position], draw_of(experiment)
-    name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {batch.seed}")
+    label, seed = batch.labels[position // len(batch.seeds)], batch.seeds[position % len(batch.seeds)]
+    draw = draw_of(experiment)
+    name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {seed}")
     member = next(member for member in experiment.members() if member.label == label)
     options = {
         "algorithm": member.algorithm.name,
         "label": label,
-        "seed": batch.seed,
+        "seed": seed,
         "draw": draw,
         "rounds": experiment.rounds,
     }

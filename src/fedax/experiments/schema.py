@@ -41,6 +41,7 @@ def schema() -> dict[str, Any]:
     properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
     properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
+    properties["seeds_together"] = {"type": "boolean"}
     codecs = {"oneOf": [_named(name, declared(kind)) for name, kind in CODECS.items()]}
     properties["channel"] = {"type": "object", "additionalProperties": False, "properties": {"up": codecs, "down": codecs}}
     lists = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}

@@ -96,6 +96,8 @@ class Experiment(BaseModel):
         cost: prices of a simulated time.
         trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
+        seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
+            trackers show single runs as they go, or the engine compiles no rounds.
 
     Example:
         >>> source = 'name = "a"\nrounds = 2\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedprox"\nmu = 1'
@@ -122,6 +124,7 @@ class Experiment(BaseModel):
     cost: CostSection | None = None
     trackers: list[str] = []
     checkpoint_every: int | None = None
+    seeds_together: bool | None = None
 
     _source: Source | None = PrivateAttr(None)
 
@@ -320,7 +323,7 @@ class Experiment(BaseModel):
             }
             | ({"trackers": self.trackers} if self.trackers else {})
             | ({} if self.engine == "simulation" else {"engine": self.engine})
-            | ({} if self.checkpoint_every is None else {"checkpoint_every": self.checkpoint_every})
+            | {key: getattr(self, key) for key in ("checkpoint_every", "seeds_together") if getattr(self, key) is not None}
         )
 
     def toml(self) -> str:

@@ -54,12 +54,12 @@ class MPI(Engine):
         solver: Solver,
         schedule: Schedule,
         layout: Layout,
-        root: Key[Array, ""],
+        roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "MPISession":
         peers, own = Peers.of(self.comm, task)
         setup = Setup(own, as_arrays(solver, layout.dtype), schedule, layout)
-        return MPISession(setup, as_arrays(list(algorithms), layout.dtype), root, peers)
+        return MPISession(setup, as_arrays(list(algorithms), layout.dtype), roots, peers)
 
 
 def _world() -> Any:
@@ -74,12 +74,14 @@ def _world() -> Any:
 class MPISession(EagerSession):
     """Rounds in Python, work compiled; see `MPIFederation`."""
 
-    def __init__(self, setup: Setup, algorithms: list[Algorithm[Any]], root: Key[Array, ""], peers: Peers) -> None:
-        super().__init__(setup, algorithms, root)
+    def __init__(
+        self, setup: Setup, algorithms: Sequence[Algorithm[Any]], roots: Sequence[Key[Array, ""]], peers: Peers
+    ) -> None:
+        super().__init__(setup, algorithms, roots)
         self.peers = peers
 
-    def _federation(self, algorithm: Algorithm[Any], round: int) -> Any:
-        return MPIFederation(self.setup, self.peers, round, self.root)
+    def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
+        return MPIFederation(self.setup, self.peers, round, root)
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
         views = [PeerView(self.setup, self.peers, a, s) for a, s in zip(self.algorithms, states, strict=True)]

@@ -1,14 +1,12 @@
 """Rounds between two observations as one compiled program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
@@ -24,7 +22,8 @@ from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, Session
 from fedax.engines.client import Setup
-from fedax.engines.simulation.federation import SimulatedFederation, mesh_of
+from fedax.engines.simulation.federation import SimulatedFederation
+from fedax.engines.simulation.members import Members
 from fedax.engines.view import all_personal, view_of
 
 
@@ -38,7 +37,8 @@ class Simulation(Engine):
         devices: devices of the mesh that clients are spread over, longest first; None means all.
         microbatch: the most examples that pass through the model at once, at least 1; larger batches are accumulated.
 
-    The placement, the number of devices and the microbatch do not change a trajectory beyond rounding.
+    The placement, the number of devices and the microbatch do not change a trajectory beyond rounding. Several runs in one
+    program (`fedax.run_grid`) share the devices between them, where there are enough of them.
     """
 
     def __init__(
@@ -71,51 +71,47 @@ class Simulation(Engine):
         solver: Solver,
         schedule: Schedule,
         layout: Layout,
-        root: Key[Array, ""],
+        roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "SimulationSession":
         devices = self.devices if solver.on_mesh else 1
+        members = Members.of(len(algorithms), len(roots), devices, self.placement == "chunked")
+        devices = devices if members.spread == "clients" else 1
+        solver = as_arrays(solver, layout.dtype)
         setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, devices)
-        return SimulationSession(setup, algorithms, root, longest)
+        return SimulationSession(setup, members, as_arrays(list(algorithms), layout.dtype), roots, longest)
 
 
 class SimulationSession(Session):
-    """Holds the program's inputs on the devices. Several algorithms are one `vmap` over their hyperparameters."""
+    """Holds the program's inputs on the devices. Several runs are one program, see `Members`."""
 
-    def __init__(self, setup: Setup, algorithms: Sequence[Algorithm[Any]], root: Key[Array, ""], longest: int) -> None:
-        dtype = setup.layout.dtype
-        self._everywhere = NamedSharding(mesh_of(setup.devices), P())
-        self._count = len(algorithms)
+    def __init__(
+        self,
+        setup: Setup,
+        members: Members,
+        algorithms: Sequence[Algorithm[Any]],
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
+    ) -> None:
+        self.members = members
         self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that more cadences are one program
-        algorithm = self.join([as_arrays(member, dtype) for member in algorithms])
-        solver, task = as_arrays(setup.solver, dtype), setup.task
-        setup = Setup(
-            task, solver, setup.schedule, setup.layout, setup.microbatch, setup.placement, setup.chunk, setup.devices
-        )
-        self.setup, self.algorithm, self.root = (self._put(part) for part in (setup, algorithm, root))
-
-    def _put(self, tree: Any) -> Any:
-        arrays, rest = eqx.partition(tree, eqx.is_array)
-        return eqx.combine(jax.device_put(arrays, self._everywhere), rest)
+        self.setup = members.put(setup, "all")
+        self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
+        self.roots = members.put(members.rows(roots, "seeds"), "seeds")
 
     def join(self, states: list[Any]) -> Any:
-        if self._count == 1:
-            joined = jax.tree.map(lambda leaf: jnp.array(leaf) if eqx.is_array_like(leaf) else leaf, states[0])
-        else:
-            joined = jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *states)
-        return self._put(joined)  # where a fresh start puts them, for the same program
+        return self.members.put(self.members.join(states), "members")  # where a fresh start puts them, for the same program
 
     def split(self, states: Any) -> list[Any]:
-        if self._count == 1:
-            return [states]
-        return [jax.tree.map(lambda leaf, i=i: leaf[i], states) for i in range(self._count)]
+        return self.members.split(states)
 
-    def start(self, w: Float[Array, "dim"]) -> Any:
-        return _start(self.setup, self.algorithm, self.root, self._put(w), self._count)
+    def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
+        w = self.members.put(self.members.rows(models, "seeds"), "seeds")
+        return _start(self.members, self.setup, self.algorithm, (self.roots, w))
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
-        fixed = (self.setup, self.algorithm, self.root, jnp.int32(first), jnp.int32(count), self.longest, self._count)
-        states, report = advance(fixed, states)
+        shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
+        states, report = advance((self.members, shared, self.algorithm, self.roots), states)
         return states, [self._log(single, count) for single in self.split(jax.tree.map(np.asarray, report))]
 
     def _log(self, report: Any, count: int) -> Log:
@@ -127,23 +123,21 @@ class SimulationSession(Session):
         return Log(notes, down, up, bad)
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        metrics = observe(self.setup, self.algorithm, states, tuple(observers), self._count)
+        metrics = observe(self.members, (self.setup, tuple(observers)), self.algorithm, self.roots, states)
         singles = self.split(jax.tree.map(np.asarray, metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        models = personal(self.setup, self.algorithm, states, self._count)
-        return [models] if self._count == 1 else list(models)
-
-
-def over(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, over the first axis of its arguments if there are several algorithms."""
-    return eqx.filter_vmap(function, axis_size=count) if count > 1 else function
+        return self.split(personal(self.members, self.setup, self.algorithm, self.roots, states))
 
 
 @eqx.filter_jit
-def _start(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"], count: int) -> Any:
-    return over(count, lambda member: member.init(SimulatedFederation(setup, jnp.int32(0), root), w))(algorithm)
+def _start(members: Members, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
+    def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
+        root, w = seed
+        return algorithm.init(SimulatedFederation(setup, jnp.int32(0), root), w)
+
+    return members.over(start)(setup, algorithm, seeds)
 
 
 def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, state: Any) -> tuple[Any, Any]:
@@ -164,38 +158,48 @@ def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], rou
 
 
 @eqx.filter_jit(donate="all-except-first")
-def advance(fixed: tuple[Setup, Algorithm[Any], Key[Array, ""], Index, Index, int, int], states: Any) -> tuple[Any, Any]:
+def advance(fixed: tuple[Members, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
     """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
-    setup, algorithm, root, first, count, longest, members = fixed
+    members, shared, algorithm, roots = fixed
+    return members.over(_rounds)(shared, algorithm, roots, states)
 
-    def rounds(algorithm: Algorithm[Any], state: Any) -> tuple[Any, Any]:
-        shape = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state)[1])
-        log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
 
-        def body(i: Index, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            state, log = carry
-            state, report = one_round(setup, algorithm, root, first + i, state)
-            return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report)
+def _rounds(
+    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Any
+) -> tuple[Any, Any]:
+    setup, first, count, longest = shared
+    shape = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state)[1])
+    log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
 
-        return jax.lax.fori_loop(0, count, body, (state, log))
+    def body(i: Index, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, log = carry
+        state, report = one_round(setup, algorithm, root, first + i, state)
+        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report)
 
-    return over(members, rounds)(algorithm, states)
+    return jax.lax.fori_loop(0, count, body, (state, log))
 
 
 @eqx.filter_jit
 def observe(
-    setup: Setup, algorithm: Algorithm[Any], states: Any, observers: tuple[Observer, ...], members: int
+    members: Members,
+    shared: tuple[Setup, tuple[Observer, ...]],
+    algorithm: Algorithm[Any],
+    roots: Key[Array, "..."],
+    states: Any,
 ) -> dict[str, Any]:
     """The metrics of all observers, which share their passes over the data."""
 
-    def metrics(algorithm: Algorithm[Any], state: Any) -> dict[str, Any]:
+    def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
+        setup, observers = shared
         view = view_of(setup, algorithm, state)
         return {name: value for observer in observers for name, value in observer(view).items()}
 
-    return over(members, metrics)(algorithm, states)
+    return members.over(metrics)(shared, algorithm, roots, states)
 
 
 @eqx.filter_jit
-def personal(setup: Setup, algorithm: Algorithm[Any], states: Any, members: int) -> Array:
+def personal(members: Members, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
     """The models that the clients use themselves, first axis (clients,)."""
-    return over(members, lambda algorithm, state: all_personal(setup, algorithm, state))(algorithm, states)
+    return members.over(lambda setup, algorithm, root, state: all_personal(setup, algorithm, state))(
+        setup, algorithm, roots, states
+    )

@@ -1,0 +1,67 @@
+"""Settings and seeds as one program: every member's numbers are those of its own run, wherever members are placed."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax import InvalidInput
+from problems import regression, vector
+
+# how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4, or clients
+SHAPES = {
+    "settings and seeds in turn": (2, 3, lambda: fedax.Simulation("sequential", devices=2)),
+    "seeds in turn": (1, 3, lambda: fedax.Simulation("sequential", devices=2)),
+    "seeds as lanes": (3, 2, lambda: fedax.Simulation("chunked", chunk=2, devices=2)),
+    "one setting a device": (1, 2, lambda: fedax.Simulation("chunked", chunk=2, devices=2)),
+    "one device": (3, 3, lambda: fedax.Simulation("sequential", devices=1)),
+    "eager": (1, 2, fedax.Eager),
+}
+OPTIONS = {
+    "solver": fedax.SGD(0.05),
+    "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=4),
+    "rounds": 4,
+    "observe_every": 2,
+    "observe": [fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()],
+}
+
+
+def grid_of(settings):
+    return [fedax.FedBC(dual_lr=0.1 + 0.2 * i, lam=0.1) for i in range(settings)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_members_are_runs(shape):
+    settings, seeds, engine = SHAPES[shape]
+    numbers = [7 * i + 1 for i in range(seeds)]
+    together = fedax.run_grid(grid_of(settings), regression(), seed=numbers, engine=engine(), personal=True, **OPTIONS)
+    assert len(together) == settings * seeds
+    for i, history in enumerate(together):
+        method, seed = grid_of(settings)[i // seeds], numbers[i % seeds]
+        alone = fedax.run(method, regression(), seed=seed, engine=fedax.Simulation(devices=1), personal=True, **OPTIONS)
+        np.testing.assert_allclose(vector(history), vector(alone), rtol=1e-12, atol=1e-12)
+        for own, expected in zip(jax.tree.leaves(history.personal), jax.tree.leaves(alone.personal), strict=True):
+            np.testing.assert_allclose(own, expected, rtol=1e-12, atol=1e-12)
+        for name, values in alone.metrics.items():
+            np.testing.assert_allclose(history.metrics[name], values, rtol=1e-10, err_msg=name)
+        for way in ("down", "up"):
+            assert getattr(history.bits, way).tolist() == getattr(alone.bits, way).tolist()
+    assert len({vector(history).tobytes() for history in together}) == settings * seeds
+
+
+def test_one_setting_with_several_seeds_continues_to_the_bit(tmp_path):
+    def go(**options):
+        return fedax.run_grid(grid_of(1), regression(), seed=[3, 4, 5], **OPTIONS | options)
+
+    go(rounds=2, checkpoint=tmp_path)
+    for a, b in zip(go(checkpoint=tmp_path), go(), strict=True):
+        assert vector(a).tobytes() == vector(b).tobytes()
+        np.testing.assert_array_equal(a.metrics["train_loss"], b.metrics["train_loss"])
+    with pytest.raises(InvalidInput, match="seed"):
+        fedax.run_grid(grid_of(1), regression(), seed=[3, 4, 6], checkpoint=tmp_path, **OPTIONS)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [0, True]], ids=str)
+def test_bad_seeds(seeds):
+    with pytest.raises(InvalidInput, match=r"seed=\.\.\."):
+        fedax.run_grid(grid_of(1), regression(), seed=seeds, **OPTIONS)
