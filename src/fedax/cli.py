@@ -253,13 +253,14 @@ def reproduce_recipe(
     scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
     variant: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     algorithm: Annotated[list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")] = None,
+    reuse: Annotated[list[Path] | None, typer.Option(help="A run directory whose runs need not be made again.")] = None,
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
     """Run a table or figure of a paper, with the paper's numbers beside ours and a verdict on each claim."""
     console, recipe = Console(), recipes.load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
-    directory = reproduce(recipe, scale, path, display_for(console), jobs)
+    directory = reproduce(recipe, scale, path, display_for(console), jobs, reuse or ())
     for text, evidence in directory.findings(recipe).verdicts:
         console.print(f"{evidence.verdict.upper()}: {text} ({evidence.text})", markup=False, highlight=False)
     close(directory, console)

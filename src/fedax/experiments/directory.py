@@ -136,6 +136,13 @@ class RunDirectory:
         self.runs[number] = record
         self.flush()
 
+    def take(self, runs: dict[int, Record]) -> None:
+        """Keeps runs that were made elsewhere, by their numbers."""
+        for number, record in runs.items():
+            write(self.path / "runs" / f"{number:04d}.npz", record.to_bytes())
+        self.runs |= runs
+        self.flush()
+
     def close(self, status: Literal["finished", "interrupted"]) -> None:
         """Marks the directory as complete or not."""
         self.status = status
@@ -147,7 +154,7 @@ class RunDirectory:
         if self.grids:
             write(self.path / "grid.csv", grid_csv(self.grids, self.records))
         if self.recipe:
-            findings, kept = self.findings(self.recipe), self._versions()
+            findings, kept = self.findings(self.recipe), self.versions()
             seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
             write(self.path / "README.md", findings.readme(kept, files, seconds))
             write(self.path / "results.csv", findings.csv())
@@ -160,7 +167,7 @@ class RunDirectory:
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
         sheets = self.findings(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
-        return Page(self.title, self.line(), self.shown(), self.notes, settings, self._versions(), sheets, prices)
+        return Page(self.title, self.line(), self.shown(), self.notes, settings, self.versions(), sheets, prices)
 
     def findings(self, recipe: Recipe) -> Findings:
         """A recipe's numbers and claims beside the runs so far."""
@@ -169,7 +176,8 @@ class RunDirectory:
     def _settings(self) -> list[Path]:
         return sorted(self.path.glob("config*.toml"), key=_number)
 
-    def _versions(self) -> dict[str, Any]:
+    def versions(self) -> dict[str, Any]:
+        """What the runs were made with."""
         return json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
 
     def shown(self) -> list[Record]:

@@ -20,6 +20,7 @@ from fedax.experiments.batches import Batch, batches_of, draw_of, plan_of, run_b
 from fedax.experiments.directory import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.display import Display
 from fedax.experiments.recipes import Recipe
+from fedax.experiments.reuse import taken_over
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.spec import Experiment, Plan
 from fedax.experiments.trackers import TRACKERS, Tracking, check_installed
@@ -121,22 +122,39 @@ def run_experiment(experiment: Experiment, out: Path, display: Display, jobs: in
 
 
 def run_experiments(
-    experiments: Sequence[Experiment], out: Path, title: str, display: Display, jobs: int = 1, recipe: Recipe | None = None
+    experiments: Sequence[Experiment],
+    out: Path,
+    title: str,
+    display: Display,
+    jobs: int = 1,
+    recipe: Recipe | None = None,
+    reuse: Sequence[Path] = (),
 ) -> RunDirectory:
-    """The same for several experiments in one directory; `recipe` is the one they come from, with its scale."""
+    """The same for several experiments in one directory; `recipe` is the one they come from, with its scale.
+
+    Runs that are finished in one of the folders `reuse` are taken from there (see `taken_over`).
+    """
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
+    taken = taken_over(experiments, reuse)
     experiments[0].plan()
     directory = RunDirectory.create(out, title)
     if recipe is not None:
         directory.recipe = recipe
         write(out / "recipe.toml", recipe.text)
     directory.configure(experiments)
+    if reuse:
+        directory.take(taken)
+        display.say(f"{len(taken)} runs are taken over.")
     return _work(directory, display, jobs)
 
 
-def reproduce(recipe: Recipe, scale: str, out: Path, display: Display, jobs: int = 1) -> RunDirectory:
+def reproduce(
+    recipe: Recipe, scale: str, out: Path, display: Display, jobs: int = 1, reuse: Sequence[Path] = ()
+) -> RunDirectory:
     """Runs a recipe at one of its scales; the directory then also holds `README.md`, `results.csv` and `recipe.toml`.
+
+    Runs that are finished in one of the folders `reuse` are not made again.
 
     Raises:
         UnknownName: no such scale.
@@ -144,7 +162,7 @@ def reproduce(recipe: Recipe, scale: str, out: Path, display: Display, jobs: int
     """
     experiments = recipe.experiments(scale)
     at = recipe.model_copy(update={"ran": scale})
-    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, at)
+    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, at, reuse)
 
 
 def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:

@@ -1,0 +1,67 @@
+"""Runs that another directory already has: Table 1 and Figure 3 of a paper are often the same runs."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedax.core import InvalidInput
+from fedax.core.hyper import declared
+from fedax.experiments.batches import draw_of
+from fedax.experiments.directory import RunDirectory
+from fedax.experiments.spec import Experiment, Member
+from fedax.experiments.versions import versions
+from fedax.report import Record
+
+
+def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> dict[int, Record]:
+    """The runs of some experiments, by number, that are finished in other run directories.
+
+    A run is the same if its data, model, method, solver, schedule, seed, rounds and observations are, whatever its names.
+
+    Args:
+        experiments: of the new directory, in order.
+        folders: run directories; the first that has a run counts.
+
+    Raises:
+        InvalidInput: no run directory, or one made with other versions or on another machine, whose numbers may differ.
+    """
+    known: dict[str, Record] = {}
+    for folder in folders:
+        directory = RunDirectory.load(folder, repair=True)
+        kept, now = directory.versions(), versions()
+        if other := [name for name, value in now.items() if kept.get(name) != value]:
+            listed = ", ".join(f"{name} {kept.get(name)} there and {now[name]} here" for name in other)
+            raise InvalidInput.of("reuse", str(folder), "run directories made with the same versions", f"{listed}.")
+        for number, _, _, run in _numbered(directory.experiments):
+            record = directory.runs.get(number)
+            if record is not None and record.outcome.kind != "interrupted":
+                known.setdefault(run, record)
+    return {
+        number: dataclasses.replace(known[run], task=experiment.name, label=member.label, draw=draw_of(experiment))
+        for number, experiment, member, run in _numbered(experiments)
+        if run in known
+    }
+
+
+def _numbered(experiments: Sequence[Experiment]) -> Iterator[tuple[int, Experiment, Member, str]]:
+    """All runs with their numbers and what makes them what they are."""
+    number = 0
+    for experiment in experiments:
+        resolved = experiment.resolved()
+        names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine")
+        shared = {name: resolved.get(name) for name in names}
+        for member in experiment.members():
+            owners = (member.algorithm.make(), member.solver.make())
+            own = [
+                {"type": type(owner).__name__} | {name: getattr(owner, name) for name in declared(owner)} for owner in owners
+            ]
+            run = shared | {"own": own, "schedule": resolved["schedule"] | member.schedule}
+            for seed in experiment.seeds:
+                yield number, experiment, member, json.dumps(run | {"seed": seed}, sort_keys=True, default=_plain)
+                number += 1
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
