@@ -119,3 +119,46 @@ def test_consensus_and_node_accuracy():
         served = fedax.run(fedax.FedAvg(), task, **options)
         assert served.last("consensus") == 0
         assert served.last("node_accuracy_min") == served.last("node_accuracy_max") == served.last("test_accuracy")
+
+
+@pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
+def test_extremes_of_the_last_cohort(engine):
+    """The cohort's numbers by hand from the history of a method that notes whom it drew, with FedBC's multipliers and without."""
+    task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])
+    sizes, accuracies = np.array([3, 1, 5, 2]), np.array([0.5, 1.0, 0.0, 0.0])
+    options = {
+        "schedule": fedax.Schedule(cohort=2, steps=1, batch_size="full"),
+        "solver": fedax.SGD(1e-3),
+        "rounds": 5,
+        "observe": [fedax.observe.Extremes()],
+        "engine": engine(),
+        "seed": 3,
+    }
+    drawn = fedax.run(Drawn(), task, **options).notes["ids"]
+    assert len({tuple(sorted(ids)) for ids in drawn.tolist()}) > 2
+    plain, own = fedax.run(fedax.FedAvg(), task, **options), fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
+    multipliers = np.zeros(4)
+    for t, ids in enumerate(drawn):
+        multipliers[ids] = np.asarray(
+            fedax.run(fedax.FedBC(dual_lr=0.5), task, **options | {"rounds": t + 1}).state.memory._stacked().lam
+        )[ids]
+        small, large = ids[np.argmin(sizes[ids])], ids[np.argmax(sizes[ids])]
+        expected = {"share": sizes / sizes[ids].sum(), "drawn_accuracy": accuracies}
+        for history, weights in ((plain, sizes), (own, multipliers if multipliers[ids].sum() > 0 else sizes)):
+            for name, values in (expected | {"weight": weights / weights[ids].sum()}).items():
+                told = [history.metrics[f"{name}_{which}"][t + 1] for which in ("smallest", "largest", "gap")]
+                true = [values[small], values[large], abs(values[large] - values[small])]
+                np.testing.assert_allclose(told, true, rtol=1e-9, err_msg=f"{name} after round {t}")
+    assert not np.allclose(own.metrics["weight_gap"][2:], own.metrics["share_gap"][2:])
+
+
+class Drawn(fedax.Algorithm):
+    """Notes whom it draws."""
+
+    def round(self, fed, state):
+        cohort = fed.sample()
+        fed.note(ids=cohort.ids)
+        return fed.average(self.train, cohort, state)
+
+    def train(self, client, w):
+        return fedax.Upload(w)

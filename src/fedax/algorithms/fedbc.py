@@ -98,6 +98,9 @@ class FedBC(Algorithm[BeyondConsensusState]):
     def personal(self, state: BeyondConsensusState) -> Personal:
         return Personal(self.adapt, (state.z,), state.memory)
 
+    def weights(self, state: BeyondConsensusState) -> Memory:
+        return state.memory.each(lambda own: own.lam)
+
     def adapt(self, client: Client, z: Vector, own: Own) -> Vector:
         """The model that a client uses itself: its last one, or the global one before its first work."""
         return jnp.where(own.visited > 0, own.x, z)

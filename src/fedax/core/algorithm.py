@@ -134,3 +134,7 @@ class Algorithm(eqx.Module, Generic[State]):
     def nodes(self, state: State) -> Memory | None:
         """The clients' models, one flat vector each, of a method that keeps them (without a server, on a graph)."""
         return None
+
+    def weights(self, state: State) -> Memory | None:
+        """The weights that the clients' uploads have in a mean, a number each, of a method that remembers its own."""
+        return None

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from fedax.core.federation import Cohort
 from fedax.core.task import Task
 
 Split = Literal["train", "test", "holdout"]
@@ -18,11 +19,18 @@ class View(ABC):
         w: the global model, flat.
         task: what is learned.
         nodes: the clients' own models, for methods that keep them (`Algorithm.nodes`); None if all have the global one.
+        weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`); None if those are the
+            cohort's.
     """
 
     w: Float[Array, "dim"]
     task: Task
     nodes: Float[Array, "clients dim"] | None
+    weights: Float[Array, "clients"] | None
+
+    @abstractmethod
+    def cohort(self) -> Cohort:
+        """The clients of the last round's first draw; before round 0, those of the first."""
 
     @abstractmethod
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:

@@ -47,8 +47,8 @@ class Session(ABC):
         """Rounds `first` to `first + count - 1` of all runs; the given states may be consumed."""
 
     @abstractmethod
-    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        """For each run, the metrics of all observers on its state's model."""
+    def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+        """For each run, the metrics of all observers on its state's model after `done` rounds."""
 
     @abstractmethod
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:

@@ -87,6 +87,9 @@ class Coded(Algorithm[CodedState]):
     def nodes(self, state: CodedState) -> Memory | None:
         return self.algorithm.nodes(state.inner)
 
+    def weights(self, state: CodedState) -> Memory | None:
+        return self.algorithm.weights(state.inner)
+
 
 class CodingFederation(Federation):
     """A federation whose messages are coded; everything else is that of `fed`."""

@@ -23,7 +23,7 @@ from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule, mean_weights
 from fedax.core.solver import Solver
 from fedax.core.task import Task
-from fedax.core.view import Observer
+from fedax.core.view import Observer, View
 from fedax.engines.base import Engine, Log, Session, stacked
 from fedax.engines.client import Setup
 from fedax.engines.gossip import Sending, finite_rows
@@ -298,11 +298,14 @@ class EagerSession(Session):
             bad.append(fed.bad_client)
         return state, Log(stacked(notes), *(np.asarray(values, np.int64) for values in (down, up, bad)))
 
-    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        views = [view_of(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
+    def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+        views = [self._view(*run, max(done - 1, 0)) for run in zip(self.algorithms, self.roots, states, strict=True)]
         return [
             {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
         ]
+
+    def _view(self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, last: int) -> View:
+        return view_of(self.setup, algorithm, state, lambda: self._federation(algorithm, last, root).sample())
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         return [all_personal(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]

@@ -245,7 +245,7 @@ def _run(
 
     def look() -> bool:
         nonlocal settled
-        for course, metrics in zip(courses, session.observe(states, observe), strict=True):
+        for course, metrics in zip(courses, session.observe(states, observe, done), strict=True):
             course.observe(metrics, done, stop)
         settled = True
         return bool(progress and progress(Progress(done, rounds, clock.now, courses[0].latest)))

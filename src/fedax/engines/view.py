@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.federation import Cohort
 from fedax.core.keys import Index
 from fedax.core.task import Examples, Ragged
 from fedax.core.view import Gradients, Split, View
@@ -39,10 +40,16 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Float[A
     return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
 
 
-def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any) -> "CompiledView":
-    """What observers see of a state."""
-    nodes, own = algorithm.nodes(state), personal_models(setup, algorithm, state)
-    return CompiledView(setup, algorithm.model(state), None if nodes is None else nodes._stacked(), own)
+def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any, cohort: Callable[[], Cohort]) -> "CompiledView":
+    """What observers see of a state; `cohort` draws that of the last round again."""
+    own = personal_models(setup, algorithm, state)
+    return CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, cohort)
+
+
+def kept_by_clients(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
+    """The clients' own models, and the weights of their uploads."""
+    nodes, weights = algorithm.nodes(state), algorithm.weights(state)
+    return None if nodes is None else nodes._stacked(), None if weights is None else weights._stacked()
 
 
 class CompiledView(View):
@@ -53,10 +60,17 @@ class CompiledView(View):
         setup: Setup,
         w: Float[Array, "dim"],
         nodes: Float[Array, "clients dim"] | None = None,
+        weights: Float[Array, "clients"] | None = None,
         own: Callable[[Index], Float[Array, "dim"]] | None = None,
+        cohort: Callable[[], Cohort] | None = None,
     ) -> None:
-        self.setup, self.w, self.task, self.nodes, self.own = setup, w, setup.task, nodes, own
+        self.setup, self.w, self.task, self.own, self._cohort = setup, w, setup.task, own, cohort
+        self.nodes, self.weights = nodes, weights
         self._sums: dict[str, dict[str, Array]] = {}
+
+    def cohort(self) -> Cohort:
+        assert self._cohort is not None, "a view of a model alone has no rounds"
+        return self._cohort()
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
         data: Ragged = getattr(self.task, split)

@@ -82,7 +82,8 @@ def _percent(metric: str) -> bool:
 
 def higher_is_better(metric: str, read: str = "last") -> bool:
     """Accuracies: more is better. Losses, and rounds until something: less."""
-    return _percent(metric) and not read.startswith("rounds_to_")
+    better = any(column.more_is_better for column in COLUMNS if column.metric == metric)
+    return better and not read.startswith("rounds_to_")
 
 
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:

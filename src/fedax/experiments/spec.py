@@ -40,9 +40,10 @@ OBSERVERS = {
     "consensus": observe.Consensus,
     "node_accuracy": observe.NodeAccuracy,
     "objective": observe.Objective,
+    "extremes": observe.Extremes,
 }
 """Observers by their name in experiment files."""
-ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy", "objective")
+ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy", "objective", "extremes")
 """Those that must be asked for; the others are on by default, if the task has what they need."""
 
 

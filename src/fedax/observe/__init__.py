@@ -8,5 +8,6 @@ from fedax.observe.accuracy import TrainLoss as TrainLoss
 from fedax.observe.consensus import Consensus as Consensus
 from fedax.observe.consensus import NodeAccuracy as NodeAccuracy
 from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
+from fedax.observe.drawn import Extremes as Extremes
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy
 from fedax.observe.fairness import LocalAccuracy as LocalAccuracy

@@ -10,13 +10,18 @@ from fedax.report.record import Record, by_label
 
 
 class Column(NamedTuple):
-    """A metric as tables and charts show it; `brief` ones also where there is little room."""
+    """A metric as tables and charts show it; `brief` ones also where there is little room, `gap` are distances."""
 
     metric: str
     title: str
     percent: bool = False
     chart: bool = False
     brief: bool = False
+    gap: bool = False
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.percent and not self.gap
 
 
 COLUMNS = (
@@ -28,6 +33,8 @@ COLUMNS = (
     Column("client_accuracy_worst_tenth", "Worst tenth", percent=True, brief=True),
     Column("local_accuracy_mean", "Mean of the clients' own models", percent=True),
     Column("node_accuracy_mean", "Mean of the nodes' models", percent=True),
+    Column("drawn_accuracy_gap", "Accuracy of largest and smallest drawn client apart", percent=True, chart=True, gap=True),
+    Column("weight_gap", "Weights of largest and smallest drawn client apart", chart=True, gap=True),
     Column("dissimilarity", "Dissimilarity B", chart=True),
 )
 """The metrics that reports show, in order."""
@@ -81,14 +88,14 @@ def shown(column: Column, value: tuple[float, float] | None) -> str:
 
 
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
-    """The labels whose shown mean is best in a column: the highest accuracy, the lowest loss. None for dissimilarity."""
-    if column.metric == "dissimilarity":
+    """The labels whose shown mean is best in a column: the highest accuracy, the lowest loss. None for what is only watched."""
+    if column.metric in ("dissimilarity", "weight_gap"):
         return set()
     means = {row.label: row.values[column.metric][0] for row in rows if column.metric in row.values}
     finite = {label: round(mean, 3) for label, mean in means.items() if math.isfinite(mean)}
     if len(set(finite.values())) < 2:
         return set()
-    top = (max if column.percent else min)(finite.values())
+    top = (max if column.more_is_better else min)(finite.values())
     return {label for label, mean in finite.items() if mean == top}
 
 

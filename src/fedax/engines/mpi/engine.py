@@ -1,6 +1,6 @@
 """Every rank of an MPI program is one client, and runs the same rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -11,18 +11,19 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.errors import FedaxError
+from fedax.core.federation import Cohort
 from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule
 from fedax.core.solver import Solver
 from fedax.core.task import Task
-from fedax.core.view import Gradients, Observer, Split, View
+from fedax.core.view import Gradients, Split, View
 from fedax.engines.base import Engine
 from fedax.engines.client import Setup
 from fedax.engines.eager import EagerSession
 from fedax.engines.mpi.federation import MPIFederation
 from fedax.engines.mpi.peer import PeerClient, Peers, Place
-from fedax.engines.view import CompiledView
+from fedax.engines.view import CompiledView, kept_by_clients
 
 
 class MPI(Engine):
@@ -83,9 +84,9 @@ class MPISession(EagerSession):
     def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
         return MPIFederation(self.setup, self.peers, round, root)
 
-    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        views = [PeerView(self.setup, self.peers, a, s) for a, s in zip(self.algorithms, states, strict=True)]
-        return [{n: np.asarray(v) for observer in observers for n, v in observer(view).items()} for view in views]
+    def _view(self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, last: int) -> View:
+        cohort = self._federation(algorithm, last, root).sample
+        return PeerView(self.setup, self.peers, algorithm, state, cohort)
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         return [
@@ -114,11 +115,15 @@ def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float
 class PeerView(View):
     """See `View`. Each rank looks at its own examples; what is shown are sums over all, the same on every rank."""
 
-    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any) -> None:
-        self.setup, self.peers, self.task = setup, peers, peers.population
-        self.w, nodes = algorithm.model(state), algorithm.nodes(state)
-        self.nodes = None if nodes is None else nodes._stacked()
+    def __init__(
+        self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any, cohort: Callable[[], Cohort]
+    ) -> None:
+        self.setup, self.peers, self.task, self._cohort = setup, peers, peers.population, cohort
+        self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
         self.own = own_model(setup, peers, algorithm, state)
+
+    def cohort(self) -> Cohort:
+        return self._cohort()
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
         return self._each(self.w, split, score)

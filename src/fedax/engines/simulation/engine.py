@@ -122,8 +122,9 @@ class SimulationSession(Session):
         )
         return Log(notes, down, up, bad)
 
-    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, np.ndarray]]:
-        metrics = observe(self.members, (self.setup, tuple(observers)), self.algorithm, self.roots, states)
+    def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+        shared = self.setup, tuple(observers), jnp.int32(max(done - 1, 0))
+        metrics = observe(self.members, shared, self.algorithm, self.roots, states)
         singles = self.split(jax.tree.map(np.asarray, metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
@@ -182,7 +183,7 @@ def _rounds(
 @eqx.filter_jit
 def observe(
     members: Members,
-    shared: tuple[Setup, tuple[Observer, ...]],
+    shared: tuple[Setup, tuple[Observer, ...], Index],
     algorithm: Algorithm[Any],
     roots: Key[Array, "..."],
     states: Any,
@@ -190,8 +191,8 @@ def observe(
     """The metrics of all observers, which share their passes over the data."""
 
     def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
-        setup, observers = shared
-        view = view_of(setup, algorithm, state)
+        setup, observers, last = shared
+        view = view_of(setup, algorithm, state, lambda: SimulatedFederation(setup, last, root).sample())
         return {name: value for observer in observers for name, value in observer(view).items()}
 
     return members.over(metrics)(shared, algorithm, roots, states)

@@ -1,0 +1,53 @@
+"""The smallest and the largest client of each cohort."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Observer, Task, View
+from fedax.observe.accuracy import needs
+
+
+class Extremes(Observer):
+    r"""Of the cohort S of the last round, the clients with the fewest and the most training examples (first of several).
+
+    - `weight_smallest`, `weight_largest` and `weight_gap`, their distance: the part $w_k / \sum_{j \in S} w_j$ that they have in
+      a mean, with the method's own weights where it remembers them (FedBC: its multipliers), else, and where those are all
+      zero, with $w_k = n_k$.
+    - `share_smallest`, `share_largest` and `share_gap`: the same with $w_k = n_k$.
+    - `drawn_<score>_smallest`, `..._largest` and `..._gap`: a score of the global model on their own test examples.
+
+    Before the first round the cohort is the one that it will draw.
+
+    Args:
+        score: a score of the task.
+
+    Source: the "min user" and "max user" of Bedi et al., FedBC (arXiv:2206.10815), Fig. 3, 4, 8 to 13.
+    """
+
+    score: str = eqx.field(static=True, default="accuracy")
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        cohort, sizes = view.cohort(), jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
+        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        drawn = sizes[cohort.ids]
+        smallest = jnp.argmin(jnp.where(present, drawn, jnp.inf))
+        largest = jnp.argmax(jnp.where(present, drawn, -1))
+
+        def pair(name: str, values: Float[Array, "capacity"]) -> dict[str, Any]:
+            low, high = values[smallest], values[largest]
+            return {f"{name}_smallest": low, f"{name}_largest": high, f"{name}_gap": jnp.abs(high - low)}
+
+        share = jnp.where(present, drawn, 0)
+        share = share / share.sum()
+        weight = share
+        if view.weights is not None:
+            own = jnp.where(present, view.weights[cohort.ids], 0)
+            weight = jnp.where(own.sum() > 0, own / jnp.where(own.sum() > 0, own.sum(), 1), share)
+        scores = view.per_client("test", self.score)[cohort.ids]
+        return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
+
+    def check(self, task: Task) -> None:
+        needs(self, task, self.score, task.test)
