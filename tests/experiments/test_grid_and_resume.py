@@ -43,7 +43,7 @@ def test_a_grid_runs_as_one_program_and_equals_single_runs(finished):
     for label, kept in zip(labels[1:], finished.records[1:], strict=True):
         (alone,) = runner.run_batch(plan, [label], [0], task="t", draw=0)
         np.testing.assert_allclose(kept.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
-    assert kept.steps.tolist() == [0.0, 3.0, 6.0]
+    assert kept.gradients.tolist() == [0.0, 3.0, 6.0]
 
 
 def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finished):

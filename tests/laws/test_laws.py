@@ -14,7 +14,7 @@ from fedax.algorithms import make
 from fedax.codecs import Identity
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.engines.eager import EagerClient, EagerFederation
+from fedax.engines.eager import EagerClient, EagerFederation, EagerMinibatch
 from problems import all_algorithms, is_preset, named, regression, squares, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
@@ -79,6 +79,40 @@ def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to draw."""
     everything = all(phase.everyone for phase in kind.card.phases) and not takes_minibatches(kind)
     assert np.array_equal(vector(go(kind(), seed=4)), vector(straight(kind))) == everything
+
+
+@pytest.mark.slow
+@every_algorithm
+def test_declared_gradients_are_computed(kind, monkeypatch):
+    """Counted in the reference engine, everyone at work: minibatch gradients, and full ones as an epoch of them.
+
+    For every choice that a method offers, and twice its numbers of inner steps.
+    """
+    counts = {"minibatch": 0, "full": 0}
+
+    def counted(owner, name):
+        original = owner.gradient
+
+        def gradient(self, w):
+            counts[name] += 1
+            return original(self, w)
+
+        monkeypatch.setattr(owner, "gradient", gradient)
+
+    counted(EagerMinibatch, "minibatch")
+    counted(EagerClient, "full")
+    task, schedule = regression(sizes=[7, 7]), fedax.Schedule(steps=3, batch_size=4)
+    settings = [{}]
+    settings += [{name: choice} for name, known in declared(kind).items() for choice in known.choices or ()]
+    settings += [{name: 2 * known.default} for name, known in declared(kind).items() if name == "inner_steps"]
+    for setting in settings:
+        algorithm = kind(**setting)
+        counts.update(minibatch=0, full=0)
+        with jax.disable_jit():  # a loop inside a step is then a loop of Python
+            go(algorithm, task, rounds=1, schedule=schedule, engine=fedax.Eager())
+        # a full gradient is one call of a minibatch of all examples
+        done = (counts["minibatch"] - counts["full"] + schedule.mean_epoch(7) * counts["full"]) / 2
+        assert done == algorithm.gradients(schedule.mean_steps(7), schedule.mean_epoch(7)), setting
 
 
 @every_algorithm

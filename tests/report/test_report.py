@@ -156,12 +156,12 @@ def test_further_tables_and_prices_are_on_the_page():
     assert made["prices"]["step"] == 0.5
 
 
-def test_local_steps_are_kept_for_the_simulated_time():
-    run = dataclasses.replace(record(), steps=np.array([0.0, 3.0, 6.0]))
+def test_gradients_are_kept_for_the_simulated_time():
+    run = dataclasses.replace(record(), gradients=np.array([0.0, 3.0, 6.0]))
     again = Record.from_bytes(run.to_bytes())
-    np.testing.assert_array_equal(again.steps, run.steps)
-    assert Record.from_bytes(record().to_bytes()).steps is None
-    assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"]["steps"] == [0.0, 3.0, 6.0]
+    np.testing.assert_array_equal(again.gradients, run.gradients)
+    assert Record.from_bytes(record().to_bytes()).gradients is None
+    assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"]["gradients"] == [0.0, 3.0, 6.0]
 
 
 def test_figures_as_files(tmp_path):
@@ -176,9 +176,9 @@ def test_figures_as_files(tmp_path):
         save_figures(runs(), tmp_path, ["bmp"])
     with pytest.raises(InvalidInput, match="against: got 'days'"):
         save_figures(runs(), tmp_path, against="days")
-    unknown = [dataclasses.replace(run, steps=None) for run in runs()]
-    with pytest.raises(InvalidInput, match="against: got 'steps'"):
-        save_figures(unknown, tmp_path, against="steps")
+    unknown = [dataclasses.replace(run, gradients=None) for run in runs()]
+    with pytest.raises(InvalidInput, match="against: got 'gradients'"):
+        save_figures(unknown, tmp_path, against="gradients")
 
 
 def test_figures_say_what_is_missing(tmp_path, monkeypatch):

@@ -44,6 +44,9 @@ class DANE(Algorithm[Vector]):
         global_gradient = fed.average(self.local_gradient, fed.everyone, state)
         return fed.average(self.solve, fed.everyone, state, global_gradient)
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return steps + 2 * epoch
+
     def local_gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))
 

@@ -56,5 +56,8 @@ class Ditto(Algorithm[Remembering]):
     def personal(self, state: Remembering) -> Personal:
         return Personal.remembered(state.memory)
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return 2 * steps
+
     def train(self, client: Client, w: Vector, v: Vector) -> Upload[Vector]:
         return Upload(client.minimize(start=w), memory=client.minimize(Local(anchor=w, prox=self.lam), start=v))

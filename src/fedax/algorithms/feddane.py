@@ -82,6 +82,9 @@ class FedDANE(Algorithm[DaneState]):
         g = fed.average(self.gradient, cohort, w)
         return DaneState(fed.average(self.solve, cohort if self.cohorts == "shared" else fed.sample(), w, g), g)
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return steps + (1 if self.pipelined else 2) * epoch
+
     def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))
 

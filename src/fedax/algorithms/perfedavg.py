@@ -55,6 +55,9 @@ class PerFedAvg(Algorithm[Vector]):
     def adapt(self, client: Client, w: Vector) -> Vector:
         return client.adapted(w, self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return (3 if self.order == "second" else 2) * steps
+
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         rate, move = client.learning_rate, optax.tree.add_scale
 

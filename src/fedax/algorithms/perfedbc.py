@@ -72,6 +72,9 @@ class PerFedBC(FedBCFineTune):
     def base(self, client: Client, z: Vector, own: Own) -> Vector:
         return z
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return 2 * steps
+
     def local(self, client: Client, z: Vector, lam: Float[Array, ""]) -> Vector:
         layout, rate, move = client.layout, client.learning_rate, optax.tree.add_scale
         centre = layout.unravel(z)

@@ -69,6 +69,9 @@ class PFedMe(Algorithm[Remembering]):
     def personal(self, state: Remembering) -> Personal:
         return Personal.remembered(state.memory)
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return self.inner_steps * steps
+
     def train(self, client: Client, w: Vector, _: Vector) -> Upload[Vector]:
         rate, move, layout = client.learning_rate, optax.tree.add_scale, client.layout
 

@@ -60,6 +60,9 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     def model(self, state: ScaffoldState) -> Vector:
         return state.x
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return steps + (epoch if self.option == "I" else 0)
+
     def train(self, client: Client, x: Vector, c: Vector, own: Vector) -> Upload[tuple[Vector, Vector]]:
         y = client.minimize(Local(linear=c - own), start=x)
         if self.option == "I":

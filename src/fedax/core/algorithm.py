@@ -135,6 +135,13 @@ class Algorithm(eqx.Module, Generic[State]):
         """The clients' models, one flat vector each, of a method that keeps them (without a server, on a graph)."""
         return None
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        """The minibatch gradients that a participant of every phase computes in a round of so many local steps.
+
+        A gradient over all its examples is as many as an `epoch` has. A Hessian-vector product counts as one.
+        """
+        return steps
+
     def weights(self, state: State) -> Memory | None:
         """The weights that the clients' uploads have in a mean, a number each, of a method that remembers its own."""
         return None

@@ -158,11 +158,14 @@ class Schedule(eqx.Module):
             amount = self.epochs if self.steps is None else self.steps
             amount = sum(amount) / 2 if isinstance(amount, tuple) else amount
         late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
+        return amount * (1 - late) * (self.mean_epoch(size) if self.steps is None and self.times is None else 1)
+
+    def mean_epoch(self, size: int) -> float:
+        """The minibatches of an epoch of a client with `size` examples; of a drawn batch size, at its mean."""
         batch: Any = self.batch_size
         if isinstance(batch, tuple):
             batch = sum(min(size, size if isinstance(end, str) else end) for end in batch) / 2
-        in_epoch = 1 if batch == "full" else -(-size // batch)
-        return amount * (1 - late) * (in_epoch if self.steps is None and self.times is None else 1)
+        return 1 if batch == "full" else -(-size // batch)
 
     def capacity(self, clients: int) -> int:
         """The largest number of clients that `draw` can return."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedax.core import Algorithm, Schedule
 from fedax.engines.loop import Progress, likeness, run, run_grid
 from fedax.experiments.spec import Experiment, Plan
 from fedax.report import Record
@@ -121,7 +122,7 @@ def run_batch(
         histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
     else:
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    steps = float(np.mean([arguments["schedule"].mean_steps(int(size)) for size in plan.task.train.sizes]))
+    gradients = float(np.mean([_gradients(members[0], arguments["schedule"], int(size)) for size in plan.task.train.sizes]))
     named = zip(histories, ((label, seed) for label in labels for seed in seeds), strict=True)
     return [
         Record.of(
@@ -130,7 +131,12 @@ def run_batch(
             label=label,
             seed=seed,
             draw=draw,
-            steps=steps,
+            gradients=gradients,
         )
         for history, (label, seed) in named
     ]
+
+
+def _gradients(algorithm: Algorithm[Any], schedule: Schedule, size: int) -> float:
+    """What `Algorithm.gradients` expects of a client with so many examples."""
+    return algorithm.gradients(schedule.mean_steps(size), schedule.mean_epoch(size))

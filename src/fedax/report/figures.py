@@ -14,7 +14,7 @@ FORMATS = ("pdf", "png", "svg")
 AXES = {
     "rounds": "communication rounds",
     "bits": "bits sent, both directions",
-    "steps": "local steps of a client",
+    "gradients": "minibatch gradients of a client",
     "seconds": "seconds",
 }
 _COLOURS = ("#0072b2", "#d14900", "#00805c", "#b0388f", "#8f6a00", "#5b4fd1", "#646b73", "#a11d33")
@@ -44,8 +44,8 @@ def save_figures(
             raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
     if against not in AXES:
         raise InvalidInput.of("against", against, "one of " + ", ".join(AXES))
-    if against == "steps" and any(run.steps is None for run in records):
-        raise InvalidInput.of("against", against, "another axis, as some of these runs have no record of their steps")
+    if against == "gradients" and any(run.gradients is None for run in records):
+        raise InvalidInput.of("against", against, "another axis, as some of these runs have no record of their gradients")
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:

@@ -161,7 +161,8 @@ def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
                 series[metric] |= {"low": _numbers(low), "high": _numbers(mean + deviation)}
     x = {"rounds": rounds.tolist()}
     x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
-    x["steps"] = _numbers(stacked([np.zeros(len(r.rounds)) if r.steps is None else r.steps for r in runs]).mean(0))
+    counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
+    x["gradients"] = _numbers(stacked(counts).mean(0))
     return {"label": label, "x": x, "series": series, "clients": _ranked(runs)}
 
 

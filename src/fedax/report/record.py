@@ -26,7 +26,7 @@ class Record:
         bits: traffic so far, both directions, all participants, shape (observations,).
         metrics: by name, first axis (observations,).
         outcome: how it ended.
-        steps: expected local steps of one client so far, shape (observations,); None if not known.
+        gradients: expected minibatch gradients of one client so far, shape (observations,); None if not known.
     """
 
     task: str
@@ -38,14 +38,14 @@ class Record:
     bits: np.ndarray
     metrics: dict[str, np.ndarray]
     outcome: Outcome
-    steps: np.ndarray | None = None
+    gradients: np.ndarray | None = None
 
     @classmethod
     def of(
-        cls, history: History, *, task: str, label: str, seed: int, draw: int = 0, steps: float | None = None
+        cls, history: History, *, task: str, label: str, seed: int, draw: int = 0, gradients: float | None = None
     ) -> "Record":
-        """The record of a finished run; `steps` are the expected local steps of one client and round."""
-        bits, taken = history.bits.cumulative[history.rounds], None if steps is None else history.rounds * steps
+        """The record of a finished run; `gradients` are the expected minibatch gradients of one client and round."""
+        bits, taken = history.bits.cumulative[history.rounds], None if gradients is None else history.rounds * gradients
         return cls(task, label, seed, draw, history.rounds, history.seconds, bits, history.metrics, history.outcome, taken)
 
     @property
@@ -64,7 +64,7 @@ class Record:
         meta["outcome"] = dataclasses.asdict(self.outcome)
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
-        arrays |= {} if self.steps is None else {"steps": self.steps}
+        arrays |= {} if self.gradients is None else {"gradients": self.gradients}
         np.savez_compressed(buffer, **cast(Any, arrays))
         return buffer.getvalue()
 
@@ -75,7 +75,7 @@ class Record:
             meta = json.loads(str(stored["meta"]))
             metrics = {name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")}
             outcome = Outcome(**meta.pop("outcome"))
-            curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "steps") if name in stored.files}
+            curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "gradients") if name in stored.files}
             return cls(**meta, **curves, metrics=metrics, outcome=outcome)
 
 

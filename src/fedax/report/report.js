@@ -4,8 +4,8 @@
   const root = document.documentElement;
   const DASHES = ["solid", "dash", "dot", "dashdot"];
   const STROKES = ["", "6 3", "2 3", "7 3 2 3"];
-  const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", steps: "local steps of a client: its minibatch gradients", seconds: "seconds, compilation included", time: "simulated time" };
-  const PRICES = { round: "a round", step: "a local step", gigabit: "a gigabit" };
+  const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", gradients: "minibatch gradients of a client", seconds: "seconds, compilation included", time: "simulated time" };
+  const PRICES = { round: "a round", step: "a minibatch gradient", gigabit: "a gigabit" };
   const state = { x: "rounds", scale: "log" };
   const plots = [];
   const prices = { ...data.prices };
@@ -35,9 +35,9 @@
 
   // ---- traces ----------------------------------------------------------------------------------------------------------
   function across(algorithm) {
-    const { rounds, steps, bits } = algorithm.x;
+    const { rounds, gradients, bits } = algorithm.x;
     if (state.x !== "time") return algorithm.x[state.x];
-    return rounds.map((round, k) => prices.round * round + prices.step * steps[k] + prices.gigabit * bits[k] / 1e9);
+    return rounds.map((round, k) => prices.round * round + prices.step * gradients[k] + prices.gigabit * bits[k] / 1e9);
   }
 
   function curve(algorithm, i, chart) {
@@ -51,7 +51,7 @@
       traces.push({ ...shared, y: series.high, fill: "tonexty", fillcolor: faint(color(i)) });
     }
     const value = chart.percent ? "%{y:.1%}" : "%{y:.4g}";
-    const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : state.x === "steps" ? "%{x:.4~s} steps" : state.x === "time" ? "time %{x:.4~g}" : "%{x:.3s} s";
+    const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : state.x === "gradients" ? "%{x:.4~s} gradients" : state.x === "time" ? "time %{x:.4~g}" : "%{x:.3s} s";
     traces.push({
       x, y: series.mean, mode: x.length > 1 ? "lines" : "markers", showlegend: false, name: algorithm.label,
       line: { color: color(i), width: 2.2, dash: DASHES[dash(i)] }, marker: { color: color(i), size: 8 },
