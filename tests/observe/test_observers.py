@@ -49,6 +49,7 @@ def test_dissimilarity_by_its_definition(piece, monkeypatch):
     expected = {
         "dissimilarity": np.sqrt(p @ squared) / np.linalg.norm(mean),
         "gradient_diversity": np.sqrt(squared.mean()) / np.linalg.norm(gradients.mean(0)),
+        "gradient_norm": np.linalg.norm(mean),
         "gradient_variance": ((gradients - mean) ** 2).sum(1).mean(),
     }
     for name, value in expected.items():

@@ -13,6 +13,7 @@ class Dissimilarity(Observer):
     - `dissimilarity`: $B(w) = \sqrt{\sum_k p_k \lVert \nabla F_k \rVert^2} / \lVert \sum_k p_k \nabla F_k \rVert$ with
       $p_k = n_k/n$; 1 for identical clients (FedProx, Def. 3; also FedAWARE's gradient diversity, Def. 3.1).
     - `gradient_diversity`: the same with equal weights $1/N$, as FedAWARE logs it.
+    - `gradient_norm`: $\lVert \sum_k p_k \nabla F_k \rVert$.
     - `gradient_variance`: $\frac1N \sum_k \lVert \nabla F_k - \nabla F \rVert^2$ (FedProx's "gradient difference").
     """
 
@@ -21,5 +22,6 @@ class Dissimilarity(Observer):
         return {
             "dissimilarity": jnp.sqrt(g.mean_square) / jnp.linalg.norm(g.mean),
             "gradient_diversity": jnp.sqrt(g.mean_square_uniform) / jnp.linalg.norm(g.mean_uniform),
+            "gradient_norm": jnp.linalg.norm(g.mean),
             "gradient_variance": g.variance,
         }
