@@ -45,8 +45,9 @@ def test_feddyn():
     np.testing.assert_allclose(run(fedax.FedDyn(alpha=alpha)), w, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", ["as_written", "as_released"])
 @pytest.mark.parametrize("q", [0.5, 2.0])
-def test_qfedavg(q):
+def test_qfedavg(q, form):
     world = World()
     w = world.start
     for cohort in world.cohorts():
@@ -55,9 +56,10 @@ def test_qfedavg(q):
             g = (w - world.sgd(k, w)[0]) / LR
             f = world.loss(k, w) + 1e-10
             top = top + P[k] * f**q * g
-            bottom += P[k] * (q * f ** (q - 1) * g @ g + f**q / LR)
+            length = g @ g if form == "as_written" else LR**2 * (g @ g)
+            bottom += P[k] * (q * f ** (q - 1) * length + f**q / LR)
         w = w - top / bottom
-    np.testing.assert_allclose(run(fedax.QFedAvg(q=q)), w, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run(fedax.QFedAvg(q=q, form=form)), w, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6])

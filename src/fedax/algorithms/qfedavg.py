@@ -19,6 +19,8 @@ class QFedAvg(Algorithm[Vector]):
 
     Args:
         q: at least 0; larger is fairer and slower.
+        form: "as_written", or "as_released" with FedBC, whose $h_k$ has $\lVert w - w_k \rVert^2$ in place of
+            $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is small.
 
     Example:
         >>> import fedax
@@ -28,6 +30,7 @@ class QFedAvg(Algorithm[Vector]):
     """
 
     q: Scalar = hyper(1.0, low=0.0, doc="how much larger losses count")
+    form: str = hyper("as_written", choices=("as_written", "as_released"), doc="whether h has the gradient or the distance")
 
     card: ClassVar[Card] = Card(
         title="QFedAvg",
@@ -42,7 +45,9 @@ class QFedAvg(Algorithm[Vector]):
         return state - delta / h
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        g = (w - client.minimize(start=w)) / client.learning_rate
+        move = w - client.minimize(start=w)
+        g = move / client.learning_rate
+        length = g @ g if self.form == "as_written" else move @ move
         loss = client.loss(w) + 1e-10
-        h = self.q * loss ** (self.q - 1) * (g @ g) + loss**self.q / client.learning_rate
+        h = self.q * loss ** (self.q - 1) * length + loss**self.q / client.learning_rate
         return Upload((loss**self.q * g, h))
