@@ -25,8 +25,8 @@ test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
 laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests/laws tests/closed_forms/test_edges.py
 
-recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale
-	$(BIN)/python -m pytest --numprocesses auto -m "slow or not slow" tests/recipes tests/experiments/test_claims.py
+recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`
+	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, MPI, killed runs
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests

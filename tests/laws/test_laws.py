@@ -101,7 +101,7 @@ def test_declared_gradients_are_computed(kind, monkeypatch):
 
     counted(EagerMinibatch, "minibatch")
     counted(EagerClient, "full")
-    task, schedule = regression(sizes=[7, 7]), fedax.Schedule(steps=3, batch_size=4)
+    task, schedule = regression(sizes=[5, 5]), fedax.Schedule(steps=1, batch_size=2)
     settings = [{}]
     settings += [{name: choice} for name, known in declared(kind).items() for choice in known.choices or ()]
     settings += [{name: 2 * known.default} for name, known in declared(kind).items() if name == "inner_steps"]
@@ -111,8 +111,8 @@ def test_declared_gradients_are_computed(kind, monkeypatch):
         with jax.disable_jit():  # a loop inside a step is then a loop of Python
             go(algorithm, task, rounds=1, schedule=schedule, engine=fedax.Eager())
         # a full gradient is one call of a minibatch of all examples
-        done = (counts["minibatch"] - counts["full"] + schedule.mean_epoch(7) * counts["full"]) / 2
-        assert done == algorithm.gradients(schedule.mean_steps(7), schedule.mean_epoch(7)), setting
+        done = (counts["minibatch"] - counts["full"] + schedule.mean_epoch(5) * counts["full"]) / 2
+        assert done == algorithm.gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), setting
 
 
 @every_algorithm

@@ -21,7 +21,7 @@ def test_recipes_are_whole(name):
         assert recipe.experiments(scale)
 
 
-QUICK = ("local-gd-figure-1",)  # `make recipes` runs all
+QUICK = ("local-gd-figure-1",)  # `make recipes` runs the others
 RUNS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
