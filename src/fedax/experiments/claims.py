@@ -132,9 +132,9 @@ def decide(differences: Values, level: float = LEVEL, exact: bool = False) -> Ev
         values = np.array([_mean([d for run, d in differences.items() if run.draw == draw]) for draw in draws])
     else:
         values = np.array(list(differences.values()))
-    unit, count = "draws of the data" if len(draws) > 1 else "seeds", len(values)
+    unit, count = "draws" if len(draws) > 1 else "seeds", len(values)
     if exact and count:
-        return Evidence(_agreed(values), f"difference {', '.join(f'{value:+.3g}' for value in values)}, without chance")
+        return Evidence(_agreed(values), f"{', '.join(f'{value:+.3g}' for value in values)}, without chance")
     if count < 2:
         single = "no pair" if not count else f"one pair, difference {values[0]:+.3g}"
         return Evidence("undecided", f"{single}; at least two are needed")
@@ -143,7 +143,7 @@ def decide(differences: Values, level: float = LEVEL, exact: bool = False) -> Ev
     mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(count))
     reach = float(stats.t.ppf((1 + level) / 2, count - 1)) * error
     verdict: Verdict = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "undecided"
-    return Evidence(verdict, f"difference {mean:+.3g}, standard error {error:.2g} over {count} {unit}")
+    return Evidence(verdict, f"{mean:+.3g} ± {error:.2g} ({count} {unit})")
 
 
 def _agreed(values: np.ndarray) -> Verdict:

@@ -261,8 +261,8 @@ class Findings:
 
 
 _HOW = (
-    "Verdicts are from paired differences (same data, same seed): 95 % confidence intervals over the draws of the data if there"
-    " are several, else over the seeds. A diverged run counts as worst."
+    "Verdicts are from paired differences (same data, same seed) ± their standard errors: 95 % confidence intervals over the draws"
+    " of the data if there are several, else over the seeds. A diverged run counts as worst."
 )
 
 
