@@ -280,3 +280,21 @@ def test_fedbc_targets_are_those_of_the_paper():
         "FedAvg": 83.6,
         "SCAFFOLD": 83.8,
     }
+
+
+def test_the_metrics_of_single_clients_have_their_directions():
+    """More is better of accuracies, whoever's; less of how far two of them are apart, and of how they vary."""
+    metrics = {
+        "drawn_accuracy_smallest": True,
+        "drawn_accuracy_gap": False,
+        "client_accuracy_variance": False,
+        "weight_gap": False,
+    }
+    for metric, more in metrics.items():
+        runs = [
+            record(label, "T", seed, **{metric: np.array([0.0, value + seed / 1000])})
+            for label, value in (("A", 0.9), ("B", 0.5))
+            for seed in range(3)
+        ]
+        claim = Claim(text="c", check="better", a="A", b="B", metric=metric)
+        assert claim.judge(Results(runs), metric, "last").verdict == ("holds" if more else "does not hold"), metric

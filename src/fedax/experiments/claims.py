@@ -13,7 +13,6 @@ from scipy import stats
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.report import Record
-from fedax.report.summary import COLUMNS
 
 Verdict = Literal["holds", "does not hold", "undecided"]
 LEVEL = 0.95
@@ -77,13 +76,16 @@ class Results:
 
 
 def _percent(metric: str) -> bool:
-    return any(column.percent for column in COLUMNS if column.metric == metric)
+    return "accuracy" in metric and not metric.endswith("_variance")
 
 
 def higher_is_better(metric: str, read: str = "last") -> bool:
-    """Accuracies: more is better. Losses, and rounds until something: less."""
-    better = any(column.more_is_better for column in COLUMNS if column.metric == metric)
-    return better and not read.startswith("rounds_to_")
+    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds until something: less.
+
+    >>> [higher_is_better(f"client_accuracy_{name}") for name in ("worst_tenth", "variance")]
+    [True, False]
+    """
+    return _percent(metric) and not metric.endswith("_gap") and not read.startswith("rounds_to_")
 
 
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
