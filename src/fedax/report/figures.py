@@ -8,7 +8,7 @@ import numpy as np
 
 from fedax.core import FedaxError, InvalidInput
 from fedax.report.record import Record, by_label, by_task
-from fedax.report.summary import columns_of
+from fedax.report.summary import Column, columns_of
 
 FORMATS = ("pdf", "png", "svg")
 AXES = {
@@ -58,12 +58,14 @@ def save_figures(
         figure = Figure(figsize=(3.3 * across, 2.6 * down), layout="constrained")
         panels: Any = figure.subplots(down, across, squeeze=False)
         for panel, (title, runs) in zip(panels.flat, tasks.items(), strict=False):
-            _draw(panel, title, runs, column.metric, 100 if column.percent else 1, against)
+            _draw(panel, title, runs, column, against)
             panel.set_ylabel(column.title + (" (%)" if column.percent else ""), fontsize=8)
         for panel in list(panels.flat)[len(tasks) :]:
             panel.remove()
         handles, labels = panels.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * across), frameon=False)
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * across), frameon=False, fontsize=9
+        )
         for name in formats:
             files.append(folder / f"{column.metric}.{name}")
             # no date inside: the same runs give the same file
@@ -72,7 +74,8 @@ def save_figures(
     return files
 
 
-def _draw(panel: Any, title: str, records: Sequence[Record], metric: str, scale: float, against: str) -> None:
+def _draw(panel: Any, title: str, records: Sequence[Record], column: Column, against: str) -> None:
+    metric, scale = column.metric, 100 if column.percent else 1
     for i, (label, runs) in enumerate(by_label(records).items()):
         if not all(metric in run.scalars for run in runs):
             continue
@@ -89,5 +92,5 @@ def _draw(panel: Any, title: str, records: Sequence[Record], metric: str, scale:
     panel.set_xlabel(AXES[against], fontsize=8)
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.3)
-    if metric.endswith(("loss", "gap")):
+    if column.logarithmic:
         panel.set_yscale("log")

@@ -94,7 +94,7 @@ def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
             "metric": c.metric,
             "title": c.title,
             "percent": c.percent,
-            "loss": c.metric.endswith(("loss", "gap")),
+            "loss": c.logarithmic,
             "note": band,
         }
         for c in columns

@@ -23,6 +23,11 @@ class Column(NamedTuple):
     def more_is_better(self) -> bool:
         return self.percent and not self.gap
 
+    @property
+    def logarithmic(self) -> bool:
+        """Whether a logarithmic axis shows more."""
+        return not self.gap and self.metric.endswith(("loss", "objective_gap"))
+
 
 COLUMNS = (
     Column("train_loss", "Train loss", chart=True, brief=True),
@@ -33,8 +38,8 @@ COLUMNS = (
     Column("client_accuracy_worst_tenth", "Worst tenth", percent=True, brief=True),
     Column("local_accuracy_mean", "Mean of the clients' own models", percent=True),
     Column("node_accuracy_mean", "Mean of the nodes' models", percent=True),
-    Column("drawn_accuracy_gap", "Accuracy of largest and smallest drawn client apart", percent=True, chart=True, gap=True),
-    Column("weight_gap", "Weights of largest and smallest drawn client apart", chart=True, gap=True),
+    Column("drawn_accuracy_gap", "Accuracy gap in a cohort", percent=True, chart=True, gap=True),
+    Column("weight_gap", "Weight gap in a cohort", chart=True, gap=True),
     Column("dissimilarity", "Dissimilarity B", chart=True),
 )
 """The metrics that reports show, in order."""
