@@ -53,8 +53,8 @@ def save_figures(
     folder.mkdir(parents=True, exist_ok=True)
     tasks, files = by_task(records), []
     for column in (column for column in columns_of(records) if column.chart):
-        across = min(len(tasks), 4)
-        down = -(-len(tasks) // across)
+        down = -(-len(tasks) // 4)
+        across = -(-len(tasks) // down)
         figure = Figure(figsize=(3.3 * across, 2.6 * down), layout="constrained")
         panels: Any = figure.subplots(down, across, squeeze=False)
         for panel, (title, runs) in zip(panels.flat, tasks.items(), strict=False):
