@@ -298,3 +298,18 @@ def test_the_metrics_of_single_clients_have_their_directions():
         ]
         claim = Claim(text="c", check="better", a="A", b="B", metric=metric)
         assert claim.judge(Results(runs), metric, "last").verdict == ("holds" if more else "does not hold"), metric
+
+
+def test_a_claim_may_compare_tasks():
+    """The metric of one method on three tasks, 1, 2 and 4, with deviations of a hundredth; then with the last two exchanged."""
+    runs = [
+        record("A", task, seed, dissimilarity=np.array([0.0, value + seed / 100 * (-1) ** k]))
+        for k, (task, value) in enumerate([("T", 1.0), ("U", 2.0), ("V", 4.0)])
+        for seed in range(3)
+    ]
+    rises = {"check": "rises", "a": "A", "metric": "dissimilarity"}
+    assert judged(Results(runs), tasks=["T", "U", "V"], **rises) == "holds"
+    assert judged(Results(runs), tasks=["T", "V", "U"], **rises) == "does not hold"
+    assert judged(Results(runs), tasks=["T"], **rises) == "undecided"
+    evidence = Claim(text="c", tasks=["T", "U", "V"], **rises).judge(Results(runs), "test_accuracy", "last")
+    assert evidence.text.startswith("T to U: +")

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -166,7 +167,8 @@ class Claim(BaseModel):
         check: `best` (`a` is better than all of `among`, by default all others), `better` (`a` than `b`, by at least `margin`),
             `close` (`a` and `b` differ by at most `margin`), `order` (each of `among` is better than the next), `ratio` (`a` is
             at least `margin` times `b`), `below` and `above` (`a` is, of `margin`), `diverges` (all runs of `a`
-            diverge).
+            diverge), `rises` (of `a`, the metric is larger on each of `tasks` than on the one before, whether or not more is
+            better; runs are paired by seed).
         a, b, among: labels of algorithms.
         margin: as the check says, in the metric's unit (accuracies in percent).
         tasks: titles of the tasks on which it is claimed, by default all; it has to hold on each.
@@ -177,7 +179,7 @@ class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     text: str
-    check: Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges"]
+    check: Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges", "rises"]
     a: str | None = None
     b: str | None = None
     among: list[str] | None = None
@@ -191,14 +193,18 @@ class Claim(BaseModel):
         """The verdict: of all tasks together, with what it rests on."""
         metric, read = self.metric or metric, self.read or read
         tasks = results.tasks if self.tasks is None else self.tasks
+        if self.check == "rises":
+            curves = {task: results.of(task, self._named(self.a), metric, read) for task in tasks}
+            steps = [
+                (low, high, _paired(curves[high], curves[low], operator.sub)) for low, high in itertools.pairwise(tasks)
+            ]
+            return _joined([(f"{low} to {high}: ", decide(step, exact=self.exact)) for low, high, step in steps])
         found = [(task, self._on(results, task, metric, read)) for task in tasks]
         return _joined([(f"{task}: " if len(found) > 1 else "", evidence) for task, evidence in found])
 
     def _on(self, results: Results, task: str, metric: str, read: str) -> Evidence:
         def values(algorithm: str | None) -> Values:
-            if algorithm is None:
-                raise InvalidInput.of(f"claim {self.text!r}", self.check, "a check with all the algorithms it needs")
-            return results.of(task, algorithm, metric, read)
+            return results.of(task, self._named(algorithm), metric, read)
 
         def ahead(a: str | None, b: str | None, level: float = LEVEL) -> Evidence:
             sign = 1 if higher_is_better(metric, read) else -1
@@ -230,6 +236,11 @@ class Claim(BaseModel):
             refuted = evidence.verdict == "does not hold" and strict.verdict != "does not hold"
             parts.append((f"{a} over {b}: ", evidence._replace(verdict="undecided") if refuted else evidence))
         return _joined(parts)
+
+    def _named(self, algorithm: str | None) -> str:
+        if algorithm is None:
+            raise InvalidInput.of(f"claim {self.text!r}", self.check, "a check with all the algorithms it needs")
+        return algorithm
 
 
 def decide_close(differences: Values, margin: float, exact: bool = False) -> Evidence:
