@@ -1,5 +1,8 @@
 """Settings and seeds as one program: every member's numbers are those of its own run, wherever members are placed."""
 
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -65,3 +68,36 @@ def test_one_setting_with_several_seeds_continues_to_the_bit(tmp_path):
 def test_bad_seeds(seeds):
     with pytest.raises(InvalidInput, match=r"seed=\.\.\."):
         fedax.run_grid(grid_of(1), regression(), seed=seeds, **OPTIONS)
+
+
+FEW = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import subprocess
+import sys
+
+import jax
+jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 4); jax.config.update("jax_enable_x64", True)
+import numpy as np
+import fedax
+import test_members as t
+from problems import regression, vector
+for placement in ("sequential", "chunked"):
+    for settings, seeds in ((2, [1]), (1, [1, 8]), (5, [1])):
+        engine = fedax.Simulation(placement, devices=4)
+        together = fedax.run_grid(t.grid_of(settings), regression(), seed=seeds, engine=engine, **t.OPTIONS)
+        alone = [
+            fedax.run(method, regression(), seed=seed, engine=fedax.Simulation(devices=1), **t.OPTIONS)
+            for method in t.grid_of(settings) for seed in seeds
+        ]
+        for a, b in zip(together, alone, strict=True):
+            np.testing.assert_allclose(vector(a), vector(b), rtol=1e-12, atol=1e-12)
+print("agreed")
+"""
+
+
+@pytest.mark.slow
+def test_too_few_members_share_their_clients():
+    """Two members on four devices: all four work on the clients of each. Five: two more than the devices have use for."""
+    done = subprocess.run([sys.executable, "-c", FEW, *sys.path], capture_output=True, text=True, timeout=300, check=False)
+    assert "agreed" in done.stdout, done.stderr
