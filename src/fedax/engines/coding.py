@@ -87,6 +87,9 @@ class Coded(Algorithm[CodedState]):
     def nodes(self, state: CodedState) -> Memory | None:
         return self.algorithm.nodes(state.inner)
 
+    def gradients(self, steps: float, epoch: float) -> float:
+        return self.algorithm.gradients(steps, epoch)
+
     def weights(self, state: CodedState) -> Memory | None:
         return self.algorithm.weights(state.inner)
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.report import Record
+from fedax.report.summary import is_percent, more_is_better
 
 Verdict = Literal["holds", "does not hold", "undecided"]
 LEVEL = 0.95
@@ -60,7 +61,7 @@ class Results:
                 continue
             if metric not in record.scalars:
                 raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
-            curve = record.scalars[metric] * (100 if _percent(metric) else 1)
+            curve = record.scalars[metric] * (100 if is_percent(metric) else 1)
             fine = record.outcome.kind not in ("diverged", "non-finite")
             value = read_curve(curve, record.rounds, read, higher_is_better(metric)) if fine else math.nan
             worst = -math.inf if higher_is_better(metric, read) else math.inf
@@ -76,17 +77,9 @@ class Results:
         return list(dict.fromkeys(record.task for record in self.records))
 
 
-def _percent(metric: str) -> bool:
-    return "accuracy" in metric and not metric.endswith("_variance")
-
-
 def higher_is_better(metric: str, read: str = "last") -> bool:
-    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds until something: less.
-
-    >>> [higher_is_better(f"client_accuracy_{name}") for name in ("worst_tenth", "variance")]
-    [True, False]
-    """
-    return _percent(metric) and not metric.endswith("_gap") and not read.startswith("rounds_to_")
+    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds until something: less."""
+    return more_is_better(metric) and not read.startswith("rounds_to_")
 
 
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:

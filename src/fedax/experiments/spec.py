@@ -98,7 +98,7 @@ class Experiment(BaseModel):
         trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
         seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
-            trackers show single runs as they go, or the engine compiles no rounds.
+            trackers show single runs as they go, or the engine compiles no rounds. False lets `--jobs` spread them over processes.
 
     Example:
         >>> source = 'name = "a"\nrounds = 2\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedprox"\nmu = 1'

@@ -10,36 +10,48 @@ from fedax.report.record import Record, by_label
 
 
 class Column(NamedTuple):
-    """A metric as tables and charts show it; `brief` ones also where there is little room, `gap` are distances."""
+    """A metric as tables and charts show it; `brief` ones also where there is little room."""
 
     metric: str
     title: str
-    percent: bool = False
     chart: bool = False
     brief: bool = False
-    gap: bool = False
 
     @property
-    def more_is_better(self) -> bool:
-        return self.percent and not self.gap
+    def percent(self) -> bool:
+        return is_percent(self.metric)
 
     @property
     def logarithmic(self) -> bool:
         """Whether a logarithmic axis shows more."""
-        return not self.gap and self.metric.endswith(("loss", "objective_gap"))
+        return self.metric.endswith("loss") or self.metric == "objective_gap"
+
+
+def is_percent(metric: str) -> bool:
+    """Accuracies, whoever's, and their gaps; variances are in squared fractions."""
+    return "accuracy" in metric and not metric.endswith("_variance")
+
+
+def more_is_better(metric: str) -> bool:
+    """Of accuracies; of losses, gaps and variances, less.
+
+    >>> [more_is_better(f"client_accuracy_{name}") for name in ("worst_tenth", "variance")]
+    [True, False]
+    """
+    return is_percent(metric) and not metric.endswith("_gap")
 
 
 COLUMNS = (
     Column("train_loss", "Train loss", chart=True, brief=True),
     Column("objective_gap", "Objective above its minimum", chart=True, brief=True),
     Column("test_loss", "Test loss"),
-    Column("test_accuracy", "Test accuracy", percent=True, chart=True, brief=True),
-    Column("client_accuracy_mean", "Mean over clients", percent=True),
-    Column("client_accuracy_worst_tenth", "Worst tenth", percent=True, brief=True),
-    Column("local_accuracy_mean", "Mean of the clients' own models", percent=True),
-    Column("node_accuracy_mean", "Mean of the nodes' models", percent=True),
-    Column("drawn_accuracy_gap", "Accuracy gap in a cohort", percent=True, chart=True, gap=True),
-    Column("weight_gap", "Weight gap in a cohort", chart=True, gap=True),
+    Column("test_accuracy", "Test accuracy", chart=True, brief=True),
+    Column("client_accuracy_mean", "Mean over clients"),
+    Column("client_accuracy_worst_tenth", "Worst tenth", brief=True),
+    Column("local_accuracy_mean", "Mean of the clients' own models"),
+    Column("node_accuracy_mean", "Mean of the nodes' models"),
+    Column("drawn_accuracy_gap", "Accuracy gap in a cohort", chart=True),
+    Column("weight_gap", "Weight gap in a cohort", chart=True),
     Column("dissimilarity", "Dissimilarity B", chart=True),
 )
 """The metrics that reports show, in order."""
@@ -100,7 +112,7 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
     finite = {label: round(mean, 3) for label, mean in means.items() if math.isfinite(mean)}
     if len(set(finite.values())) < 2:
         return set()
-    top = (max if column.more_is_better else min)(finite.values())
+    top = (max if more_is_better(column.metric) else min)(finite.values())
     return {label for label, mean in finite.items() if mean == top}
 
 
