@@ -153,6 +153,34 @@ def test_extremes_of_the_last_cohort(engine):
     assert not np.allclose(own.metrics["weight_gap"][2:], own.metrics["share_gap"][2:])
 
 
+@pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
+def test_weights_of_all_clients(engine):
+    """By hand from FedBC's own multipliers; by sizes for a method without, and before FedBC's first round."""
+    task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])
+    share = np.array([3, 1, 5, 2]) / 11
+    options = {
+        "schedule": fedax.Schedule(cohort=2, steps=1, batch_size="full"),
+        "solver": fedax.SGD(0.1),
+        "rounds": 5,
+        "observe": [fedax.observe.ClientWeights()],
+        "engine": engine(),
+        "seed": 3,
+    }
+    plain, own = fedax.run(fedax.FedAvg(), task, **options), fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
+    lam = np.asarray(own.state.memory._stacked().lam)
+    assert lam.sum() > 0
+    for history, t, weight in ((plain, -1, share), (own, 0, share), (own, -1, lam / lam.sum())):
+        told = {name: values[t] for name, values in history.metrics.items()}
+        np.testing.assert_allclose(told["client_weight"], weight, rtol=1e-9)
+        np.testing.assert_allclose(told["client_share"], share, rtol=1e-9)
+        assert told["client_weight_smallest"] == told["client_weight"][1]
+        assert told["client_weight_largest"] == told["client_weight"][2]
+        # the mean is 2.75: clients 1 and 3 are below it, 0 and 2 above
+        assert told["weight_raised"] == sum(told["client_weight"][k] > told["client_share"][k] for k in (1, 3)) / 2
+        assert told["weight_lowered"] == sum(told["client_weight"][k] < told["client_share"][k] for k in (0, 2)) / 2
+    assert own.last("weight_raised") + own.last("weight_lowered") > 0
+
+
 class Drawn(fedax.Algorithm):
     """Notes whom it draws."""
 

@@ -46,8 +46,14 @@ def runs():
         record("FedAvg", "A", 1, losses=(2.0, 1.2, 0.7)),
         record("Bad", "A", 0, losses=(2.0, 4.0, 8.0), dissimilarity=np.ones(3)),
         record("Bad", "A", 1, losses=(2.0, np.nan), outcome=Outcome("non-finite", 0, 3), dissimilarity=np.ones(2)),
-        record(EVIL, EVIL, 0),
+        record(EVIL, EVIL, 0, **weighed((0.25, 0.5), (0.5, 0.75))),
     ]
+
+
+def weighed(*at_end):
+    """Two clients with a fifth and four fifths of the examples; their weights in the last observations, equal before."""
+    weights = [(0.5, 0.5)] * (3 - len(at_end)) + list(at_end)
+    return {"client_weight": np.array(weights), "client_share": np.array([(0.2, 0.8)] * 3)}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +73,7 @@ def test_all_series_are_there(page):
     assert bad["x"]["rounds"] == [0, 1], "a mean covers the rounds that all runs have"
     assert bad["series"]["train_loss"]["mean"] == [2.0, None]
     assert [chart["metric"] for chart in first["charts"]] == ["train_loss", "test_accuracy", "dissimilarity", "clients"]
-    assert [chart["metric"] for chart in second["charts"]] == ["train_loss", "test_accuracy", "clients"]
+    assert [chart["metric"] for chart in second["charts"]] == ["train_loss", "test_accuracy", "clients", "weights"]
     assert "low" not in second["algorithms"][0]["series"]["train_loss"], "no band for a single run"
 
 
@@ -181,6 +187,21 @@ def test_figures_as_files(tmp_path):
         save_figures(unknown, tmp_path, against="gradients")
 
 
+def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
+    same = [record(seed=seed, **weighed((first, 1 - first))) for seed, first in ((0, 0.2), (1, 0.4))]
+    other = dataclasses.replace(record(seed=0, **weighed((0.9, 0.1))), draw=1)
+    task = Reader(render(Page("", "", [*same, other]))).data["tasks"][0]
+    assert task["charts"][-1]["metric"] == "weights"
+    shares, weights = task["algorithms"][0]["weights"]
+    assert shares == [0.2, 0.8, 0.2, 0.8]
+    np.testing.assert_allclose(weights, [0.3, 0.7, 0.9, 0.1])
+    assert Reader(render(Page("", "", [record()]))).data["tasks"][0]["algorithms"][0]["weights"] == []
+    pytest.importorskip("matplotlib")
+    files = save_figures([*same, other, record("B", "without")], tmp_path, ["png"])
+    assert files[-1].name == "client_weight.png"
+    assert files[-1].stat().st_size > 1000
+
+
 def test_figures_say_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(FedaxError, match=r"pip install 'fedax\[paper\]'"):
@@ -194,6 +215,6 @@ def test_a_browser_draws_all_charts_without_an_error(page, tmp_path):
     flags += " --disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
     command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "report.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert 'data-ready="7"' in done.stdout
+    assert 'data-ready="8"' in done.stdout
     assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert done.stdout.count('class="main-svg"') >= 7
+    assert done.stdout.count('class="main-svg"') >= 8

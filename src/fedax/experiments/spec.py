@@ -41,9 +41,18 @@ OBSERVERS = {
     "node_accuracy": observe.NodeAccuracy,
     "objective": observe.Objective,
     "extremes": observe.Extremes,
+    "client_weights": observe.ClientWeights,
 }
 """Observers by their name in experiment files."""
-ON_DEMAND = ("dissimilarity", "local_accuracy", "consensus", "node_accuracy", "objective", "extremes")
+ON_DEMAND = (
+    "dissimilarity",
+    "local_accuracy",
+    "consensus",
+    "node_accuracy",
+    "objective",
+    "extremes",
+    "client_weights",
+)
 """Those that must be asked for; the others are on by default, if the task has what they need."""
 
 

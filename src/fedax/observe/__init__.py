@@ -11,3 +11,4 @@ from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
 from fedax.observe.drawn import Extremes as Extremes
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy
 from fedax.observe.fairness import LocalAccuracy as LocalAccuracy
+from fedax.observe.weights import ClientWeights as ClientWeights

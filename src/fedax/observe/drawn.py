@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import Observer, Task, View
 from fedax.observe.accuracy import needs
+from fedax.observe.weights import parts
 
 
 class Extremes(Observer):
@@ -40,12 +41,8 @@ class Extremes(Observer):
             low, high = values[smallest], values[largest]
             return {f"{name}_smallest": low, f"{name}_largest": high, f"{name}_gap": jnp.abs(high - low)}
 
-        share = jnp.where(present, drawn, 0)
-        share = share / share.sum()
-        weight = share
-        if view.weights is not None:
-            own = jnp.where(present, view.weights[cohort.ids], 0)
-            weight = jnp.where(own.sum() > 0, own / jnp.where(own.sum() > 0, own.sum(), 1), share)
+        own = None if view.weights is None else jnp.where(present, view.weights[cohort.ids], 0)
+        weight, share = parts(jnp.where(present, drawn, 0), own)
         scores = view.per_client("test", self.score)[cohort.ids]
         return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
 

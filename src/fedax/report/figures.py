@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import FedaxError, InvalidInput
-from fedax.report.record import Record, by_label, by_task
+from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import Column, columns_of
 
 FORMATS = ("pdf", "png", "svg")
@@ -19,12 +19,16 @@ AXES = {
 }
 _COLOURS = ("#0072b2", "#d14900", "#00805c", "#b0388f", "#8f6a00", "#5b4fd1", "#646b73", "#a11d33")
 _DASHES = ("-", "--", ":", "-.")
+_QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
 
 def save_figures(
     records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png"), against: str = "rounds"
 ) -> list[Path]:
     """One figure per metric, with a panel for every task; bands are one standard deviation over the runs.
+
+    The weights of the clients, where they were watched, are `client_weight.<format>`: against the shares of the examples, after
+    each quarter of the observations, on logarithmic axes; means of the runs on the same data.
 
     Args:
         records: the runs.
@@ -62,16 +66,50 @@ def save_figures(
             panel.set_ylabel(column.title + (" (%)" if column.percent else ""), fontsize=8)
         for panel in list(panels.flat)[len(tasks) :]:
             panel.remove()
-        handles, labels = panels.flat[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * across), frameon=False, fontsize=9
-        )
-        for name in formats:
-            files.append(folder / f"{column.metric}.{name}")
-            # no date inside: the same runs give the same file
-            undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[name]
-            figure.savefig(files[-1], dpi=200, metadata=undated)
+        files += _finish(figure, panels, folder / column.metric, formats)
+    weighed = {title: runs for title, runs in tasks.items() if any("client_weight" in run.metrics for run in runs)}
+    if weighed:
+        figure = Figure(figsize=(3.3 * len(_QUARTERS), 2.6 * len(weighed)), layout="constrained")
+        panels = figure.subplots(len(weighed), len(_QUARTERS), squeeze=False, sharex="row", sharey="row")
+        for row, (title, runs) in zip(panels, weighed.items(), strict=True):
+            for panel, part in zip(row, _QUARTERS, strict=True):
+                _scatter(panel, title, runs, part)
+            row[0].set_ylabel("weight of the client", fontsize=8)
+        files += _finish(figure, panels, folder / "client_weight", formats)
     return files
+
+
+def _finish(figure: Any, panels: Any, path: Path, formats: Sequence[str]) -> list[Path]:
+    """Adds the legend and writes the files."""
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    columns = min(len(labels), 2 * panels.shape[1])
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    files = [path.parent / f"{path.name}.{name}" for name in formats]
+    for name, file in zip(formats, files, strict=True):
+        # no date inside: the same runs give the same file
+        undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[name]
+        figure.savefig(file, dpi=200, metadata=undated)
+    return files
+
+
+def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> None:
+    """The clients' weights against their shares of the examples, after a part of the observations."""
+    done = 0
+    for i, (label, runs) in enumerate(by_label(records).items()):
+        drawn = [own for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
+        if not drawn:
+            continue
+        at = round(part * (min(len(run.rounds) for own in drawn for run in own) - 1))
+        done = drawn[0][0].rounds[at]
+        shares, weights = (np.concatenate(values) for values in zip(*(weights_at(own, at) for own in drawn), strict=True))
+        panel.scatter(shares, weights, label=label, color=_COLOURS[i % 8], s=9, alpha=0.75, linewidths=0)
+        panel.axline((shares.min(), shares.min()), (shares.max(), shares.max()), color="0.5", linestyle=":", linewidth=1)
+    panel.set_title(f"{title}, round {done}", fontsize=9)
+    panel.set_xlabel("share of the examples", fontsize=8)
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.tick_params(labelsize=8)
+    panel.grid(alpha=0.3)
 
 
 def _draw(panel: Any, title: str, records: Sequence[Record], column: Column, against: str) -> None:

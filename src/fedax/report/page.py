@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from plotly.offline import get_plotlyjs
 
-from fedax.report.record import Record, by_label, by_task
+from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import Row, best, columns_of, shown, summarize
 
 _POINTS = 500  # a curve has at most so many points on the page; metrics.csv has all
@@ -104,6 +104,9 @@ def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
     if any(algorithm["clients"] for algorithm in algorithms):
         ranks = "final model on each client's own test examples, sorted" + ("; mean of the runs by rank" if several else "")
         charts.append({"metric": "clients", "title": "Accuracy by client", "percent": True, "loss": False, "note": ranks})
+    if any(algorithm["weights"] for algorithm in algorithms):
+        points = "each client at the end" + ("; mean of the runs" if several else "") + ". Dotted: by the number of examples"
+        charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
     caption = (
         "Final values; ± is the sample standard deviation over the runs. Where a run ended early, the curve ends with it."
         if several
@@ -163,7 +166,7 @@ def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
     x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
     x["gradients"] = _numbers(stacked(counts).mean(0))
-    return {"label": label, "x": x, "series": series, "clients": _ranked(runs)}
+    return {"label": label, "x": x, "series": series, "clients": _ranked(runs), "weights": _weights(runs)}
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:
@@ -173,6 +176,12 @@ def _ranked(runs: Sequence[Record]) -> list[float | None]:
     if not final or len({len(values) for values in final}) > 1:
         return []
     return _numbers(np.mean(final, axis=0))
+
+
+def _weights(runs: Sequence[Record]) -> list[list[float | None]]:
+    """The final shares of examples and the weights of the clients, averaged over the runs on the same data."""
+    final = [weights_at(own, -1) for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
+    return [_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

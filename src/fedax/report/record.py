@@ -108,3 +108,20 @@ def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
     for record in records:
         groups.setdefault(record.task, []).append(record)
     return groups
+
+
+def by_draw(records: Iterable[Record]) -> list[list[Record]]:
+    """Runs grouped by the draw of their data, in the order of first appearance."""
+    groups: dict[int, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.draw, []).append(record)
+    return list(groups.values())
+
+
+def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray, np.ndarray]:
+    """The clients' shares of the examples and their mean weights in runs on the same data, at one observation of each."""
+    shares, weights = (
+        np.mean([np.asarray(run.metrics[name][observation], float) for run in records], axis=0)
+        for name in ("client_share", "client_weight")
+    )
+    return shares, weights

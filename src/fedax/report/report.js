@@ -70,6 +70,17 @@
     }];
   }
 
+  function scattered(algorithm, i) {
+    if (!algorithm.weights.length) return [];
+    const [x, y] = algorithm.weights, ends = [Math.min(...x), Math.max(...x)];
+    return [{
+      x: ends, y: ends, mode: "lines", showlegend: false, hoverinfo: "skip", line: { color: style("--quiet"), width: 1.2, dash: "dot" },
+    }, {
+      x, y, mode: "markers", showlegend: false, name: algorithm.label, marker: { color: color(i), size: 6, opacity: 0.75 },
+      hovertemplate: `${plain(algorithm.label)}<br>%{x:.2%} of the examples: weight %{y:.2%}<extra></extra>`,
+    }];
+  }
+
   // plotly reads a few tags in hover texts, so labels are passed without anything that could be one
   function plain(text) {
     return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "% {");
@@ -87,7 +98,8 @@
     const axis = {
       gridcolor: style("--grid"), zeroline: false, linecolor: style("--line"), tickfont: { size: 11, color: ink }, automargin: true,
     };
-    const ranks = chart.metric === "clients";
+    const ranks = chart.metric === "clients", parts = chart.metric === "weights";
+    const below = ranks ? "client, from worst to best" : parts ? "share of the examples" : AXES[state.x];
     const log = chart.loss && state.scale === "log";
     return {
       margin: { l: 52, r: 14, t: 24, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -96,11 +108,12 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: style("--ink") },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
       xaxis: {
-        ...axis, title: { text: ranks ? "client, from worst to best" : AXES[state.x], font: { size: 12 }, standoff: 8 }, nticks: 7,
-        tickformat: !ranks && state.x === "bits" ? "~s" : "", rangemode: ranks ? "normal" : "tozero",
+        ...axis, title: { text: below, font: { size: 12 }, standoff: 8 }, nticks: 7, type: parts ? "log" : "linear",
+        tickformat: parts ? "~%" : !ranks && state.x === "bits" ? "~s" : "", rangemode: ranks ? "normal" : "tozero",
+        ...(parts ? { dtick: "D2" } : {}),
       },
       yaxis: {
-        ...axis, type: log ? "log" : "linear", tickformat: chart.percent ? ".0%" : log ? "~g" : "", nticks: 7,
+        ...axis, type: log ? "log" : "linear", tickformat: parts ? "~%" : chart.percent ? ".0%" : log ? "~g" : "", nticks: 7,
         ...(log ? { dtick: spacing(traces) } : {}),
       },
     };
@@ -112,9 +125,11 @@
     return plot.drawn;
   }
 
+  const DRAWN = { clients: ranked, weights: scattered };
+
   function drawNow(plot) {
     const traces = plot.task.algorithms.flatMap((algorithm, i) =>
-      plot.hidden.has(i) ? [] : plot.chart.metric === "clients" ? ranked(algorithm, i) : curve(algorithm, i, plot.chart));
+      plot.hidden.has(i) ? [] : (DRAWN[plot.chart.metric] ?? curve)(algorithm, i, plot.chart));
     return Plotly.react(plot.node, traces, layout(plot.chart, traces), {
       responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: [["toImage", "resetScale2d"]], showTips: false,
       toImageButtonOptions: { format: "svg", filename: plot.chart.title.toLowerCase().replace(/\W+/g, "-") },

@@ -1,0 +1,49 @@
+"""What part each client has in the global model."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Observer, View
+
+
+def parts(sizes: Array, own: Array | None) -> tuple[Float[Array, "clients"], Float[Array, "clients"]]:
+    """The parts of a mean by a method's own weights, and by sizes; the same where there are no own ones, or all are zero."""
+    share = sizes / sizes.sum()
+    if own is None:
+        return share, share
+    some = own.sum() > 0
+    return jnp.where(some, own / jnp.where(some, own.sum(), 1), share), share
+
+
+class ClientWeights(Observer):
+    r"""The parts that the clients would have in a mean over all of them, if all took part in the next round.
+
+    - `client_weight`, shape (clients,): $w_k / \sum_j w_j$ with the method's own weights where it remembers them (FedBC: its
+      multipliers), else, and where those are all zero, with $w_k = n_k$.
+    - `client_share`, shape (clients,): $n_k / \sum_j n_j$, of the training examples.
+    - `client_weight_smallest`, `client_weight_largest`: the weights of the clients with the fewest and the most training
+      examples (the first of several).
+    - `weight_raised`: of the clients with fewer examples than the mean, the part whose weight is above their share.
+    - `weight_lowered`: of those with more examples than the mean, the part whose weight is below it. (0 where there are none.)
+
+    Source: Bedi et al., FedBC (arXiv:2206.10815), Fig. 3 (c) and 7 (e).
+    """
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
+        weight, share = parts(sizes, view.weights)
+
+        def among(group: Array, changed: Array) -> Float[Array, ""]:
+            count = group.sum(dtype=view.w.dtype)
+            return (group & changed).sum(dtype=view.w.dtype) / jnp.where(count > 0, count, 1)
+
+        return {
+            "client_weight": weight,
+            "client_share": share,
+            "client_weight_smallest": weight[jnp.argmin(sizes)],
+            "client_weight_largest": weight[jnp.argmax(sizes)],
+            "weight_raised": among(sizes < sizes.mean(), weight > share),
+            "weight_lowered": among(sizes > sizes.mean(), weight < share),
+        }
