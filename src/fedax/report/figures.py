@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import FedaxError, InvalidInput
-from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
+from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import Column, columns_of
 
 FORMATS = ("pdf", "png", "svg")
@@ -25,7 +25,8 @@ _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 def save_figures(
     records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png"), against: str = "rounds"
 ) -> list[Path]:
-    """One figure per metric, with a panel for every task; bands are one standard deviation over the runs.
+    """One figure per metric, with a panel for every task; bands are one standard deviation over the runs, not below the
+    lowest.
 
     The weights of the clients, where they were watched, are `client_weight.<format>`: against the shares of the examples, after
     each quarter of the observations, on logarithmic axes; means of the runs on the same data.
@@ -82,7 +83,8 @@ def save_figures(
 def _finish(figure: Any, panels: Any, path: Path, formats: Sequence[str]) -> list[Path]:
     """Adds the legend and writes the files."""
     handles, labels = panels.flat[0].get_legend_handles_labels()
-    columns = min(len(labels), 2 * panels.shape[1])
+    inches = 0.6 + 0.075 * max(len(label) for label in labels)  # of an entry: its line, and nine-point letters
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     files = [path.parent / f"{path.name}.{name}" for name in formats]
     for name, file in zip(formats, files, strict=True):
@@ -120,12 +122,10 @@ def _draw(panel: Any, title: str, records: Sequence[Record], column: Column, aga
         length = min(len(run.rounds) for run in runs)
         curves = scale * np.stack([np.asarray(run.scalars[metric][:length], float) for run in runs])
         x = np.stack([getattr(run, against)[:length] for run in runs]).mean(0)
-        colour = _COLOURS[i % 8]
-        panel.plot(x, curves.mean(0), label=label, color=colour, linestyle=_DASHES[(i // 4) % 4], linewidth=1.4)
+        colour, (mean, low, high) = _COLOURS[i % 8], band(curves)
+        panel.plot(x, mean, label=label, color=colour, linestyle=_DASHES[(i // 4) % 4], linewidth=1.4)
         if len(runs) > 1:
-            mean, spread = curves.mean(0), curves.std(0, ddof=1)
-            low = np.where(mean - spread > 0, mean - spread, curves.min(0))
-            panel.fill_between(x, low, mean + spread, color=colour, alpha=0.17, linewidth=0)
+            panel.fill_between(x, low, high, color=colour, alpha=0.17, linewidth=0)
     panel.set_title(title, fontsize=9)
     panel.set_xlabel(AXES[against], fontsize=8)
     panel.tick_params(labelsize=8)

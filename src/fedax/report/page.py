@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from plotly.offline import get_plotlyjs
 
-from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
+from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import Row, best, columns_of, shown, summarize
 
 _POINTS = 500  # a curve has at most so many points on the page; metrics.csv has all
@@ -88,7 +88,7 @@ def render(page: Page) -> str:
 def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs)
     several = any(row.runs > 1 for row in rows)
-    band = "mean of the runs, band: ± one standard deviation" if several else ""
+    band = "mean of the runs, band: ± one standard deviation, not below the lowest run" if several else ""
     charts = [
         {
             "metric": c.metric,
@@ -155,13 +155,10 @@ def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
         if not all(metric in run.scalars for run in runs):
             continue
         values = stacked([run.scalars[metric] for run in runs])
-        with np.errstate(invalid="ignore", over="ignore"):
-            mean, deviation = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else None
-            series[metric] = {"mean": _numbers(mean)}
-            if deviation is not None:
-                # a band that would reach below zero could not be drawn on a logarithmic axis: it ends at the lowest run
-                low = np.where(mean - deviation > 0, mean - deviation, values.min(0))
-                series[metric] |= {"low": _numbers(low), "high": _numbers(mean + deviation)}
+        mean, low, high = band(values)
+        series[metric] = {"mean": _numbers(mean)}
+        if len(runs) > 1:
+            series[metric] |= {"low": _numbers(low), "high": _numbers(high)}
     x = {"rounds": rounds.tolist()}
     x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
