@@ -255,12 +255,24 @@ def test_a_recipe_from_file_to_report(tmp_path):
         ("set = { rounds = 3 }", "set = { rounds = -3 }", "rounds: got -3"),
         ("set = { rounds = 3 }", 'algorithms = ["Plan"]', "scale.algorithms: got 'Plan'.*Did you mean 'Plain'"),
         ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "has no parts"),
+        ("set = { rounds = 3 }", 'read = "mean_last_0"', "read: got 'mean_last_0'"),
+        ("margin = 1e-6", 'read = "rounds_to_."', "read: got 'rounds_to_.'"),
     ],
 )
 def test_bad_recipes_are_refused(old, new, words):
     assert old in OWN
     with pytest.raises(SpecError, match=words):
         recipes.Recipe.parse(OWN.replace(old, new), "r.toml")
+
+
+def test_a_scale_may_read_curves_in_its_own_way():
+    recipe = recipes.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2"')).model_copy(
+        update={"ran": "small"}
+    )
+    runs = [record("Plain", "Only", losses=(9.0, 3.0, 1.0))]
+    assert [row.ours[0] for row in recipes.Findings(recipe, runs, []).rows] == [2.0]
+    other = recipes.Findings(recipe.model_copy(update={"ran": "paper"}), runs, [])
+    assert [row.ours[0] for row in other.rows] == [1.0]
 
 
 def test_a_scale_may_run_some_of_the_algorithms():

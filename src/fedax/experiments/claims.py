@@ -82,6 +82,18 @@ def higher_is_better(metric: str, read: str = "last") -> bool:
     return more_is_better(metric) and not read.startswith("rounds_to_")
 
 
+def reading(read: str) -> re.Match[str]:
+    """The parts of a way to read curves.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    match = re.fullmatch(r"last|best|last_over_half|mean_last_([1-9]\d*)|rounds_to_(-?\d+\.?\d*(?:e-?\d+)?)", read)
+    if match is None:
+        raise InvalidInput.of("read", read, "last, best, mean_last_<k>, rounds_to_<x>, last_over_half")
+    return match
+
+
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
     """One number of a curve, see `Results.of`.
 
@@ -90,9 +102,7 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "rounds_to_60", True)
     2.0
     """
-    match = re.fullmatch(r"last|best|last_over_half|mean_last_(\d+)|rounds_to_(-?[\d.]+(?:e-?\d+)?)", read)
-    if match is None or match[1] == "0":
-        raise InvalidInput.of("read", read, "last, best, mean_last_<k>, rounds_to_<x>, last_over_half")
+    match = reading(read)
     if match[1]:
         return float(np.mean(curve[1:][-int(match[1]) :] if len(curve) > 1 else curve))
     if match[2]:

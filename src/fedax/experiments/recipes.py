@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside
+from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside, reading
 from fedax.experiments.source import Place, Source, place_value
 from fedax.experiments.spec import Experiment, explained
 from fedax.report import Record, Sheet
@@ -32,8 +32,8 @@ class Variant(BaseModel):
 
 
 class Scale(BaseModel):
-    """How much of a recipe is run: changes to the experiment by dotted path, data draws, and which variants and algorithms
-    (by their labels; all by default).
+    """How much of a recipe is run: changes to the experiment by dotted path, data draws, which variants and algorithms (by
+    their labels; all by default), and how curves are read, where a shorter run has fewer observations to average.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -42,6 +42,7 @@ class Scale(BaseModel):
     variants: list[str] | None = None
     algorithms: list[str] | None = None
     draws: list[int] | None = None
+    read: str | None = None
 
 
 class Recipe(BaseModel):
@@ -100,6 +101,9 @@ class Recipe(BaseModel):
         """Refuses names of variants, algorithms and scales that are not there."""
         if set(self.scale) != set(SCALES):
             raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
+        for read in (self.read, *(part.read for part in (*self.scale.values(), *self.claim))):
+            if read is not None:
+                reading(read)
         variants = [variant.name for variant in self.variant]
         algorithms = [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
         for scale in SCALES:
@@ -209,11 +213,12 @@ class Findings:
         self.left_out = [variant.name for variant in recipe.variant if variant.name not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}
         self.results = results = Results(records, methods)
-        self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, recipe.read)
+        self.read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
+        self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, self.read)
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
             tasks = [task for task in claim.tasks or results.tasks if task in results.tasks]
-            evidence = claim.model_copy(update={"tasks": tasks}).judge(results, recipe.metric, recipe.read)
+            evidence = claim.model_copy(update={"tasks": tasks}).judge(results, recipe.metric, self.read)
             self.verdicts.append((claim.text, evidence))
 
     def sheets(self) -> list[Sheet]:
@@ -223,7 +228,7 @@ class Findings:
             "Claims", ["Claim", "Verdict", "From"], [[t, e.verdict, e.text] for t, e in self.verdicts], _HOW, lead=True
         )
         note = (
-            f"{recipe.metric.replace('_', ' ').capitalize()}, {recipe.read.replace('_', ' ')}. Scale: {recipe.ran}. ± is the"
+            f"{recipe.metric.replace('_', ' ').capitalize()}, {self.read.replace('_', ' ')}. Scale: {recipe.ran}. ± is the"
         )
         note += " sample standard deviation over the runs; the joint deviation is that of paper and ours together."
         numbers = Sheet("The paper beside ours", heads, [_cells(row) for row in self.rows], note, lead=True)
