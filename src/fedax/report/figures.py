@@ -25,8 +25,8 @@ _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 def save_figures(
     records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png"), against: str = "rounds"
 ) -> list[Path]:
-    """One figure per metric, with a panel for every task; bands are one standard deviation over the runs, not below the
-    lowest.
+    """One figure per metric, with a panel for every task; bands are one standard deviation over the runs, within their
+    range.
 
     The weights of the clients, where they were watched, are `client_weight.<format>`: against the shares of the examples, after
     each quarter of the observations, on logarithmic axes; means of the runs on the same data.
@@ -60,7 +60,7 @@ def save_figures(
     for column in (column for column in columns_of(records) if column.chart):
         down = -(-len(tasks) // 4)
         across = -(-len(tasks) // down)
-        figure = Figure(figsize=(3.3 * across, 2.6 * down), layout="constrained")
+        figure = Figure(figsize=(max(4.2, 3.3 * across), 2.6 * down), layout="constrained")
         panels: Any = figure.subplots(down, across, squeeze=False)
         for panel, (title, runs) in zip(panels.flat, tasks.items(), strict=False):
             _draw(panel, title, runs, column, against)
@@ -83,9 +83,10 @@ def save_figures(
 def _finish(figure: Any, panels: Any, path: Path, formats: Sequence[str]) -> list[Path]:
     """Adds the legend and writes the files."""
     handles, labels = panels.flat[0].get_legend_handles_labels()
-    inches = 0.6 + 0.075 * max(len(label) for label in labels)  # of an entry: its line, and nine-point letters
+    inches = 0.6 + 0.068 * max(len(label) for label in labels)  # of an entry: its line, and eight-point letters
     columns = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.set_figheight(figure.get_figheight() + 0.18 * -(-len(labels) // columns))  # the panels keep their size
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     files = [path.parent / f"{path.name}.{name}" for name in formats]
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file

@@ -88,7 +88,7 @@ def render(page: Page) -> str:
 def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs)
     several = any(row.runs > 1 for row in rows)
-    band = "mean of the runs, band: ± one standard deviation, not below the lowest run" if several else ""
+    band = "mean of the runs, band: ± one standard deviation, within their range" if several else ""
     charts = [
         {
             "metric": c.metric,

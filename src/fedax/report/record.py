@@ -95,13 +95,13 @@ def to_csv(records: Sequence[Record]) -> str:
 
 
 def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, lower and upper end of a band over the first axis: one standard deviation, not below the lowest value.
+    """Mean, lower and upper end of a band over the first axis: one standard deviation, within the range of the values.
 
-    Below it there is nothing, and on a logarithmic axis an end near zero would fill the chart.
+    Outside there is nothing: no accuracy above one, and on a logarithmic axis an end near zero would fill the chart.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         mean, deviation = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
-        return mean, np.maximum(mean - deviation, values.min(0)), mean + deviation
+        return mean, np.maximum(mean - deviation, values.min(0)), np.minimum(mean + deviation, values.max(0))
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
