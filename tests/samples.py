@@ -1,4 +1,4 @@
-"""A small experiment and made-up runs, for the tests of experiments, report and command line."""
+"""A small experiment, a recipe and made-up runs, for the tests of experiments, report and command line."""
 
 import numpy as np
 
@@ -29,6 +29,45 @@ name = "fedavg"
 [[algorithm]]
 name = "fedprox"
 mu = 1
+"""
+
+OWN = """
+paper = "Nobody, Nothing (2020)"
+shows = "Table 9"
+title = "A | test"
+metric = "train_loss"
+draws = [0, 1]
+chosen = ["All of it."]
+[experiment]
+rounds = 2
+[experiment.task]
+name = "synthetic"
+clients = 3
+[experiment.schedule]
+steps = 2
+[[experiment.algorithm]]
+name = "fedavg"
+label = "Plain"
+[[experiment.algorithm]]
+name = "fedprox"
+label = "Prox"
+[experiment.grid]
+fedprox.mu = [0.0, 1e4]
+[[variant]]
+name = "Only"
+[scale.smoke]
+[scale.small]
+set = { rounds = 3 }
+[scale.paper]
+draws = [5]
+[targets]
+Only = { Plain = [2.0, 0.5], Prox = [1.0] }
+[[claim]]
+text = "Plain is as good as Prox with mu = 0"
+check = "close"
+a = "Plain"
+b = "Prox"
+margin = 1e-6
 """
 
 

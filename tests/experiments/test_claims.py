@@ -13,7 +13,7 @@ from fedax.experiments.claims import Beside, Claim, Results, Run, beside, decide
 from fedax.experiments.directory import RunDirectory
 from fedax.experiments.display import Display
 from fedax.experiments.runner import reproduce, resume
-from samples import record
+from samples import OWN, record
 
 
 def planted(**means):
@@ -173,46 +173,6 @@ def test_numbers_beside_the_papers():
     np.testing.assert_allclose(row.ours, (np.mean(ours), np.std(ours, ddof=1)))
     np.testing.assert_allclose(row.joint, (np.mean(ours) - 83.0) / np.sqrt(0.3**2 + np.var(ours, ddof=1)))
     assert math.isnan(Beside("T", "A", (1.0, math.nan), (2.0, math.nan), 1).joint)
-
-
-OWN = """
-paper = "Nobody, Nothing (2020)"
-shows = "Table 9"
-title = "A | test"
-metric = "train_loss"
-draws = [0, 1]
-chosen = ["All of it."]
-[experiment]
-rounds = 2
-[experiment.task]
-name = "synthetic"
-clients = 3
-[experiment.schedule]
-steps = 2
-[[experiment.algorithm]]
-name = "fedavg"
-label = "Plain"
-[[experiment.algorithm]]
-name = "fedprox"
-label = "Prox"
-[experiment.grid]
-fedprox.mu = [0.0, 1e4]
-[[variant]]
-name = "Only"
-[scale.smoke]
-[scale.small]
-set = { rounds = 3 }
-[scale.paper]
-draws = [5]
-[targets]
-Only = { Plain = [2.0, 0.5], Prox = [1.0] }
-[[claim]]
-text = "Plain is as good as Prox with mu = 0"
-check = "close"
-a = "Plain"
-b = "Prox"
-margin = 1e-6
-"""
 
 
 @pytest.mark.slow

@@ -1,0 +1,75 @@
+"""The report in a browser: everything is drawn, the legend and the theme can be switched."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from fedax.experiments import recipes
+from fedax.experiments.display import Display
+from fedax.experiments.runner import reproduce
+from fedax.report import Page, render
+from samples import OWN, record
+
+pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=20000 --dump-dom"""
+
+PROBE = """<script>
+(async () => {
+  const root = document.documentElement, found = {}, pause = () => new Promise((go) => setTimeout(go, 400));
+  while (!root.dataset.ready) await pause();
+  const [plot] = document.querySelectorAll(".plot"), [chip] = document.querySelectorAll(".chip");
+  const look = () => ({
+    names: plot.data.map((trace) => trace.name).filter(Boolean), pressed: chip.getAttribute("aria-pressed"),
+    theme: root.dataset.theme, ground: getComputedStyle(document.body).backgroundColor,
+    ink: plot.layout.font.color, x: plot.layout.xaxis.title.text,
+  });
+  found.start = look();
+  chip.click(); await pause(); found.hidden = look();
+  chip.click(); await pause(); found.shown = look();
+  document.getElementById("theme").click(); await pause(); found.other = look();
+  document.getElementById("theme").click(); await pause(); found.back = look();
+  document.querySelector(".controls input[value=bits]").click(); await pause(); found.bits = look();
+  root.dataset.found = JSON.stringify(found);
+})();
+</script>"""
+
+
+def opened(page, folder):
+    """The page after a browser has run it, without any message on its console."""
+    folder.mkdir(exist_ok=True)
+    (folder / "report.html").write_text(page)
+    command = ["chromium", *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", (folder / "report.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout
+
+
+def test_all_kinds_of_charts_are_drawn(tmp_path):
+    weighed = {"client_weight": np.full((3, 2), 0.5), "client_share": np.array([(0.2, 0.8)] * 3)}
+    runs = [record("A", dissimilarity=np.ones(3)), record("B", losses=(2.0, np.nan)), record("C", "Other", **weighed)]
+    drawn = opened(render(Page("T", "", runs)), tmp_path)
+    assert 'data-ready="8"' in drawn
+    assert drawn.count('class="main-svg"') >= 8
+
+
+def test_the_report_of_a_recipe_can_be_switched(tmp_path):
+    directory = reproduce(recipes.Recipe.parse(OWN), "smoke", tmp_path / "run", Display())
+    page = (directory.path / "report.html").read_text()
+    drawn = opened(page.replace("</body>", PROBE + "</body>"), tmp_path / "browser")
+    assert "Plain is as good as Prox with mu = 0" in drawn
+    found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', drawn)[1]))
+    assert found["start"]["names"] == ["Plain", "Prox, mu=0.0"]
+    assert found["hidden"]["names"] == ["Prox, mu=0.0"]
+    assert (found["start"]["pressed"], found["hidden"]["pressed"]) == ("true", "false")
+    assert found["shown"] == found["start"]
+    assert {found["start"]["theme"], found["other"]["theme"]} == {"light", "dark"}
+    assert found["other"]["ground"] != found["start"]["ground"]
+    assert found["other"]["ink"] != found["start"]["ink"]
+    assert found["back"] == found["start"]
+    assert (found["start"]["x"], found["bits"]["x"]) == ("communication rounds", "bits sent, both directions")
