@@ -129,6 +129,7 @@ def _draw(panel: Any, title: str, records: Sequence[Record], column: Column, aga
             panel.fill_between(x, low, high, color=colour, alpha=0.17, linewidth=0)
     panel.set_title(title, fontsize=9)
     panel.set_xlabel(AXES[against], fontsize=8)
+    panel.locator_params(axis="x", integer=against == "rounds")
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.3)
     if column.logarithmic:
