@@ -210,6 +210,15 @@ def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
     assert files[-1].stat().st_size > 1000
 
 
+def test_figures_of_what_the_first_task_does_not_have(tmp_path):
+    """A metric, and weights, of a later task only; clients of equal size."""
+    pytest.importorskip("matplotlib")
+    equal = {"client_weight": np.full((3, 2), 0.5), "client_share": np.full((3, 2), 0.5)}
+    runs = [record("A", "First"), record("B", "Second", dissimilarity=np.ones(3), **equal)]
+    names = [file.name for file in save_figures(runs, tmp_path, ["png"])]
+    assert names == [f"{m}.png" for m in ("train_loss", "test_accuracy", "dissimilarity", "client_weight")]
+
+
 def test_figures_say_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(FedaxError, match=r"pip install 'fedax\[paper\]'"):

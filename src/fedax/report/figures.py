@@ -82,7 +82,9 @@ def save_figures(
 
 def _finish(figure: Any, panels: Any, path: Path, formats: Sequence[str]) -> list[Path]:
     """Adds the legend and writes the files."""
-    handles, labels = panels.flat[0].get_legend_handles_labels()
+    shown = [panel.get_legend_handles_labels() for panel in panels.flat]
+    entries = {label: handle for handles, labels in shown for handle, label in zip(handles, labels, strict=True)}
+    handles, labels = list(entries.values()), list(entries)
     inches = 0.6 + 0.068 * max(len(label) for label in labels)  # of an entry: its line, and eight-point letters
     columns = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
     figure.set_figheight(figure.get_figheight() + 0.18 * -(-len(labels) // columns))  # the panels keep their size
@@ -106,7 +108,8 @@ def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> 
         done = drawn[0][0].rounds[at]
         shares, weights = (np.concatenate(values) for values in zip(*(weights_at(own, at) for own in drawn), strict=True))
         panel.scatter(shares, weights, label=label, color=_COLOURS[i % 8], s=9, alpha=0.75, linewidths=0)
-        panel.axline((shares.min(), shares.min()), (shares.max(), shares.max()), color="0.5", linestyle=":", linewidth=1)
+        ends = [shares.min(), shares.max()]
+        panel.plot(ends, ends, color="0.5", linestyle=":", linewidth=1)
     panel.set_title(f"{title}, round {done}", fontsize=9)
     panel.set_xlabel("share of the examples", fontsize=8)
     panel.set_xscale("log")
