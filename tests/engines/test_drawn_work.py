@@ -192,6 +192,20 @@ def test_zero_odds_only_fill(sampling):
     evenly(counts(ids[:, 2], [0, 2, 3]), np.full(3, 1 / 3))
 
 
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("odds", [[0.0] * 10, [0.0] * 9 + [1e-30]], ids=["nobody has odds", "one has"])
+def test_fill_ups_are_uniform_in_both_precisions(odds, x64):
+    """Three of ten: whoever has odds is in, and the others are drawn evenly, also where the noise has 24 bits."""
+    with jax.enable_x64(x64):
+        values = jnp.asarray(np.array(odds), jnp.float64 if x64 else jnp.float32)
+        drawn = np.asarray(jax.vmap(lambda key: by_odds(key, values, 3))(KEYS))
+    certain = [k for k, value in enumerate(odds) if value > 0]
+    others = [k for k in range(10) if k not in certain]
+    assert all(len(set(row)) == 3 for row in drawn.tolist())
+    assert np.all(np.isin(drawn, certain).sum(1) == len(certain))
+    evenly(counts(drawn[np.isin(drawn, others)], others), np.full(len(others), 1 / len(others)))
+
+
 NUMBERS = "whole numbers >= 1, or a pair of them in order"
 
 

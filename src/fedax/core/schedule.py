@@ -237,9 +237,9 @@ def by_odds(key: Key[Array, ""], odds: Float[Array, "clients"], count: int) -> I
     Clients of odds 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log o_k + G_k$ is such a draw.
     """
     noise = jax.random.gumbel(key, odds.shape, odds.dtype)
-    never = jnp.asarray(-1e9, odds.dtype)
-    scores = jnp.where(odds > 0, jnp.log(jnp.where(odds > 0, odds, 1)), never) + noise
-    return jax.lax.top_k(scores, count)[1].astype(jnp.int32)
+    # two sort keys: an offset that puts odds of 0 last would round their noise away
+    scores = jnp.where(odds > 0, jnp.log(jnp.where(odds > 0, odds, 1)), 0) + noise
+    return jnp.lexsort((-scores, odds <= 0))[:count].astype(jnp.int32)
 
 
 def mean_weights(
