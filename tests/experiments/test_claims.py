@@ -1,6 +1,7 @@
 """Verdicts on planted results that hold and that do not, and recipes from file to report."""
 
 import csv
+import dataclasses
 import math
 
 import numpy as np
@@ -154,6 +155,7 @@ def test_reading_curves():
         "mean_last_99": 2.0,
         "rounds_to_3": 10.0,
         "rounds_to_0.5": math.inf,
+        "gigabits_to_3": 10.0,
         "last_over_half": 2.0,
     }
     assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
@@ -163,6 +165,24 @@ def test_reading_curves():
             read_curve(curve, rounds, wrong, False)
     with pytest.raises(UnknownName, match="Did you mean 'test_accuracy'"):
         planted(A=0.5).of("T", "A", "test_acuracy", "last")
+
+
+def test_bits_until_an_accuracy_count_what_was_sent():
+    """At 2 gigabits a round, 80 % in round 2 are 4; who sends half as much and is as fast is better; never is worst."""
+    curves = {"A": ([0.1, 0.5, 0.8], 2e9), "B": ([0.1, 0.5, 0.8], 1e9), "C": ([0.1, 0.5, 0.7], 1e6)}
+    runs = [
+        dataclasses.replace(record(name, seed=s, test_accuracy=np.array(curve)), bits=np.arange(3) * each)
+        for name, (curve, each) in curves.items()
+        for s in (0, 1)
+    ]
+    results = Results(runs)
+    assert results.of("T", "A", "test_accuracy", "gigabits_to_80") == {Run(0, 0): 4.0, Run(0, 1): 4.0}
+    assert results.of("T", "C", "test_accuracy", "gigabits_to_80") == {Run(0, 0): math.inf, Run(0, 1): math.inf}
+    for a, b, verdict in (("B", "A", "holds"), ("A", "B", "does not hold"), ("B", "C", "holds")):
+        claim = Claim(text="c", check="better", a=a, b=b, read="gigabits_to_80", exact=True)
+        assert claim.judge(results, "test_accuracy", "last").verdict == verdict
+    ratio = Claim(text="c", check="ratio", a="A", b="B", margin=2.0, read="gigabits_to_80", exact=True)
+    assert ratio.judge(results, "test_accuracy", "last").text.startswith("+0, +0")
 
 
 def test_numbers_beside_the_papers():

@@ -51,7 +51,8 @@ class Results:
             algorithm: label of the algorithm.
             metric: name of a scalar metric.
             read: how a curve becomes a number: `last`, `best`, `mean_last_<k>` (of the last k observations), or
-                `rounds_to_<x>`, the first observed round at which the metric is as good as x (infinity if never), or
+                `rounds_to_<x>`, the first observed round at which the metric is as good as x (infinity if never),
+                `gigabits_to_<x>`, the traffic until then (10^9 bits, both directions, all participants), or
                 `last_over_half`, the last value over the one at half the rounds (a curve in 1/t halves, a linearly convergent one
                 falls faster, one at its floor stays).
         """
@@ -63,7 +64,8 @@ class Results:
                 raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
             curve = record.scalars[metric] * (100 if is_percent(metric) else 1)
             fine = record.outcome.kind not in ("diverged", "non-finite")
-            value = read_curve(curve, record.rounds, read, higher_is_better(metric)) if fine else math.nan
+            along = record.bits / 1e9 if read.startswith("gigabits_to_") else record.rounds
+            value = read_curve(curve, along, read, higher_is_better(metric)) if fine else math.nan
             worst = -math.inf if higher_is_better(metric, read) else math.inf
             found[Run(record.draw, record.seed)] = value if math.isfinite(value) else worst
         return found
@@ -78,8 +80,8 @@ class Results:
 
 
 def higher_is_better(metric: str, read: str = "last") -> bool:
-    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds until something: less."""
-    return more_is_better(metric) and not read.startswith("rounds_to_")
+    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds or bits until something: less."""
+    return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_"))
 
 
 def reading(read: str) -> re.Match[str]:
@@ -88,14 +90,16 @@ def reading(read: str) -> re.Match[str]:
     Raises:
         InvalidInput: it is none.
     """
-    match = re.fullmatch(r"last|best|last_over_half|mean_last_([1-9]\d*)|rounds_to_(-?\d+\.?\d*(?:e-?\d+)?)", read)
+    number = r"-?\d+\.?\d*(?:e-?\d+)?"
+    match = re.fullmatch(rf"last|best|last_over_half|mean_last_([1-9]\d*)|(?:rounds|gigabits)_to_({number})", read)
     if match is None:
-        raise InvalidInput.of("read", read, "last, best, mean_last_<k>, rounds_to_<x>, last_over_half")
+        allowed = "last, best, mean_last_<k>, rounds_to_<x>, gigabits_to_<x>, last_over_half"
+        raise InvalidInput.of("read", read, allowed)
     return match
 
 
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
-    """One number of a curve, see `Results.of`.
+    """One number of a curve against rounds, or against gigabits for `gigabits_to_<x>`; see `Results.of`.
 
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "mean_last_2", True)
     75.0
