@@ -25,7 +25,6 @@ from fedax.experiments.comparison import compared, together
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
-from fedax.experiments.full import FullDemo
 from fedax.experiments.listing import described, one_line, overview, panel
 from fedax.experiments.runner import describe, reproduce, resume, run_experiment
 from fedax.experiments.schema import schema
@@ -87,29 +86,18 @@ def prepare(
 
 @app.command()
 def demo(
-    full: Annotated[
-        bool, typer.Option("--full", help="All four synthetic data sets, 200 rounds, 9 runs each; hours.")
-    ] = False,
     out: Out = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, with --full.")] = 1,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Time to spend, without --full.")] = 135.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time to spend.")] = 135.0,
     rounds: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
-    draws: Annotated[int, typer.Option(min=1, hidden=True)] = 3,
-    seeds: Annotated[int, typer.Option(min=1, hidden=True)] = 3,
 ) -> None:
     """Compare FedAvg, FedProx, FedDANE and FedBC on heterogeneous data.
 
     In about two minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed and as many rounds as fit.
 
-    With `--full`, the synthetic data of the FedDANE paper with its 200 rounds and its grid of mu, over several data draws
-    and seeds; what is done is kept, so the same command continues after an interruption.
+    The whole comparison, all synthetic data of the FedDANE paper with its 200 rounds and its grid of mu over ten draws, is
+    `fedax reproduce feddane-study --scale paper`.
     """
     console = Console()
-    if full:
-        complete = FullDemo(out or Path("runs/demo-full"), rounds=rounds or 200, draws=draws, seeds=seeds).run(jobs, console)
-        if not complete:
-            raise typer.Exit(INTERRUPTED)
-        return
     path = out or fresh(Path("runs"), "demo")
     console.print("Four methods on three tasks, one seed. The first run also compiles.", style="dim")
     close(run_demo(path, display_for(console), seconds=seconds, rounds=rounds), console)

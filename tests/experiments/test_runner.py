@@ -11,14 +11,11 @@ from rich.console import Console
 import fedax
 from fedax.core import InvalidInput, RunExists
 from fedax.core.files import write
-from fedax.experiments import demo, findings
-from fedax.experiments.design import BASELINES, FORMS, MUS, TASKS, at, members
+from fedax.experiments import demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import Display, Lines
-from fedax.experiments.full import FullDemo, Job
 from fedax.experiments.runner import run_experiment
 from fedax.experiments.spec import Experiment
-from fedax.report import Record
 from samples import TINY, record
 
 
@@ -177,86 +174,6 @@ def test_a_run_that_ends_above_its_start_has_diverged():
         demo.judged(record(losses=losses)).outcome.kind for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))
     ]
     assert kinds == ["ok", "diverged", "diverged"]
-
-
-def grid():
-    """FedDANE gets better with mu; at mu=1 one of its runs diverges. Shared cohorts end 0.1 higher."""
-    runs = {}
-    for task in TASKS:
-        for label in BASELINES:
-            runs[task, label] = [
-                demo.judged(record(label, task, s, d, (2.0, 1.0 + 0.01 * s))) for d in (0, 1) for s in (0, 1)
-            ]
-        for form, (_, cohorts) in FORMS.items():
-            for i, mu in enumerate(MUS):
-                ends = [0.9 - 0.1 * i + 0.1 * (cohorts == "shared") + 0.01 * k for k in range(4)]
-                ends[2] = 5.0 if mu == 1 else ends[2]
-                made = [record(at(form, mu), task, k % 2, k // 2, (2.0, end)) for k, end in enumerate(ends)]
-                runs[task, at(form, mu)] = [demo.judged(run) for run in made]
-    return runs
-
-
-def test_findings_follow_from_the_numbers():
-    found = findings.Findings(grid(), rounds=1, draws=2, seeds=2)
-    assert set(found.mu.values()) == {0.1}
-    text = found.readme()
-    assert "Correct FedDANE (mu=0.1) did not diverge; its final training loss is lower than FedAvg's (-0.390" in text
-    assert "**+0.100 ± 0.000**" in text
-    assert "clearly lower in 0 and clearly higher in 20 of the 20 cells" in text
-    assert "| **0.610** | 2.750 (1) |" in text
-    table = list(csv.DictReader(found.grid_csv().splitlines()))
-    assert len(table) == len(TASKS) * len(FORMS) * len(MUS) * 4
-    assert {row["mu"] for row in table if row["selected"] == "1"} == {"0.1"}
-    assert len(found.chosen) == len(TASKS) * 7 * 4
-
-
-def test_if_all_diverge_the_least_bad_is_selected():
-    runs = {("T", at("FedDANE", mu)): [demo.judged(record(losses=(1.0, 50.0 - i)))] for i, mu in enumerate(MUS)}
-    assert findings.best_mu(runs, "T", "FedDANE") == 1.0
-
-
-def test_the_full_demo_keeps_what_is_done_and_continues(tmp_path, monkeypatch):
-    made = []
-
-    def fake(job):
-        made.append(job)
-        if len(made) == 10:
-            raise KeyboardInterrupt
-        for label in job.labels:
-            for seed in job.missing():
-                write(job.file(seed, label), record(label, job.task, seed, job.draw).to_bytes())
-        return 0.0
-
-    monkeypatch.setattr(Job, "run", fake)
-    console = Console(file=io.StringIO())
-    study = FullDemo(tmp_path / "full", rounds=2, draws=1, seeds=2)
-    assert not study.run(1, console)
-    assert not (study.folder / "README.md").exists()
-    assert study.run(1, console)
-    assert len(made) == 10 + (4 * 7 - 9) + 4 * 4
-    assert {tuple(job.seeds) for job in made[-16:]} == {(0, 1)}
-    assert all(job.missing() == [] for job in made)
-    assert {file.name for file in study.folder.iterdir()} >= {"README.md", "grid.csv", "metrics.csv", "report.html"}
-    with pytest.raises(RunExists, match=r"'rounds': 2.*not.*'rounds': 3"):
-        FullDemo(tmp_path / "full", rounds=3, draws=1, seeds=2).run(1, console)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    with pytest.raises(RunExists, match="is not empty"):
-        FullDemo(tmp_path / "other").run(1, console)
-
-
-def test_a_job_runs_its_grid_once(tmp_path, monkeypatch):
-    algorithms = [{"name": "fedprox", "mu": mu, "label": at("FedDANE", mu)} for mu in MUS]
-    task = {"name": "synthetic", "clients": 3}
-    small = Experiment.of(name="a", rounds=1, task=task, schedule={"cohort": 2, "steps": 2}, algorithm=algorithms)
-    monkeypatch.setattr("fedax.experiments.full.experiment", lambda *_: small)
-    job = Job(tmp_path, "Synthetic (1, 1)", 0, "FedDANE", rounds=1, labels=members("FedDANE"), seeds=(0,))
-    (tmp_path / "runs").mkdir()
-    job.run()
-    assert job.missing() == []
-    runs = [Record.from_bytes(job.file(0, label).read_bytes()) for label in members("FedDANE")]
-    assert [run.label for run in runs] == members("FedDANE")
-    assert len({float(run.metrics["train_loss"][-1]) for run in runs}) == len(MUS)
 
 
 def test_plain_lines_for_logs(tmp_path):

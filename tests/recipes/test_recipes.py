@@ -16,7 +16,7 @@ def test_recipes_are_whole(name):
     recipe = recipes.load(name)
     assert recipe.chosen
     assert recipe.claim
-    assert recipe.shows.startswith(("Table", "Figure"))
+    assert recipe.shows.startswith(("Table", "Figure", "Section"))
     for scale in recipes.SCALES:
         assert recipe.experiments(scale)
 
