@@ -86,9 +86,10 @@ def public_objects():
     import fedax.models
     import fedax.observe
     import fedax.tasks
-    import fedax.theory.local_gd
+    import fedax.theory
 
-    places = (fedax, fedax.core, fedax.data, fedax.models, fedax.observe, fedax.tasks, fedax.theory.local_gd)
+    theory = [module for name, module in vars(fedax.theory).items() if inspect.ismodule(module) and name[0] != "_"]
+    places = (fedax, fedax.core, fedax.data, fedax.models, fedax.observe, fedax.tasks, *theory)
     for module in places:
         for name, member in vars(module).items():
             ours = getattr(member, "__module__", "").startswith("fedax.")

@@ -1,3 +1,4 @@
-"""What the papers prove, as formulas: step sizes and bounds that a run can be held to."""
+"""What the papers prove, as formulas: constants, step sizes and bounds that a run can be held to. One module for each paper."""
 
+from fedax.theory import feddane as feddane
 from fedax.theory import local_gd as local_gd

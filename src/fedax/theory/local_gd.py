@@ -7,11 +7,13 @@ Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneo
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
+from fedax.theory._limits import check, rows
 
 
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
@@ -43,7 +45,7 @@ def step_size(smoothness: float, interval: int) -> float:
 
     Source: Theorem 1.
     """
-    _check("step_size", smoothness=smoothness, interval=interval)
+    check("step_size", smoothness=smoothness, interval=interval)
     return 1 / (4 * smoothness * interval)
 
 
@@ -75,11 +77,9 @@ def bound(
 
     Source: Theorem 1, eq. (5).
     """
-    _check("bound", distance=distance, variance=variance, smoothness=smoothness, interval=interval, steps=steps)
-    most = step_size(smoothness, interval)
-    rate = most if rate is None else rate
-    if not 0 < rate <= most:
-        raise InvalidInput.of("bound(rate=...)", rate, f"numbers in (0, 1/(4LH) = {most:g}]")
+    check("bound", distance=distance, variance=variance, smoothness=smoothness, interval=interval, steps=steps)
+    rate = step_size(smoothness, interval) if rate is None else rate
+    _check_rate("bound", rate, smoothness, interval)
     return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
 
 
@@ -100,20 +100,227 @@ def communications(*, distance: float, variance: float, smoothness: float, accur
 
     Source: eq. (6).
     """
-    _check("communications", distance=distance, variance=variance, smoothness=smoothness, accuracy=accuracy)
+    check("communications", distance=distance, variance=variance, smoothness=smoothness, accuracy=accuracy)
     return 16 * distance**2 / accuracy * max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
 
 
-_POSITIVE = {"smoothness", "accuracy"}
-_COUNTS = {"interval", "steps"}
+def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
+    r"""$V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models are apart.
+
+    >>> iterate_variance(np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    1.0
+
+    Source: eq. (3).
+    """
+    found = rows("iterate_variance", "models", models)
+    return float(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
 
 
-def _check(function: str, **values: float) -> None:
-    for name, value in values.items():
-        counts, positive = name in _COUNTS, name in _POSITIVE
-        fits = value > 0 if positive else value >= 1 if counts else value >= 0
-        if not (fits and value < math.inf):
-            allowed = (
-                "numbers in (0, infinity)" if positive else "whole numbers >= 1" if counts else "numbers in [0, infinity)"
-            )
-            raise InvalidInput.of(f"{function}({name}=...)", value, allowed)
+def next_distance_bound(*, distance: float, spread: float, gap: float, smoothness: float, rate: float) -> float:
+    r"""How far the mean model is from the optimum after one more step, squared, at most.
+
+    $$ \lVert r_{t+1} \rVert^2 \le \lVert r_t \rVert^2 + \gamma L (1 + 2 \gamma L) V_t
+       - 2 \gamma (1 - 2 \gamma L) D_f(\hat x_t, x_*). $$
+
+    Args:
+        distance: $\lVert r_t \rVert = \lVert \hat x_t - x_* \rVert$, at least 0.
+        spread: $V_t$, at least 0; see `iterate_variance`.
+        gap: $D_f(\hat x_t, x_*) = f(\hat x_t) - f(x_*)$, at least 0.
+        smoothness: L, above 0.
+        rate: $\gamma$, above 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> next_distance_bound(distance=1.0, spread=0.0, gap=0.5, smoothness=1.0, rate=0.25)
+    0.875
+
+    Source: Lemma 1, eq. (4).
+    """
+    check("next_distance_bound", distance=distance, spread=spread, gap=gap, smoothness=smoothness, rate=rate)
+    scale = rate * smoothness
+    return distance**2 + scale * (1 + 2 * scale) * spread - 2 * rate * (1 - 2 * scale) * gap
+
+
+def spread_bound(
+    *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
+) -> float:
+    r"""The most that $V_t$ can add up to between two synchronisations.
+
+    $$ \sum_{t=t_p}^{t_{p+1}-1} V_t \le 5 L \gamma^2 H^2 \sum_t D_f(\hat x_t, x_*) + \sum_t \tfrac{15}{2} \gamma^2 H^2 \sigma^2. $$
+
+    The lemma is stated with 8 for the $\frac{15}{2}$ that its proof arrives at.
+
+    Args:
+        gaps: $D_f(\hat x_t, x_*)$ at each step of the epoch; at least 0, at most H of them.
+        variance: $\sigma^2$, at least 0; see `variance`.
+        smoothness: L, above 0.
+        interval: H, at least 1.
+        rate: $\gamma$, above 0 and at most `step_size(smoothness, interval)`.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> spread_bound(gaps=np.zeros(2), variance=1.0, smoothness=1.0, interval=2, rate=0.125)
+    0.9375
+
+    Source: Lemma 2, first inequality.
+    """
+    found = np.asarray(gaps, float)
+    check("spread_bound", variance=variance, smoothness=smoothness, interval=interval)
+    _check_rate("spread_bound", rate, smoothness, interval)
+    if len(found) > interval or not np.all(found >= 0):
+        raise InvalidInput.of("spread_bound(gaps=...)", found.tolist(), f"at most H = {interval} numbers >= 0")
+    square = (rate * interval) ** 2
+    return float(5 * smoothness * square * found.sum() + 7.5 * square * variance * len(found))
+
+
+def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> float:
+    r"""$\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of the workers' gradients.
+
+    Args:
+        spread, gap, smoothness: as in `next_distance_bound`.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> mean_gradient_bound(spread=1.0, gap=1.0, smoothness=2.0)
+    16.0
+
+    Source: Lemma 3, eq. (7).
+    """
+    check("mean_gradient_bound", spread=spread, gap=gap, smoothness=smoothness)
+    return 2 * smoothness**2 * spread + 4 * smoothness * gap
+
+
+def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> float:
+    r"""$-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L V_t$.
+
+    Args:
+        spread, gap, smoothness: as in `next_distance_bound`.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> inner_product_bound(spread=1.0, gap=1.0, smoothness=2.0)
+    0.0
+
+    Source: Lemma 4, eq. (8).
+    """
+    check("inner_product_bound", spread=spread, gap=gap, smoothness=smoothness)
+    return smoothness * spread - 2 * gap
+
+
+class Plan(NamedTuple):
+    """Steps T, interval H and step size that belong together, as real numbers: round T up and H down."""
+
+    steps: float
+    interval: float
+    rate: float
+
+    @property
+    def communications(self) -> float:
+        """T/H."""
+        return self.steps / self.interval
+
+
+def plan(*, distance: float, variance: float, smoothness: float, accuracy: float, rate: float | None = None) -> Plan:
+    r"""The steps and the interval with the fewest communications, for any step size.
+
+    $$ T(\gamma) = \frac{4 \lVert x_0 - x_* \rVert^2}{\varepsilon \gamma}, \qquad
+       H(\gamma) = \frac{1}{4 \gamma \max\{L, \sigma \sqrt{3L/\varepsilon}\}}. $$
+
+    T/H is `communications` whatever the step size. An interval below 1 says that the step size is too large for this accuracy;
+    the default is the largest that gives H = 1.
+
+    Args:
+        distance, variance, smoothness, accuracy: as in `communications`.
+        rate: $\gamma$, above 0 and at most $\frac{1}{4L}$.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> plan(distance=1.0, variance=0.0, smoothness=2.0, accuracy=0.125, rate=0.03125)
+    Plan(steps=1024.0, interval=4.0, rate=0.03125)
+
+    Source: Section 2.3, after eq. (6).
+    """
+    check("plan", distance=distance, variance=variance, smoothness=smoothness, accuracy=accuracy)
+    scale = max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
+    rate = 1 / (4 * scale) if rate is None else rate
+    _check_rate("plan", rate, smoothness, 1)
+    return Plan(4 * distance**2 / (accuracy * rate), 1 / (4 * rate * scale), rate)
+
+
+def best_interval(
+    *, distance: float, variance: float, smoothness: float, accuracy: float, rate: float, price: float, most: int = 100_000
+) -> int:
+    r"""The interval H with which the bound promises $\varepsilon$ at the least cost, where a communication costs c gradients.
+
+    $$ \min_H \; T \Big(1 + \frac cH\Big), \qquad \gamma \le \frac{1}{4LH}, \qquad
+       T = \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma (\varepsilon - 24 \gamma^2 \sigma^2 H^2 L)}. $$
+
+    The step size is given, as in the paper's experiments. With a free one H = 1 is best at any price: T/H does not depend on H
+    then (`communications`), while T grows with it.
+
+    Args:
+        distance, variance, smoothness, accuracy: as in `communications`.
+        rate: $\gamma$, above 0 and at most $\frac{1}{4L}$.
+        price: c, above 0.
+        most: the largest interval that is looked at.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size with which the bound does not reach the accuracy.
+
+    >>> options = {"distance": 1.0, "variance": 1.0, "smoothness": 1.0, "accuracy": 0.1, "rate": 0.01}
+    >>> [best_interval(price=price, **options) for price in (0.1, 1.0, 10.0, 1000.0)]
+    [1, 2, 3, 4]
+
+    Source: eq. (5); the question of the right panels of Figures 1 and 2.
+    """
+    given = {"distance": distance, "variance": variance, "smoothness": smoothness, "accuracy": accuracy}
+    check("best_interval", price=price, **given)
+    _check_rate("best_interval", rate, smoothness, 1)
+    intervals = np.arange(1, min(most, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
+    left = accuracy - 24 * rate**2 * variance * intervals**2 * smoothness
+    if left[0] <= 0:
+        largest = math.sqrt(accuracy / (24 * variance * smoothness))
+        raise InvalidInput.of(
+            "best_interval(rate=...)", rate, f"numbers below {largest:g}, with which H = 1 reaches the accuracy"
+        )
+    cost = np.where(left > 0, (1 + price / intervals) / np.where(left > 0, left, 1), np.inf)
+    return int(intervals[np.argmin(cost)])
+
+
+def corollary(*, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int) -> float:
+    r"""`bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for $H \le \sqrt{T/M}$.
+
+    $$ f(\bar x_T) - f(x_*) \le \frac{8 L \lVert x_0 - x_* \rVert^2}{\sqrt{MT}} + \frac{3 M \sigma^2 H^2}{2 L T}. $$
+
+    Args:
+        distance, variance, smoothness, steps: as in `bound`.
+        clients: M, at least 1.
+        interval: H, at least 1 and at most $\sqrt{T/M}$.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> round(corollary(distance=1.0, variance=2.0, smoothness=1.0, clients=4, interval=5, steps=100), 12)
+    3.4
+
+    Source: Corollary 1.
+    """
+    given = {"distance": distance, "variance": variance, "smoothness": smoothness}
+    check("corollary", clients=clients, interval=interval, steps=steps, **given)
+    if interval**2 * clients > steps:
+        raise InvalidInput.of(
+            "corollary(interval=...)", interval, f"whole numbers in [1, sqrt(T/M) = {math.sqrt(steps / clients):g}]"
+        )
+    rate = math.sqrt(clients / steps) / (4 * smoothness)
+    return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
+
+
+def _check_rate(function: str, rate: float, smoothness: float, interval: int) -> None:
+    most = 1 / (4 * smoothness * interval)
+    if not 0 < rate <= most * (1 + 1e-12):
+        raise InvalidInput.of(f"{function}(rate=...)", rate, f"numbers in (0, 1/(4LH) = {most:g}]")

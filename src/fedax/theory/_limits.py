@@ -1,0 +1,65 @@
+"""The ranges of the quantities that the papers' formulas are made of, declared once for all of them."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedax.core import InvalidInput
+from fedax.core.hyper import Hyper
+
+
+def _real(name: str, **limits: Any) -> Hyper:
+    return Hyper(name, 1.0, **{"high": math.inf, "open_high": True, **limits})
+
+
+def _each(names: str, **limits: Any) -> dict[str, Hyper]:
+    return {name: _real(name, **limits) for name in names.split()}
+
+
+_COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim", "bits", "cohort")
+_LIMITS = {
+    **_each("smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate diameter", low=0.0, open_low=True),
+    **_each("distance variance gap spread concavity residual moved gradient drift error global_variance", low=0.0),
+    **_each("local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0),
+    **_each("dissimilarity diversity", low=1.0),
+    **_each("inexactness momentum mixing", low=0.0, high=1.0),
+    **_each("share", low=0.0, high=1.0, open_high=False),
+    **{name: Hyper(name, 1, low=1, high=math.inf, open_high=True) for name in _COUNTS},
+}
+
+
+def check(function: str, **values: Any) -> None:
+    """Raises `InvalidInput` naming `function(name=...)`, the value and its range; arrays have one value for each client."""
+    for name, value in values.items():
+        limits = dataclasses.replace(_LIMITS[name], per_client=np.ndim(value) > 0)
+        limits.check(function, int(value) if isinstance(value, np.integer) else value)
+
+
+def check_weights(function: str, name: str, weights: np.ndarray, positive: bool = False) -> None:
+    """Weights of the clients: at least 0 (or above it), of sum 1."""
+    fits = np.all(weights > 0) if positive else np.all(weights >= 0)
+    if weights.ndim != 1 or not fits or not math.isclose(float(weights.sum()), 1, rel_tol=1e-5):
+        allowed = f"one number {'above' if positive else 'of at least'} 0 for each client, of sum 1"
+        raise InvalidInput.of(f"{function}({name}=...)", weights.tolist(), allowed)
+
+
+def rows(function: str, name: str, vectors: Any) -> np.ndarray:
+    """One vector for each client, as double precision."""
+    found = np.asarray(vectors, float)
+    if found.ndim != 2 or not len(found):
+        raise InvalidInput.found(f"{function}({name}=...)", f"shape {found.shape}", "one vector for each client")
+    return found
+
+
+def shares(function: str, weights: Iterable[float] | np.ndarray | None, clients: int, positive: bool = False) -> np.ndarray:
+    """The clients' weights, equal ones by default."""
+    if weights is None:
+        return np.full(clients, 1 / clients)
+    found = np.asarray(weights, float)
+    check_weights(function, "weights", found, positive)
+    if len(found) != clients:
+        raise InvalidInput.found(f"{function}(weights=...)", f"{len(found)} numbers", f"{clients}, one for each client")
+    return found

@@ -1,0 +1,278 @@
+r"""The theory of FedDANE: how inexact a local solution is, how dissimilar devices are, and how far a round descends.
+
+$f = \sum_k p_k F_k$, each $F_k$ is L-smooth, $\nabla^2 F_k \succeq -\lambda I$, both draws of a round are independent and with
+odds $p_k$. One round of `fedax.FedDANE` then has, in expectation over its devices,
+$f(w^t) \le f(w^{t-1}) - \rho \lVert \nabla f(w^{t-1}) \rVert^2$.
+
+Source: Li, Sahu, Zaheer, Sanjabi, Smola, Smith, FedDANE: A Federated Newton-Type Method (arXiv:2001.01920).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.optimize import minimize_scalar
+
+from fedax.core import InvalidInput
+from fedax.theory._limits import check, rows, shares
+
+PerDevice = float | Float[Array | np.ndarray, "devices"]
+
+
+def inexactness(
+    solution: Float[Array | np.ndarray, "dim"],
+    exact: Float[Array | np.ndarray, "dim"],
+    start: Float[Array | np.ndarray, "dim"],
+) -> float:
+    r"""$\gamma = \lVert w - \underline w \rVert / \lVert \underline w - w^{t-1} \rVert$: the solution's error by the exact move.
+
+    Args:
+        solution: w, the local solution.
+        exact: $\underline w$, the minimiser of the local problem.
+        start: $w^{t-1}$, the model that was sent down.
+
+    Returns:
+        0 for the exact solution; infinity if the start is the minimiser and the solution is not.
+
+    >>> inexactness(np.array([0.9]), np.array([1.0]), np.array([0.0])).__round__(12)
+    0.1
+
+    Source: Definition 1.
+    """
+    error = float(np.linalg.norm(np.asarray(solution, float) - np.asarray(exact, float)))
+    move = float(np.linalg.norm(np.asarray(exact, float) - np.asarray(start, float)))
+    return error / move if move else math.inf if error else 0.0
+
+
+def inexactness_bound(*, residual: float, moved: float, curvature: float) -> float:
+    r"""A bound on $\gamma$ from what a device knows, without the exact solution.
+
+    $$ \gamma \le \frac{e}{\lVert w - w^{t-1} \rVert - e}, \qquad e = \frac{\lVert \nabla P(w) \rVert}{\mu - \lambda}, $$
+
+    because the local problem P is $(\mu - \lambda)$-strongly convex, so that $\lVert w - \underline w \rVert \le e$.
+
+    Args:
+        residual: $\lVert \nabla P(w) \rVert$ of the local problem at the solution, at least 0.
+        moved: $\lVert w - w^{t-1} \rVert$, at least 0.
+        curvature: $\mu - \lambda$, above 0.
+
+    Returns:
+        Infinity if the residual is too large to tell.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> inexactness_bound(residual=1.0, moved=6.0, curvature=1.0)
+    0.2
+
+    Source: Definition 1, with eq. (16).
+    """
+    check("inexactness_bound", residual=residual, moved=moved, curvature=curvature)
+    error = residual / curvature
+    return error / (moved - error) if error < moved else 0.0 if residual == 0 else math.inf
+
+
+def enough(*, inexactness: float, moved: float, curvature: float) -> float:
+    r"""The residual at which a local solver may stop.
+
+    $$ \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - w^{t-1} \rVert, $$
+
+    which makes `inexactness_bound`, hence the inexactness, $\gamma$ at most.
+
+    Args:
+        inexactness: $\gamma$ in [0, 1).
+        moved, curvature: as in `inexactness_bound`.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> enough(inexactness=0.25, moved=5.0, curvature=1.0)
+    1.0
+
+    Source: Definition 1 as a stopping rule.
+    """
+    check("enough", inexactness=inexactness, moved=moved, curvature=curvature)
+    return inexactness * curvature * moved / (1 + inexactness)
+
+
+def dissimilarity(
+    gradients: Float[Array | np.ndarray, "clients dim"], weights: Float[Array | np.ndarray, "clients"] | None = None
+) -> float:
+    r"""$B(w) = \sqrt{\sum_k p_k \lVert \nabla F_k(w) \rVert^2} / \lVert \nabla f(w) \rVert$, 1 for identical devices.
+
+    Args:
+        gradients: every device's full gradient at w.
+        weights: $p_k$, of sum 1; equal ones by default.
+
+    Returns:
+        Infinity at a stationary point of f that is none of every device.
+
+    Raises:
+        InvalidInput: weights that are none.
+
+    >>> dissimilarity(np.array([[1.0, 0.0], [0.0, 1.0]])).__round__(12)
+    1.414213562373
+
+    Source: Definition 2.
+    """
+    found = rows("dissimilarity", "gradients", gradients)
+    p = shares("dissimilarity", weights, len(found))
+    square, mean = float(p @ np.sum(found**2, axis=1)), float(np.linalg.norm(p @ found))
+    return max(math.sqrt(square) / mean, 1.0) if mean else math.inf if square else 1.0
+
+
+def decrease(
+    *, mu: float, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0
+) -> float:
+    r"""$\rho$, by which $\lVert \nabla f \rVert^2$ times a round decreases f in expectation; below 0 where nothing is promised.
+
+    $$ \rho = \frac1\mu - \frac{3\gamma}{2m} - \frac{L(1+\gamma)^2}{m^2} - \frac{3L}{2 \mu m}
+       - (B^2 - 1) \Big( \frac{L(1+\gamma)^2}{m^2} + \frac{L}{\mu m} + \frac{\gamma}{m} \Big), \qquad m = \mu - \lambda. $$
+
+    With $\lambda = 0$, for convex losses, this is Theorem 3.
+
+    Args:
+        mu: $\mu$, above $\lambda$.
+        smoothness: L, above 0.
+        dissimilarity: B at the model sent down, at least 1; see `dissimilarity`.
+        inexactness: $\gamma$ in [0, 1).
+        concavity: $\lambda$, at least 0, with which $\nabla^2 F_k \succeq -\lambda I$ for every device.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> decrease(mu=5.0, smoothness=1.0, dissimilarity=1.0)
+    0.1
+
+    Source: Theorems 3 and 5, eqs. (13) and (20).
+    """
+    check(
+        "decrease", mu=mu, smoothness=smoothness, dissimilarity=dissimilarity, inexactness=inexactness, concavity=concavity
+    )
+    if not mu > concavity:
+        raise InvalidInput.of("decrease(mu=...)", mu, f"numbers above the concavity, {concavity:g}")
+    return _decrease(mu, smoothness, dissimilarity, inexactness, concavity)
+
+
+def _decrease(mu: float, smoothness: float, dissimilarity: float, inexactness: float, concavity: float) -> float:
+    modulus, more = mu - concavity, dissimilarity**2 - 1
+    solved = smoothness * (1 + inexactness) ** 2 / modulus**2
+    first = 1 / mu - 1.5 * inexactness / modulus - solved - 1.5 * smoothness / (mu * modulus)
+    return first - more * (solved + smoothness / (mu * modulus) + inexactness / modulus)
+
+
+class Best(NamedTuple):
+    r"""The $\mu$ with the largest $\rho$, and that."""
+
+    mu: float
+    decrease: float
+
+
+def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0) -> Best:
+    r"""The $\mu$ with which a round decreases f the most.
+
+    For convex losses solved exactly $\mu = L(4 B^2 + 1)$ and $\rho = \frac{1}{2\mu}$: the maximum of
+    $\frac1\mu - \frac{L(2B^2 + 1/2)}{\mu^2}$. Corollary 4
+    takes $\mu \approx 5LB^2$ for large B, which has $\rho \approx \frac{3}{25 L B^2}$; the best has $\frac{1}{8LB^2}$.
+
+    Args:
+        smoothness, dissimilarity, inexactness, concavity: as in `decrease`.
+
+    Returns:
+        `mu` infinite and `decrease` 0 if the inexactness is so large that no $\mu$ is proved to decrease f, which is
+        if $\gamma (B^2 + \frac12) \ge 1$.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> best_mu(smoothness=1.0, dissimilarity=2.0)
+    Best(mu=17.0, decrease=0.029411764705882353)
+
+    Source: Corollary 4, and eqs. (13) and (20).
+    """
+    check("best_mu", smoothness=smoothness, dissimilarity=dissimilarity, inexactness=inexactness, concavity=concavity)
+    more = dissimilarity**2 - 1
+    linear = 1 - inexactness * (1.5 + more)
+    if linear <= 0:
+        return Best(math.inf, 0.0)
+    square = smoothness * ((1 + inexactness) ** 2 * (1 + more) + 1.5 + more)
+    best = 2 * square / linear
+    if concavity:
+        given = (smoothness, dissimilarity, inexactness, concavity)
+        # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
+        high = 16 * (best + concavity / linear)
+        found = minimize_scalar(
+            lambda log: -_decrease(concavity + math.exp(log), *given), bounds=(math.log(best / 2), math.log(high))
+        )
+        best = concavity + math.exp(float(found.x))
+        return Best(best, _decrease(best, *given))
+    return Best(best, linear**2 / (4 * square))
+
+
+def decrease_by_device(
+    *,
+    mu: PerDevice,
+    smoothness: PerDevice,
+    dissimilarity: float,
+    inexactness: PerDevice = 0.0,
+    overall: float | None = None,
+    weights: Float[Array | np.ndarray, "devices"] | None = None,
+) -> float:
+    r"""$\rho$ for convex devices with constants of their own.
+
+    $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2\mu_k} - \frac{L(1+\gamma_k)^2}{\mu_k^2}
+       - \frac{3L_k}{2\mu_k^2} \Big)
+       - (B^2 - 1) \sum_k p_k \Big( \frac{L(1+\gamma_k)^2}{\mu_k^2} + \frac{L_k}{\mu_k^2} + \frac{\gamma_k}{\mu_k} \Big). $$
+
+    The paper has $L_k$ for L in the third term. That term bounds $\frac12 L \lVert w_k - w^{t-1} \rVert^2$, by which *f* is above
+    its tangent (the first line of the proof, eq. (21)), so it needs the smoothness of f: a flat device with a small $\mu_k$ takes a
+    step that f, curved by the other devices, does not survive. The expectation over the cohort is a mean over all devices.
+
+    Args:
+        mu: $\mu_k$, above 0, one for all devices or one for each; so `smoothness` $L_k$ (above 0) and `inexactness` $\gamma_k$.
+        dissimilarity: B, at least 1.
+        overall: L, the smoothness of f; by default $\sum_k p_k L_k$, which it does not exceed.
+        weights: $p_k$, of sum 1; equal ones by default.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> decrease_by_device(mu=np.array([5.0, 5.0]), smoothness=1.0, dissimilarity=1.0)
+    0.1
+
+    Source: Theorem 7, eq. (28), corrected.
+    """
+    check("decrease_by_device", mu=mu, smoothness=smoothness, dissimilarity=dissimilarity, inexactness=inexactness)
+    m, own, gamma = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, float)) for each in (mu, smoothness, inexactness)))
+    p = shares("decrease_by_device", weights, len(m))
+    whole = float(p @ own) if overall is None else overall
+    check("decrease_by_device", smoothness=whole)
+    solved = whole * (1 + gamma) ** 2 / m**2
+    first = p @ (1 / m - 1.5 * gamma / m - solved - 1.5 * own / m**2)
+    return float(first - (dissimilarity**2 - 1) * (p @ (solved + own / m**2 + gamma / m)))
+
+
+def rounds(*, gap: float, rho: float, accuracy: float) -> int:
+    r"""Rounds after which the squared gradients are $\varepsilon$ on average.
+
+    $$ T \ge \frac{\Delta}{\rho \varepsilon} \quad\Rightarrow\quad
+       \frac1T \sum_{t<T} \mathbb E \lVert \nabla f(w^t) \rVert^2 \le \varepsilon. $$
+
+    It is the sum of the decreases, so the models are those *before* the T rounds.
+
+    Args:
+        gap: $\Delta = f(w^0) - f^*$, at least 0.
+        rho: $\rho$ of every round at least, above 0; see `decrease`.
+        accuracy: $\varepsilon$, above 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> rounds(gap=1.0, rho=0.1, accuracy=0.5)
+    20
+
+    Source: Theorem 6.
+    """
+    check("rounds", gap=gap, rho=rho, accuracy=accuracy)
+    return max(math.ceil(gap / (rho * accuracy) * (1 - 1e-12)), 1)

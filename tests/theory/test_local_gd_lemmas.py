@@ -1,0 +1,184 @@
+"""The lemmas of local gradient descent on random problems, each step of them; optima and runs in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from convex import gradient, newton, smoothness, value
+from fedax.core import InvalidInput
+from fedax.theory import local_gd
+from random_problems import quadratics
+
+
+class Quadratic:
+    def __init__(self, rng):
+        self.q = quadratics(rng, spread=rng.choice([0.0, 0.3, 3.0]))
+        self.clients, self.optimum, self.smoothness = len(self.q.p), self.q.optimum, self.q.smoothness
+        self.gradients, self.gap = self.q.gradients, self.q.gap
+
+
+class Logistic:
+    """Labels by a rule of each client's own."""
+
+    def __init__(self, rng):
+        self.clients, dim, l2 = 4, 3, 0.05
+        a = rng.normal(size=(self.clients, 12, dim))
+        signs = np.sign(
+            np.einsum("kij,kj->ki", a, rng.normal(size=(self.clients, dim))) + rng.normal(size=(self.clients, 12))
+        )
+        self.data = [(a[k], signs[k], l2) for k in range(self.clients)]
+        self.f = a.reshape(-1, dim), signs.reshape(-1), l2
+        self.optimum = newton(*self.f)
+        self.smoothness = max(smoothness(x, l2) for x, _, _ in self.data)
+
+    def gradients(self, x):
+        points = np.broadcast_to(x, (self.clients, self.optimum.size))
+        return np.array([gradient(w, *data) for w, data in zip(points, self.data, strict=True)])
+
+    def gap(self, x):
+        return max(value(x, *self.f) - value(self.optimum, *self.f), 0.0)
+
+
+def descend(problem, start, interval, rate, steps):
+    """The workers' models before each step, and after the last."""
+    models = np.tile(start, (problem.clients, 1))
+    seen = []
+    for t in range(steps):
+        seen.append(models)
+        models = models - rate * problem.gradients(models)
+        if (t + 1) % interval == 0:
+            models = np.tile(models.mean(0), (problem.clients, 1))
+    return [*seen, models]
+
+
+def check_run(problem, start, interval, steps, fraction):
+    """All lemmas at all steps, and the theorem; the part of the theorem's bound that the run needs."""
+    rate = fraction * local_gd.step_size(problem.smoothness, interval)
+    runs = descend(problem, start, interval, rate, steps)
+    variance = local_gd.variance(problem.gradients(problem.optimum))
+    spreads = [local_gd.iterate_variance(models) for models in runs]
+    means = [models.mean(0) for models in runs]
+    gaps = [problem.gap(x) for x in means]
+    off = [np.linalg.norm(x - problem.optimum) for x in means]
+    slack = 1e-12 * (1 + off[0] ** 2) * (1 + problem.smoothness) ** 2
+    for t in range(steps):
+        options = {"spread": spreads[t], "gap": gaps[t], "smoothness": problem.smoothness}
+        g = problem.gradients(runs[t])
+        assert g.mean(0) @ g.mean(0) <= local_gd.mean_gradient_bound(**options) + slack
+        inner = -2 * (means[t] - problem.optimum) @ g.mean(0)
+        assert inner <= local_gd.inner_product_bound(**options) + slack
+        assert off[t + 1] ** 2 <= local_gd.next_distance_bound(distance=off[t], rate=rate, **options) + slack
+    for begin in range(0, steps, interval):
+        epoch = np.array(gaps[begin : min(begin + interval, steps)])
+        options = {"variance": variance, "smoothness": problem.smoothness, "interval": interval, "rate": rate}
+        assert sum(spreads[begin : begin + len(epoch)]) <= local_gd.spread_bound(gaps=epoch, **options) + slack
+    options = {"variance": variance, "smoothness": problem.smoothness, "interval": interval, "steps": steps, "rate": rate}
+    bound = local_gd.bound(distance=float(off[0]), **options)
+    gap = problem.gap(np.mean(means[:steps], axis=0))
+    assert gap <= bound + slack
+    return gap / bound if bound else 0.0
+
+
+@pytest.mark.parametrize(("kind", "problems"), [(Quadratic, 700), (Logistic, 300)], ids=["quadratics", "logistic"])
+def test_lemmas_and_theorem_on_random_problems(kind, problems):
+    needed = []
+    for seed in range(problems):
+        rng = np.random.default_rng(seed)
+        problem = kind(rng)
+        start = problem.optimum + rng.choice([0.0, 1.0, 10.0]) * rng.normal(size=problem.optimum.size)
+        interval = int(rng.choice([1, 2, 5, 8]))
+        needed.append(check_run(problem, start, interval, interval * int(rng.integers(1, 4)), rng.choice([0.1, 0.5, 1.0])))
+    assert 1e-3 < max(needed) <= 1
+
+
+def test_the_first_term_is_loose_by_a_factor_of_ten_at_most():
+    """One worker and the curvature 1.26/(gamma T): the constant 2 cannot be 0.2."""
+    rate, steps = 0.25, 400
+    curvature = 1.26 / (rate * steps)
+    mean = np.mean((1 - rate * curvature) ** np.arange(steps))
+    bound = local_gd.bound(distance=1.0, variance=0.0, smoothness=1.0, interval=1, steps=steps, rate=rate)
+    assert bound / 10 < curvature / 2 * mean**2 <= bound
+
+
+def test_lemma_1_is_tight_for_a_flat_and_lemma_2_for_opposed_workers():
+    """Linear losses of sum 0: the mean rests, and V_t is gamma^2 t^2 sigma^2, a third of H^2 on average."""
+    rate, interval, sigma = 1e-3, 100, 2.0
+    models = [rate * t * sigma * np.array([[1.0], [-1.0]]) for t in range(interval)]
+    total = sum(local_gd.iterate_variance(m) for m in models)
+    options = {"gaps": np.zeros(interval), "variance": sigma**2, "smoothness": 1.0, "interval": interval, "rate": rate}
+    bound = local_gd.spread_bound(**options)
+    assert bound / 25 < total <= bound
+    options = {"distance": 3.0, "spread": 0.0, "gap": 0.0, "smoothness": 1e-9}
+    assert local_gd.next_distance_bound(rate=1.0, **options) == 9.0
+
+
+def test_theorem_with_one_step_is_gradient_descent_and_without_noise_has_no_floor():
+    options = {"distance": 2.0, "smoothness": 3.0, "steps": 60}
+    alike = [local_gd.bound(variance=0.0, interval=h, rate=1e-3, **options) for h in (1, 2, 7)]
+    assert alike[0] == alike[1] == alike[2] == 2 * 4 / (1e-3 * 60)
+
+
+def test_plan_has_the_fewest_communications_and_the_accuracy():
+    for accuracy in (10.0, 0.3, 0.01):
+        given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0}
+        most = local_gd.plan(accuracy=accuracy, **given).rate
+        for rate in (most, most / 7, most / 50):
+            plan = local_gd.plan(accuracy=accuracy, rate=rate, **given)
+            assert plan.communications == pytest.approx(local_gd.communications(accuracy=accuracy, **given))
+            floor = 24 * rate**2 * 0.4 * plan.interval**2 * 2.0
+            assert 2 * 9 / (rate * plan.steps) == pytest.approx(accuracy / 2)
+            assert floor <= accuracy / 2 * (1 + 1e-12)
+            assert rate <= 1 / (4 * 2.0 * plan.interval) * (1 + 1e-12)
+
+
+def test_best_interval_is_the_best_of_all():
+    given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0, "rate": 0.004, "accuracy": 0.05}
+
+    def cost(interval, price):
+        left = given["accuracy"] - 24 * given["rate"] ** 2 * given["variance"] * interval**2 * given["smoothness"]
+        steps = math.inf if left <= 0 else 2 * given["distance"] ** 2 / (given["rate"] * left)
+        if steps < math.inf:
+            bound = {name: given[name] for name in ("distance", "variance", "smoothness", "rate")}
+            found = local_gd.bound(interval=interval, steps=math.ceil(steps), **bound)
+            assert found <= given["accuracy"] * (1 + 1e-12)
+        return steps * (1 + price / interval)
+
+    found = [local_gd.best_interval(price=price, **given) for price in (0.01, 0.1, 1.0, 10.0, 1e6)]
+    assert found == [min(range(1, 32), key=lambda h: cost(h, price)) for price in (0.01, 0.1, 1.0, 10.0, 1e6)]
+    assert found[0] == 1 < found[3] <= found[4]
+
+
+def test_corollary_is_the_theorem():
+    given = {"distance": 3.0, "variance": 0.4, "smoothness": 2.0, "interval": 5, "steps": 400}
+    rate = math.sqrt(4 / 400) / 8
+    printed = 8 * 2 * 9 / math.sqrt(4 * 400) + 3 * 4 * 0.4 * 25 / (2 * 2 * 400)
+    assert local_gd.corollary(clients=4, **given) == pytest.approx(local_gd.bound(rate=rate, **given))
+    assert local_gd.corollary(clients=4, **given) == pytest.approx(printed)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: local_gd.iterate_variance(np.zeros((0, 3))), r"iterate_variance\(models=\.\.\.\): got shape \(0, 3\)"),
+        (
+            lambda: local_gd.next_distance_bound(distance=1.0, spread=-1.0, gap=0.0, smoothness=1.0, rate=1.0),
+            r"next_distance_bound\(spread=\.\.\.\): got -1.0; allowed: numbers in \[0, infinity\)",
+        ),
+        (
+            lambda: local_gd.spread_bound(gaps=np.zeros(3), variance=0.0, smoothness=1.0, interval=2, rate=0.1),
+            r"at most H = 2 numbers >= 0",
+        ),
+        (
+            lambda: local_gd.corollary(distance=1.0, variance=1.0, smoothness=1.0, clients=4, interval=6, steps=100),
+            r"corollary\(interval=\.\.\.\): got 6; allowed: whole numbers in \[1, sqrt\(T/M\) = 5\]",
+        ),
+        (
+            lambda: local_gd.best_interval(distance=1.0, variance=1.0, smoothness=1.0, accuracy=1e-4, rate=0.01, price=1.0),
+            r"best_interval\(rate=\.\.\.\): got 0.01; allowed: numbers below 0.00204",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()
