@@ -10,10 +10,11 @@ from scipy import stats
 
 from fedax.core import InvalidInput, Outcome, SpecError, UnknownName
 from fedax.experiments import recipes
-from fedax.experiments.claims import Beside, Claim, Results, Run, beside, decide, decide_close, read_curve
+from fedax.experiments.claims import Beside, Claim, Results, Run, beside, decide, decide_close
 from fedax.experiments.directory import RunDirectory
 from fedax.experiments.display import Display
 from fedax.experiments.runner import reproduce, resume
+from fedax.report.reading import read_curve
 from samples import OWN, record
 
 

@@ -18,11 +18,12 @@ from fedax.experiments.batches import batches_of
 from fedax.experiments.directory import RunDirectory
 from fedax.experiments.display import Display
 from fedax.experiments.grid import grid_csv, selected
-from fedax.experiments.runner import resume, run_experiment
+from fedax.experiments.reuse import taken_over
+from fedax.experiments.runner import resume, run_experiment, run_experiments
 from fedax.experiments.spec import Experiment
 from samples import TINY, record
 
-GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
+GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
 
 
 def ends(directory):
@@ -34,39 +35,130 @@ def finished(tmp_path_factory):
     return run_experiment(Experiment.parse(GRID), tmp_path_factory.mktemp("grid") / "a", Display())
 
 
-def test_a_grid_runs_as_one_program_and_equals_single_runs(finished):
+LABELS = ["FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"]
+
+
+def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selected_one_on_the_others(finished):
     experiment = Experiment.parse(GRID)
-    labels = ["FedAvg", "FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"]
-    assert [r.label for r in finished.records] == labels
-    assert [batch.labels for batch in batches_of([experiment])] == [(labels[0],), tuple(labels[1:])]
+    best = selected(experiment, finished.records)["FedProx mu=1"]
+    ran = {(r.label, r.seed) for r in finished.records}
+    assert ran == {("FedAvg", 0), *((label, seed) for label in LABELS for seed in (7, 8)), (best, 0)}
+    trial = batches_of([experiment])
+    assert [(batch.labels, batch.seeds) for batch in trial] == [(tuple(LABELS), (7, 8))]
+    report = batches_of([experiment], finished.selections())
+    assert [(batch.labels, batch.seeds) for batch in report] == [(("FedAvg",), (0,)), ((best,), (0,))]
     plan = experiment.plan()
-    for label, kept in zip(labels[1:], finished.records[1:], strict=True):
-        (alone,) = runner.run_batch(plan, [label], [0], task="t", draw=0)
-        np.testing.assert_allclose(kept.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
-    assert kept.gradients.tolist() == [0.0, 3.0, 6.0]
+    kept = {(r.label, r.seed): r for r in finished.records}
+    for run in ((LABELS[0], 8), (LABELS[2], 7), (best, 0)):
+        (alone,) = runner.run_batch(plan, [run[0]], [run[1]], task="t", draw=0)
+        np.testing.assert_allclose(kept[run].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
+    assert kept[best, 0].gradients.tolist() == [0.0, 3.0, 6.0]
+
+
+def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finished):
+    losses = {label: [] for label in LABELS}
+    for run in finished.records:
+        if run.seed in (7, 8):
+            losses[run.label].append(run.metrics["train_loss"][-1])
+    assert finished.selections() == {
+        "Tiny <run>": {"FedAvg": "FedAvg", "FedProx mu=1": min(losses, key=lambda k: sum(losses[k]))}
+    }
+    experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
+    runs = [record(label, "T", seed, losses=(2.0, 1.0 - k / 10)) for k, label in enumerate(LABELS) for seed in (7, 8)]
+    runs += [record(LABELS[0], "T", 0, losses=(2.0, 0.01))]  # the best of all, but reported
+    assert selected(experiment, runs) == {"FedProx mu=1": LABELS[2]}
+
+
+def test_the_grid_reads_curves_as_the_tables_do():
+    """Final losses 0.5 and 0.4, lowest ones 0.1 and 0.2, means of the last two 0.3 and 0.35."""
+    curves = {LABELS[0]: (2.0, 0.1, 0.5), LABELS[1]: (2.0, 0.3, 0.4), LABELS[2]: (2.0, 0.9, 0.9)}
+    runs = [record(label, "T", 7, losses=losses) for label, losses in curves.items()]
+    for read, best in (("last", 1), ("best", 0), ("mean_last_2", 0)):
+        experiment = Experiment.parse(GRID.replace("Tiny <run>", "T").replace("rounds = 2", f'rounds = 2\nread = "{read}"'))
+        assert selected(experiment, runs) == {"FedProx mu=1": LABELS[best]}
+        assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+    with pytest.raises(SpecError, match="line 2: read: got 'rounds_to_3'"):
+        Experiment.parse('name = "a"\nread = "rounds_to_3"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n')
+
+
+def test_seeds_that_select_are_by_default_others_too():
+    experiment = Experiment.parse(GRID.replace("seeds = [7, 8]\n", ""))
+    assert experiment.resolved()["grid"]["seeds"] == [1]
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
 
 
 def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finished):
     with (finished.path / "grid.csv").open() as stream:
         table = list(csv.DictReader(stream))
-    assert [row["settings"] for row in table] == ["", "mu=0.0", "mu=1.0", "mu=5.0"]
-    losses = {row["settings"]: float(row["train_loss"]) for row in table if row["settings"]}
-    best = min(losses, key=losses.get)
-    assert [row["settings"] for row in table if row["selected"] == "1"] == ["", best]
+    rows = [(row["settings"], row["purpose"], row["seed"]) for row in table]
+    best = finished.selections()["Tiny <run>"]["FedProx mu=1"].split(", ")[1]
+    trial = [(f"mu={mu}", "selection", seed) for mu in (0.0, 1.0, 5.0) for seed in "78"]
+    assert sorted(rows) == sorted([("", "report", "0"), *trial, (best, "report", "0")])
+    assert {row["settings"] for row in table if row["selected"] == "1"} == {"", best}
     page = (finished.path / "report.html").read_text()
     assert f'"label":"FedProx mu=1, {best}"' in page
+    assert [(r.label.split(", ")[-1], r.seed) for r in finished.shown()] == [("FedAvg", 0), (best, 0)]
     assert '"title":"Grid: Tiny' in page
-    assert len(json.loads((finished.path / "summary.json").read_text())["runs"]) == 4
+    assert len(json.loads((finished.path / "summary.json").read_text())["runs"]) == 8
     assert RunDirectory.load(finished.path).experiments[0].resolved() == Experiment.parse(GRID).resolved()
+
+
+@pytest.mark.slow
+def test_processes_select_and_report_the_same(finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    spread = run_experiment(Experiment.parse(GRID), tmp_path / "a", Display(), jobs=2)
+    assert [(r.label, r.seed) for r in spread.records] == [(r.label, r.seed) for r in finished.records]
+    for one, other in zip(spread.records, finished.records, strict=True):
+        np.testing.assert_allclose(one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_grid_is_taken_up_again_in_both_stages(finished, tmp_path, at):
+    """Killed in the program that selects, in the first one to report, and in the second."""
+    with pytest.raises(RuntimeError, match="killed"):
+        run_experiment(Experiment.parse(GRID), tmp_path / "a", Crash(at))
+    again = Crash(0)
+    directory = resume(tmp_path / "a", again)
+    assert len(again.begun) == 4 - at
+    assert ("selection seeds 7, 8" in again.begun[0]) == (at == 1)
+    assert directory.runs.keys() == finished.runs.keys()
+    assert ends(directory) == ends(finished)
+
+
+def test_a_grid_that_somebody_else_has_run_is_taken_over(finished, tmp_path):
+    said = []
+
+    class Told(Display):
+        def say(self, message):
+            said.append(message)
+
+        def begin(self, title, rounds):
+            said.append(title)
+
+    directory = run_experiments([Experiment.parse(GRID)], tmp_path / "a", "A", Told(), reuse=[finished.path])
+    best = finished.selections()["Tiny <run>"]["FedProx mu=1"]
+    assert said == ["6 runs are taken over.", f"Selected for Tiny <run>: {best}.", "2 runs are taken over."]
+    assert ends(directory) == ends(finished)
+
+
+def test_a_directory_from_before_selection_had_seeds_is_still_shown(tmp_path):
+    """All members ran on the reported seeds; they are shown as they were selected, and nothing is taken for another run."""
+    experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
+    directory = RunDirectory.create(tmp_path / "a", "t")
+    directory.configure([experiment])
+    for k, label in enumerate(["FedAvg", *LABELS]):
+        directory.add(record(label, "T", 0, losses=(2.0, 1.0 - k / 10)))
+    assert [r.label for r in RunDirectory.load(tmp_path / "a").shown()] == ["FedAvg", LABELS[2]]
+    assert sorted(taken_over([experiment], [tmp_path / "a"])) == [0]  # FedAvg's, whose number has not moved
 
 
 def test_a_diverged_run_counts_as_worst():
     experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
     labels = [member.label for member in experiment.members()][1:]
     losses = {labels[0]: [(2.0, 0.1), (2.0, np.nan)], labels[1]: [(2.0, 0.8)] * 2, labels[2]: [(2.0, 0.7), (2.0, 0.8)]}
-    runs = [record(label, "T", seed, losses=ends_) for label, both in losses.items() for seed, ends_ in enumerate(both)]
+    runs = [record(label, "T", 7 + i, losses=ends_) for label, both in losses.items() for i, ends_ in enumerate(both)]
     assert selected(experiment, runs) == {"FedProx mu=1": labels[2]}
-    runs[-1] = record(labels[2], "T", 1, losses=(2.0, 3.0))  # ends above its start
+    runs[-1] = record(labels[2], "T", 8, losses=(2.0, 3.0))  # ends above its start
     assert selected(experiment, runs) == {"FedProx mu=1": labels[1]}
     all_bad = [record(label, "T", losses=(1.0, 9.0 - i)) for i, label in enumerate(labels)]
     assert selected(experiment, all_bad) == {"FedProx mu=1": labels[2]}
@@ -80,7 +172,9 @@ def test_grids_of_solver_and_schedule_run_apart():
     more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
     batches = batches_of([Experiment.parse(more)])
     assert [len(batch.labels) for batch in batches] == [1] * 4 + [3] * 4
-    assert sorted(n for batch in batches for n in batch.numbers) == list(range(16))
+    assert {batch.seeds for batch in batches} == {(7, 8)}
+    numbers = [n for batch in batches for n in batch.numbers]
+    assert len(set(numbers)) == len(numbers) == 32
     plan = Experiment.parse(more).plan()
     label = "FedAvg, learning_rate=0.2, cohort=1"
     assert (plan.arguments_of(label)["solver"].learning_rate, plan.arguments_of(label)["schedule"].cohort) == (0.2, 1)
@@ -120,6 +214,12 @@ def test_a_known_minimum_goes_to_the_observer():
         ("[grid]\nfedprox.mu = []", "a list of at least one value"),
         ("[grid]\nfedprox = 3", "a table of lists"),
         ("[grid]\nschedule.cohort = [9]", "the number of clients"),
+        (
+            "[grid]\nseeds = [0, 5]\nfedprox.mu = [1.0]",
+            r"line 25: grid.seeds: got \[0, 5\]; allowed: .* none of .* \[0, 1\]",
+        ),
+        ("[grid]\nseeds = []\nfedprox.mu = [1.0]", "grid.seeds: got "),
+        ("[grid]\nseeds = [5, 5]\nfedprox.mu = [1.0]", "all different"),
         ('[grid]\nselect = "loss"', "grid.select: got 'loss'"),
         ("[cost]\nrund = 1.0", r"key of \[cost\]: got 'rund'.*Did you mean 'round'"),
         ("solver.rate = 1", "option of solver 'sgd': got 'rate'"),
@@ -129,6 +229,14 @@ def test_a_known_minimum_goes_to_the_observer():
 def test_bad_grids_are_refused(lines, words):
     with pytest.raises(SpecError, match=words):
         Experiment.parse(TINY + lines + "\n", "a.toml").plan()
+
+
+def test_a_grid_needs_the_metric_it_selects_by():
+    unseen = GRID.replace("rounds = 2", 'rounds = 2\nobserve = ["train_loss"]') + 'select = "test_accuracy"\n'
+    with pytest.raises(
+        SpecError, match="observe: got \\['train_loss'\\]; allowed: lists with 'test_accuracy', which `grid`"
+    ):
+        Experiment.parse(unseen).plan()
 
 
 class Crash(Display):
@@ -188,7 +296,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
         assert (one.label, one.seed) == (other.label, other.seed)
         np.testing.assert_allclose(one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10)
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
-    assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)])[0].alone
+    assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].alone
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):

@@ -2,18 +2,49 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedax.core import Algorithm, Schedule
 from fedax.engines.loop import Progress, likeness, run, run_grid
-from fedax.experiments.spec import Experiment, Plan
+from fedax.experiments.spec import Experiment, Member, Plan
 from fedax.report import Record
 
 Hook = Callable[[Progress], bool | None]
+
+
+class Slot(NamedTuple):
+    """A run that experiments may need: its number, what it is, and whether it only selects among the members of a grid."""
+
+    number: int
+    experiment: int
+    member: Member
+    seed: int
+    selecting: bool
+
+    def is_of(self, record: Record) -> bool:
+        """Whether a run can be this one: its label and its seed are."""
+        return (record.label, record.seed) == (self.member.label, self.seed)
+
+
+def slots_of(experiments: Sequence[Experiment]) -> list[Slot]:
+    """All of them, in the order of experiments, members and seeds; of a grid, those that select before those to report.
+
+    Which of the latter are needed is known when the former have run.
+    """
+    made: list[Slot] = []
+    for position, experiment in enumerate(experiments):
+        members = experiment.members()
+        methods = [member.method for member in members]
+        for member in members:
+            contested = experiment.grid is not None and methods.count(member.method) > 1
+            trial = experiment.grid.selecting(experiment.seeds) if experiment.grid and contested else []
+            made += [Slot(len(made) + i, position, member, seed, True) for i, seed in enumerate(trial)]
+            made += [Slot(len(made) + i, position, member, seed, False) for i, seed in enumerate(experiment.seeds)]
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +56,14 @@ class Batch:
         labels: of the members.
         seeds: of each.
         numbers: of the runs: the first label with all seeds, then the next.
+        selecting: whether the runs only select among the members of a grid.
     """
 
     experiment: int
     labels: tuple[str, ...]
     seeds: tuple[int, ...]
     numbers: tuple[int, ...]
+    selecting: bool = False
 
     @property
     def alone(self) -> bool:
@@ -45,8 +78,9 @@ class Batch:
         """What is shown while it runs."""
         what = self.labels[0] + (f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else "")
         listed = ", ".join(str(seed) for seed in self.seeds)
-        several_seeds = f", seeds {listed}" if len(self.seeds) > 1 else f", seed {listed}"
-        seed = several_seeds if len(experiment.seeds) > 1 else ""
+        word = "selection seed" if self.selecting else "seed"
+        several_seeds = f", {word}s {listed}" if len(self.seeds) > 1 else f", {word} {listed}"
+        seed = several_seeds if self.selecting or len(experiment.seeds) > 1 else ""
         draw = f", draw {draw_of(experiment)}" if several else ""
         return (f"{experiment.name}{draw}: " if several else "") + what + seed
 
@@ -74,24 +108,37 @@ def plan_of(text: str) -> Plan:
     return Experiment.parse(text).plan()
 
 
-def batches_of(experiments: Sequence[Experiment]) -> list[Batch]:
-    """All of them, in the order of experiments, algorithms and seeds; runs have consecutive numbers in that order."""
-    made, begin = [], 0
+def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None) -> list[Batch]:
+    """All of one stage, in the order of experiments, algorithms and seeds.
+
+    Args:
+        experiments: of the directory.
+        chosen: by task and algorithm, the label of the member that was selected. Then the runs to report; without, those that
+            select (none, where there is nothing to select).
+    """
+    made: list[Batch] = []
+    slots = slots_of(experiments)
     for position, experiment in enumerate(experiments):
-        groups: dict[Any, list[int]] = {}
-        members = experiment.members()
-        for k, member in enumerate(members):
-            alike = likeness(member.algorithm.make()) if experiment.grid else k
-            groups.setdefault((member.method, str(member.solver), str(member.schedule), alike), []).append(k)
-        count = len(experiment.seeds)
+        groups: dict[Any, dict[str, list[Slot]]] = {}
+        for slot in slots:
+            member = slot.member
+            wanted = slot.selecting if chosen is None else not slot.selecting and _reported(experiment, member, chosen)
+            if slot.experiment != position or not wanted:
+                continue
+            alike = likeness(member.algorithm.make()) if experiment.grid else member.label
+            key = (member.method, str(member.solver), str(member.schedule), alike)
+            groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
         for group in groups.values():
-            places = [range(count)] if together(experiment) else [[i] for i in range(count)]
+            seeds = [slot.seed for slot in next(iter(group.values()))]
+            places = [range(len(seeds))] if together(experiment) else [[i] for i in range(len(seeds))]
             for part in places:
-                numbers = tuple(begin + k * count + i for k in group for i in part)
-                labels, seeds = (members[k].label for k in group), (experiment.seeds[i] for i in part)
-                made.append(Batch(position, tuple(labels), tuple(seeds), numbers))
-        begin += len(members) * count
+                numbers = tuple(group[label][i].number for label in group for i in part)
+                made.append(Batch(position, tuple(group), tuple(seeds[i] for i in part), numbers, chosen is None))
     return made
+
+
+def _reported(experiment: Experiment, member: Member, chosen: Mapping[str, Mapping[str, str]]) -> bool:
+    return member.label == chosen.get(experiment.name, {}).get(member.method, member.label)
 
 
 def together(experiment: Experiment) -> bool:

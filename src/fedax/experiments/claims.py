@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 import operator
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +13,7 @@ from scipy import stats
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.report import Record
+from fedax.report.reading import read_curve
 from fedax.report.summary import is_percent, more_is_better
 
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -50,11 +50,7 @@ class Results:
             task: title of the task.
             algorithm: label of the algorithm.
             metric: name of a scalar metric.
-            read: how a curve becomes a number: `last`, `best`, `mean_last_<k>` (of the last k observations), or
-                `rounds_to_<x>`, the first observed round at which the metric is as good as x (infinity if never),
-                `gigabits_to_<x>`, the traffic until then (10^9 bits, both directions, all participants), or
-                `last_over_half`, the last value over the one at half the rounds (a curve in 1/t halves, a linearly convergent one
-                falls faster, one at its floor stays).
+            read: how a curve becomes a number, see `fedax.report.reading.read_curve`.
         """
         found: Values = {}
         for record in self.records:
@@ -82,39 +78,6 @@ class Results:
 def higher_is_better(metric: str, read: str = "last") -> bool:
     """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds or bits until something: less."""
     return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_"))
-
-
-def reading(read: str) -> re.Match[str]:
-    """The parts of a way to read curves.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    number = r"-?\d+\.?\d*(?:e-?\d+)?"
-    match = re.fullmatch(rf"last|best|last_over_half|mean_last_([1-9]\d*)|(?:rounds|gigabits)_to_({number})", read)
-    if match is None:
-        allowed = "last, best, mean_last_<k>, rounds_to_<x>, gigabits_to_<x>, last_over_half"
-        raise InvalidInput.of("read", read, allowed)
-    return match
-
-
-def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
-    """One number of a curve against rounds, or against gigabits for `gigabits_to_<x>`; see `Results.of`.
-
-    >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "mean_last_2", True)
-    75.0
-    >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "rounds_to_60", True)
-    2.0
-    """
-    match = reading(read)
-    if match[1]:
-        return float(np.mean(curve[1:][-int(match[1]) :] if len(curve) > 1 else curve))
-    if match[2]:
-        reached = curve >= float(match[2]) if higher else curve <= float(match[2])
-        return float(rounds[np.argmax(reached)]) if reached.any() else math.inf
-    if read == "last_over_half":
-        return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
-    return float(curve[-1]) if read == "last" else float(np.nanmax(curve) if higher else np.nanmin(curve))
 
 
 class Evidence(NamedTuple):

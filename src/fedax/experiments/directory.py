@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
 from fedax.core.files import write
-from fedax.experiments.grid import grid_csv, grid_sheet, selected
+from fedax.experiments.grid import grid_csv, grid_sheet, selections
 from fedax.experiments.recipes import Findings, Recipe
 from fedax.experiments.sections import CostSection
 from fedax.experiments.spec import Experiment
@@ -181,9 +181,18 @@ class RunDirectory:
         return json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
 
     def shown(self) -> list[Record]:
-        """The runs that reports show: of a grid, those of the members that its rule selects."""
-        chosen = {experiment.name: set(selected(experiment, self.records).values()) for experiment in self.grids}
-        return [record for record in self.records if record.label in chosen.get(record.task, {record.label})]
+        """The runs that reports show: of a grid, those of the members that its rule selects, without those that selected them."""
+        chosen = {task: set(labels.values()) for task, labels in self.selections().items()}
+        seeds = {experiment.name: experiment.seeds for experiment in self.grids}
+        return [
+            record
+            for record in self.records
+            if record.task not in chosen or (record.label in chosen[record.task] and record.seed in seeds[record.task])
+        ]
+
+    def selections(self) -> dict[str, dict[str, str]]:
+        """By task and algorithm, the label of the member that a grid's rule selects among those that have run."""
+        return selections(self.experiments, self.records)
 
     def line(self) -> str:
         """The results in one line: how many runs, and how they ended."""

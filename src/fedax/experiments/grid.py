@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedax.experiments.sections import GridSection
 from fedax.experiments.spec import Experiment, Member
 from fedax.report import Record, Sheet
-from fedax.report.summary import COLUMNS
+from fedax.report.reading import read_curve
+from fedax.report.summary import COLUMNS, more_is_better
 
 
 class Standing(NamedTuple):
@@ -35,13 +37,16 @@ def diverged(record: Record) -> bool:
 
 
 def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Standing]]:
-    """By algorithm, its members in the order of the file, those that have run."""
-    metric = experiment.grid.select if experiment.grid else "train_loss"
+    """By algorithm, its members in the order of the file, those that have run, judged by the runs that select."""
+    grid = experiment.grid or GridSection()
     found: dict[str, list[Standing]] = {}
     for member in experiment.members():
-        runs = [record for record in records if record.task == experiment.name and record.label == member.label]
+        every = [record for record in records if record.task == experiment.name and record.label == member.label]
+        # a directory from before there were seeds for the selection has only those that it reports
+        runs = [record for record in every if record.seed not in experiment.seeds] or every
         if runs:
-            ends = [float(run.metrics[metric][-1]) if metric in run.metrics else math.nan for run in runs]
+            curves = [(run.metrics[grid.select], run.rounds) for run in runs if grid.select in run.metrics]
+            ends = [read_curve(*curve, experiment.reads, more_is_better(grid.select)) for curve in curves]
             finite = [end for end in ends if math.isfinite(end)]
             mean = float(np.mean(finite)) if finite else math.nan
             found.setdefault(member.method, []).append(Standing(member, runs, mean, sum(map(diverged, runs))))
@@ -50,48 +55,66 @@ def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, li
 
 def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
     """By algorithm, the label of the member that the experiment's rule selects among those that have run."""
-    higher = experiment.grid is not None and experiment.grid.select == "test_accuracy"
+    higher = experiment.grid is not None and more_is_better(experiment.grid.select)
     return {
         method: min(members, key=lambda standing: standing.order(higher)).member.label
         for method, members in standings(experiment, records).items()
     }
 
 
+def selections(experiments: Sequence[Experiment], records: Sequence[Record]) -> dict[str, dict[str, str]]:
+    """The same by task; experiments on other draws of a task's data select together with it."""
+    grids = {experiment.name: experiment for experiment in experiments if experiment.grid}
+    return {name: selected(experiment, records) for name, experiment in grids.items()}
+
+
 def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> str:
-    """All members with all their runs as one long table; `selected` is 1 for those that the reports show."""
+    """All members with all their runs as one long table; `selected` is 1 for the members that the reports show.
+
+    `purpose` is `selection` for the runs by which a member is selected, else `report`.
+    """
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     metrics = [column.metric for column in COLUMNS]
-    table.writerow(["task", "algorithm", "settings", "seed", "draw", "rounds", "outcome", "diverged", *metrics, "selected"])
+    ended = ["rounds", "outcome", "diverged"]
+    table.writerow(["task", "algorithm", "settings", "purpose", "seed", "draw", *ended, *metrics, "selected"])
     for experiment in experiments:
         chosen = set(selected(experiment, records).values())
-        for members in standings(experiment, records).values():
-            for member, runs, _, _ in members:
-                settings = " ".join(f"{key}={value}" for key, value in member.settings.items())
-                for run in runs:
-                    ends = [f"{run.scalars[name][-1]:.9g}" if name in run.scalars else "" for name in metrics]
-                    ended = [run.seed, run.draw, int(run.rounds[-1]), str(run.outcome), int(diverged(run))]
-                    table.writerow([experiment.name, member.method, settings, *ended, *ends, int(member.label in chosen)])
+        for member in experiment.members():
+            settings = _settings(member)
+            for run in records:
+                if (run.task, run.label) != (experiment.name, member.label):
+                    continue
+                ends = [f"{run.scalars[name][-1]:.9g}" if name in run.scalars else "" for name in metrics]
+                purpose = "report" if run.seed in experiment.seeds else "selection"
+                how = [int(run.rounds[-1]), str(run.outcome), int(diverged(run))]
+                which = [experiment.name, member.method, settings.replace(", ", " "), purpose, run.seed, run.draw]
+                table.writerow([*which, *how, *ends, int(member.label in chosen)])
     return buffer.getvalue()
 
 
 def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
-    """The grid for the report: one row per member."""
-    rule = experiment.grid.select if experiment.grid else "train_loss"
-    columns = {column.metric: column for column in COLUMNS}
-    chosen, scale = set(selected(experiment, records).values()), 100 if columns[rule].percent else 1
+    """The grid for the report: one row per member, with the runs that select."""
+    grid = experiment.grid or GridSection()
+    column = next(column for column in COLUMNS if column.metric == grid.select)
+    chosen, scale = set(selected(experiment, records).values()), 100 if column.percent else 1
     rows = []
     for members in standings(experiment, records).values():
         for member, runs, mean, bad in members:
-            settings = ", ".join(f"{key}={value}" for key, value in member.settings.items()) or "-"
             value = f"{mean * scale:.4g}" if math.isfinite(mean) else "not finite"
             mark = "selected" if member.label in chosen else ""
-            rows.append([member.method, settings, str(len(runs)), value, str(bad), mark])
-    title = columns[rule].title + (" (%)" if columns[rule].percent else "")
-    better = "highest" if columns[rule].percent else "lowest"
+            rows.append([member.method, _settings(member) or "-", str(len(runs)), value, str(bad), mark])
+    title = column.title + (" (%)" if column.percent else "")
+    seeds = ", ".join(str(seed) for seed in grid.selecting(experiment.seeds))
+    read = "final value" if experiment.reads == "last" else f"value ({experiment.reads.replace('_', ' ')})"
     return Sheet(
         f"Grid: {experiment.name}",
         ["Algorithm", "Settings", "Runs", title, "Diverged", ""],
         rows,
-        f"Selected: the {better} final value in the mean over the runs; a member with a diverged run counts as worst.",
+        f"Selected: the {'highest' if column.percent else 'lowest'} {read} in the mean over the runs with the seeds {seeds}, which"
+        " are not reported; a member with a diverged run counts as worst. Algorithms of one member are shown with their own runs.",
     )
+
+
+def _settings(member: Member) -> str:
+    return ", ".join(f"{key}={value}" for key, value in member.settings.items())

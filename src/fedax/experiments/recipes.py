@@ -13,10 +13,12 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside, reading
+from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside
+from fedax.experiments.sections import explained
 from fedax.experiments.source import Place, Source, place_value
-from fedax.experiments.spec import Experiment, explained
+from fedax.experiments.spec import Experiment
 from fedax.report import Record, Sheet
+from fedax.report.reading import reading, reads_values
 
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
@@ -152,9 +154,13 @@ class Recipe(BaseModel):
             if size.variants is not None and variant.name not in size.variants:
                 continue
             for draw in draws or [None]:
-                experiment = self._experiment(variant, size.set | ({} if draw is None else {"task.seed": draw}))
+                changes = size.set | ({} if draw is None else {"task.seed": draw})
+                read = size.read or self.read
+                if reads_values(read):
+                    changes = {"read": read} | changes
+                experiment = self._experiment(variant, changes)
                 chosen = [s for s in experiment.algorithm if size.algorithms is None or s.shown() in size.algorithms]
-                made.append(experiment.model_copy(update={"algorithm": chosen}))
+                made.append(experiment.only(chosen))
         return made
 
     def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.experiments.batches import draw_of
+from fedax.experiments.batches import Slot, draw_of, slots_of
 from fedax.experiments.directory import RunDirectory
-from fedax.experiments.spec import Experiment, Member
+from fedax.experiments.spec import Experiment
 from fedax.experiments.versions import versions
 from fedax.report import Record
 
@@ -34,33 +34,37 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> di
         if other := [name for name, value in now.items() if kept.get(name) != value]:
             listed = ", ".join(f"{name} {kept.get(name)} there and {now[name]} here" for name in other)
             raise InvalidInput.of("reuse", str(folder), "run directories made with the same versions", f"{listed}.")
-        for number, _, _, run in _numbered(directory.experiments):
-            record = directory.runs.get(number)
-            if record is not None and record.outcome.kind != "interrupted":
+        for slot, run in _identified(directory.experiments):
+            record = directory.runs.get(slot.number)
+            if record is not None and slot.is_of(record) and record.outcome.kind != "interrupted":
                 known.setdefault(run, record)
     return {
-        number: dataclasses.replace(known[run], task=experiment.name, label=member.label, draw=draw_of(experiment))
-        for number, experiment, member, run in _numbered(experiments)
+        slot.number: dataclasses.replace(
+            known[run],
+            task=experiments[slot.experiment].name,
+            label=slot.member.label,
+            draw=draw_of(experiments[slot.experiment]),
+        )
+        for slot, run in _identified(experiments)
         if run in known
     }
 
 
-def _numbered(experiments: Sequence[Experiment]) -> Iterator[tuple[int, Experiment, Member, str]]:
-    """All runs with their numbers and what makes them what they are."""
-    number = 0
-    for experiment in experiments:
-        resolved = experiment.resolved()
-        names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine")
-        shared = {name: resolved.get(name) for name in names}
-        for member in experiment.members():
-            owners = (member.algorithm.make(), member.solver.make())
-            own = [
-                {"type": type(owner).__name__} | {name: getattr(owner, name) for name in declared(owner)} for owner in owners
-            ]
-            run = shared | {"own": own, "schedule": resolved["schedule"] | member.schedule}
-            for seed in experiment.seeds:
-                yield number, experiment, member, json.dumps(run | {"seed": seed}, sort_keys=True, default=_plain)
-                number += 1
+def _identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]:
+    """All runs with what makes them what they are."""
+    shared = [_shared(experiment) for experiment in experiments]
+    for slot in slots_of(experiments):
+        owners = (slot.member.algorithm.make(), slot.member.solver.make())
+        own = [{"type": type(owner).__name__} | {name: getattr(owner, name) for name in declared(owner)} for owner in owners]
+        common = shared[slot.experiment]
+        run = common | {"own": own, "schedule": common["schedule"] | slot.member.schedule, "seed": slot.seed}
+        yield slot, json.dumps(run, sort_keys=True, default=_plain)
+
+
+def _shared(experiment: Experiment) -> dict[str, Any]:
+    resolved = experiment.resolved()
+    names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine", "schedule")
+    return {name: resolved.get(name) for name in names}
 
 
 def _plain(value: Any) -> Any:

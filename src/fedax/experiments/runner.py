@@ -16,7 +16,7 @@ from typing import Any
 from fedax.core import InvalidInput, Outcome, RunFailed, WriteFailed
 from fedax.core.files import write
 from fedax.engines.loop import Progress
-from fedax.experiments.batches import Batch, batches_of, draw_of, plan_of, run_batch
+from fedax.experiments.batches import Batch, batches_of, draw_of, plan_of, run_batch, slots_of
 from fedax.experiments.directory import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.display import Display
 from fedax.experiments.recipes import Recipe
@@ -143,10 +143,7 @@ def run_experiments(
         directory.recipe = recipe
         write(out / "recipe.toml", recipe.text)
     directory.configure(experiments)
-    if reuse:
-        directory.take(taken)
-        display.say(f"{len(taken)} runs are taken over.")
-    return _work(directory, display, jobs)
+    return _work(directory, display, jobs, taken if reuse else None)
 
 
 def reproduce(
@@ -178,28 +175,32 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     if not directory.experiments:
         allowed = "folders with a config.toml"
         raise InvalidInput.of("run directory", str(out), allowed, "Nothing was begun there: remove it, and run again.")
-    unfinished = [number for number, record in directory.runs.items() if record.outcome.kind == "interrupted"]
-    for number in unfinished:
-        del directory.runs[number]
+    made = {slot.number: slot for slot in slots_of(directory.experiments)}
+    directory.runs = {
+        number: record
+        for number, record in directory.runs.items()
+        if number in made and made[number].is_of(record) and record.outcome.kind != "interrupted"
+    }
     return _work(directory, display, jobs)
 
 
-def _work(directory: RunDirectory, display: Display, jobs: int) -> RunDirectory:
-    """Runs what a directory does not have yet."""
+def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int, Record] | None = None) -> RunDirectory:
+    """Runs what a directory does not have yet: first what selects among the members of grids, then what is reported.
+
+    `known` are runs, by number, that were made elsewhere.
+    """
     directory.status = "running"
-    batches = [batch for batch in batches_of(directory.experiments) if not set(batch.numbers) <= directory.runs.keys()]
     kept = directory.path / "checkpoints"
     with display, Interruption(display, later=jobs > 1) as interruption:
         try:
-            work = _in_turn if jobs == 1 else _in_processes
-            for batch, records in work(directory, batches, display, interruption, jobs):
-                for number, record in zip(batch.numbers, records, strict=True):
-                    directory.add(record, number)
-                if any(record.outcome.kind == "interrupted" for record in records):
+            if selecting := batches_of(directory.experiments):
+                _stage(directory, selecting, display, interruption, jobs, known)
+                if interruption.asked:
                     raise KeyboardInterrupt
-                shutil.rmtree(batch.folder(directory.path), ignore_errors=True)
-                if interruption.asked and batch is not batches[-1]:
-                    raise KeyboardInterrupt
+                for task, chosen in directory.selections().items():
+                    members = [label for method, label in chosen.items() if label != method]
+                    display.say(f"Selected for {task}: {'; '.join(members)}.")
+            _stage(directory, batches_of(directory.experiments, directory.selections()), display, interruption, jobs, known)
         except KeyboardInterrupt:
             directory.close("interrupted")
         except OSError as error:
@@ -209,6 +210,31 @@ def _work(directory: RunDirectory, display: Display, jobs: int) -> RunDirectory:
             directory.close("finished")
             shutil.rmtree(kept, ignore_errors=True)
     return directory
+
+
+def _stage(
+    directory: RunDirectory,
+    batches: Sequence[Batch],
+    display: Display,
+    interruption: Interruption,
+    jobs: int,
+    known: dict[int, Record] | None,
+) -> None:
+    if known is not None:
+        wanted = {number for batch in batches for number in batch.numbers}
+        taken = {number: record for number, record in known.items() if number in wanted}
+        directory.take(taken)
+        display.say(f"{len(taken)} runs are taken over.")
+    batches = [batch for batch in batches if not set(batch.numbers) <= directory.runs.keys()]
+    work = _in_turn if jobs == 1 else _in_processes
+    for batch, records in work(directory, batches, display, interruption, jobs):
+        for number, record in zip(batch.numbers, records, strict=True):
+            directory.add(record, number)
+        if any(record.outcome.kind == "interrupted" for record in records):
+            raise KeyboardInterrupt
+        shutil.rmtree(batch.folder(directory.path), ignore_errors=True)
+        if interruption.asked and batch is not batches[-1]:
+            raise KeyboardInterrupt
 
 
 def _in_turn(

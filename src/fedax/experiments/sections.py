@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedax import algorithms, codecs
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
@@ -17,6 +17,7 @@ from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
 from fedax.engines.mpi import MPI
 from fedax.engines.simulation import Simulation
+from fedax.experiments.source import Place
 
 ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI}
 """Engines by their name in experiment files."""
@@ -128,7 +129,10 @@ class GridSection(BaseModel):
     """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`; all combinations run.
 
     `select` says which member stands for its algorithm: the one with the lowest final training loss, the lowest test loss or
-    the highest test accuracy, in the mean over the seeds. A member that diverged in any run counts as worst.
+    highest test accuracy, in the mean over the runs; the experiment's `read` says how a curve becomes a number. A member that
+    diverged in any run counts as worst. What is selected on the same runs that are reported looks better than it is, so the
+    members run with `seeds` of their own, none of which is among the experiment's; only the selected member then runs with
+    those of the experiment. By default there are as many as the experiment has, from the first number after its largest on.
 
     >>> grid = GridSection(**{"fedprox": {"mu": [0.1, 1.0]}, "solver": {"learning_rate": [0.01]}})
     >>> [point["fedprox"] for point in grid.points(["fedprox"])]
@@ -138,13 +142,27 @@ class GridSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     select: Literal["train_loss", "test_loss", "test_accuracy"] = "train_loss"
+    seeds: list[int] | None = None
 
     @property
     def lists(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
-    def check(self, owners: Sequence[str]) -> None:
-        """Refuses owners that are not in the experiment, and anything but lists with values."""
+    def selecting(self, reported: Sequence[int]) -> list[int]:
+        """The seeds of the runs that select, for an experiment with some seeds.
+
+        >>> GridSection().selecting([0, 1, 4])
+        [5, 6, 7]
+        """
+        first = max(reported) + 1
+        return list(range(first, first + len(reported))) if self.seeds is None else self.seeds
+
+    def check(self, owners: Sequence[str], reported: Sequence[int]) -> None:
+        """Refuses owners that are not in the experiment, anything but lists with values, and seeds that are reported."""
+        seeds = self.selecting(reported)
+        if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or set(seeds) & set(reported):
+            allowed = f"at least one whole number >= 0, all different, none of the experiment's seeds {list(reported)}"
+            raise InvalidInput.of("grid.seeds", seeds, allowed)
         for owner, values in self.lists.items():
             if owner not in owners:
                 raise UnknownName.among("grid", owner, owners)
@@ -153,6 +171,11 @@ class GridSection(BaseModel):
             for key, choices in values.items():
                 if not isinstance(choices, list) or not choices or any(isinstance(c, dict) for c in choices):
                     raise InvalidInput.of(f"grid.{owner}.{key}", choices, "a list of at least one value")
+
+    def only(self, owners: Sequence[str]) -> "GridSection | None":
+        """The same without other owners' lists; None if no list is left."""
+        lists = {owner: values for owner, values in self.lists.items() if owner in owners}
+        return GridSection(select=self.select, seeds=self.seeds, **lists) if lists else None
 
     def points(self, owners: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
         """All combinations of the values of some owners: by owner and key."""
@@ -174,3 +197,18 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
     for key in given:
         if key not in known:
             raise UnknownName.among(field, key, known)
+
+
+def explained(error: ValidationError, model: type[BaseModel]) -> tuple[Place, str]:
+    """The place of the first problem that pydantic found, and a message in the library's own form."""
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
+    place = first["loc"]
+    field = ".".join(str(key) for key in place)
+    if first["type"] == "extra_forbidden":
+        tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection}
+        known = [field.alias or name for name, field in tables.get(str(place[0]), model).model_fields.items()]
+        return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
+    if first["type"] == "missing":
+        return place, f"{field}: missing; it is needed."
+    allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return place, str(InvalidInput.of(field, first["input"], allowed))

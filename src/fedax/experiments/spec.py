@@ -26,9 +26,11 @@ from fedax.experiments.sections import (
     SolverSection,
     StopSection,
     check_names,
+    explained,
 )
 from fedax.experiments.source import Place, Source
 from fedax.experiments.trackers import TRACKERS
+from fedax.report.reading import reads_values
 
 OBSERVERS = {
     "train_loss": observe.TrainLoss,
@@ -95,6 +97,7 @@ class Experiment(BaseModel):
         engine: where it runs, a name of `ENGINES`.
         seeds: one run of every algorithm for each, at least one, all different.
         observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
+        read: how a curve becomes the number of a table or of the grid's selection: `last`, `best` or `mean_last_<k>`.
         minimum: of the objective, if it is known; the observer `objective` then also gives the gap to it.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
@@ -123,6 +126,7 @@ class Experiment(BaseModel):
     engine: str = "simulation"
     seeds: list[int] = [0]
     observe: list[str] | None = None
+    reads: str = Field(default="last", alias="read")  # `read` is the way to make one from a file
     minimum: float | None = None
     task: Section
     solver: SolverSection = SolverSection()
@@ -165,7 +169,7 @@ class Experiment(BaseModel):
         try:
             experiment = cls.model_validate(sections)
         except ValidationError as error:
-            raise InvalidInput(explained(error)[1]) from error
+            raise InvalidInput(explained(error, cls)[1]) from error
         experiment._check()
         return experiment
 
@@ -174,7 +178,7 @@ class Experiment(BaseModel):
         try:
             experiment = cls.model_validate(source.document)
         except ValidationError as error:
-            raise source.error(*explained(error)) from error
+            raise source.error(*explained(error, cls)) from error
         experiment._source = source
         experiment._check()
         return experiment
@@ -188,6 +192,8 @@ class Experiment(BaseModel):
             self._refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, "at least one whole number >= 0, all different"))
+        if not reads_values(self.reads):
+            self._refuse(("read",), InvalidInput.of("read", self.reads, "last, best, mean_last_<k>"))
         for position, name in enumerate(self.observe or []):
             if name not in OBSERVERS:
                 self._refuse(("observe", position), UnknownName.among("observe", name, OBSERVERS))
@@ -220,11 +226,16 @@ class Experiment(BaseModel):
                 self._schedule(self.schedule | section.schedule)
         if self.grid:
             with self._at("grid"):
-                self.grid.check(["solver", "schedule", *(s.name for s in self.algorithm), *labels])
+                self.grid.check(["solver", "schedule", *(s.name for s in self.algorithm), *labels], self.seeds)
                 for member in self.members():
                     member.algorithm.make()
                     member.solver.make()
                     self._schedule(member.schedule)
+
+    def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
+        """The experiment with some of its algorithms, and with what its grid says about them."""
+        owners = ("solver", "schedule", *(s.name for s in chosen), *(s.shown() for s in chosen))
+        return self.model_copy(update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)})
 
     def _solver_of(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
         """The solver of one algorithm: the common one with its own options, or another one."""
@@ -280,8 +291,10 @@ class Experiment(BaseModel):
             for arguments in own.values():
                 arguments["schedule"].check_population(task.train.clients)
         stop = None if self.stop is None else Divergence(self.stop.rise, self.stop.window)
-        if stop and not any(isinstance(observer, observe.TrainLoss) for observer in observers):
-            self._refuse(("stop",), InvalidInput.of("observe", self.observe, "lists with 'train_loss', which `stop` needs"))
+        for section, metric in (("stop", "train_loss" if stop else None), ("grid", self.grid and self.grid.select)):
+            if metric and OBSERVERS[metric]() not in observers:
+                allowed = f"lists with {metric!r}, which `{section}` needs"
+                self._refuse((section,), InvalidInput.of("observe", self.observe, allowed))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
         arguments |= {"engine": ENGINES[self.engine](), "channel": self._channel()}
         return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop}, own)
@@ -309,6 +322,7 @@ class Experiment(BaseModel):
         return _plain(
             kept
             | ({} if self.observe is None else {"observe": self.observe})
+            | ({} if self.reads == "last" else {"read": self.reads})
             | ({} if self.minimum is None else {"minimum": self.minimum})
             | {
                 "task": {"name": self.task.name, **defaults, **self.task.options},
@@ -325,12 +339,12 @@ class Experiment(BaseModel):
                 name: section.model_dump()
                 for name, section in (
                     ("stop", self.stop),
-                    ("grid", self.grid),
                     ("channel", self.channel),
                     ("cost", self.cost),
                 )
                 if section is not None
             }
+            | ({} if self.grid is None else {"grid": self.grid.model_dump() | {"seeds": self.grid.selecting(self.seeds)}})
             | ({"trackers": self.trackers} if self.trackers else {})
             | ({} if self.engine == "simulation" else {"engine": self.engine})
             | {key: getattr(self, key) for key in ("checkpoint_every", "seeds_together") if getattr(self, key) is not None}
@@ -370,18 +384,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def explained(error: ValidationError, model: type[BaseModel] = Experiment) -> tuple[Place, str]:
-    """The place of the first problem that pydantic found, and a message in the library's own form."""
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
-    place = first["loc"]
-    field = ".".join(str(key) for key in place)
-    if first["type"] == "extra_forbidden":
-        tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection}
-        known = tables.get(str(place[0]), model).model_fields
-        return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
-    if first["type"] == "missing":
-        return place, f"{field}: missing; it is needed."
-    allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return place, str(InvalidInput.of(field, first["input"], allowed))
