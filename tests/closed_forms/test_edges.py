@@ -69,7 +69,7 @@ def test_fedbc_without_multipliers_is_fedavg():
     problem = quadratic(curvatures, centres, [1, 2, 3, 4])
     found, plain = (
         vector(fedax.run(method, problem, engine=ONE, **options))
-        for method in (fedax.FedBC(dual_lr=0.0, lam=0.0), fedax.FedAvg())
+        for method in (fedax.FedBC(dual_lr=0.0, lam=0.0, start="global"), fedax.FedAvg())
     )
     np.testing.assert_allclose(found, plain, rtol=0, atol=1e-13)
 

@@ -100,12 +100,12 @@ def test_perfedavg(order, on):
 
 
 def beyond_consensus(world, local, dual_lr):
-    """FedBC around a local solver `local(k, z, lam)`: the global model, the clients' own, and who ever worked."""
+    """FedBC around a local solver `local(k, x, z, lam)`: the global model, the clients' own, and who ever worked."""
     z, lam, gamma = world.start, np.full(5, 0.2), np.full(5, 0.01)
     own, visited = np.tile(z, (5, 1)), np.zeros(5, bool)
     for cohort in world.cohorts()[:ROUNDS]:
         for k in cohort:
-            own[k], visited[k] = local(k, z, lam[k]), True
+            own[k], visited[k] = local(k, own[k], z, lam[k]), True
             slack = (own[k] - z) @ (own[k] - z) - gamma[k]
             lam[k], gamma[k] = max(lam[k] + dual_lr * slack, 0.0), gamma[k] + dual_lr * lam[k]
         z = np.average(own[cohort], axis=0, weights=lam[cohort])
@@ -116,28 +116,31 @@ def beyond_consensus(world, local, dual_lr):
 def test_fedbc_finetune(on):
     """The client's own last model is adapted, without the penalty; the global one before its first work."""
     (task, test), world, alpha = with_test_examples(), World(), 0.2
-    z, own, visited = beyond_consensus(world, lambda k, z, lam: world.sgd(k, z, lambda x: 2 * lam * (x - z))[0], 0.3)
+    z, own, visited = beyond_consensus(world, lambda k, x, z, lam: world.sgd(k, x, lambda x: 2 * lam * (x - z))[0], 0.3)
     used = np.where(visited[:, None], own, z)
     personal = [adapted(world, used[k], alpha, on, test, k) for k in range(5)]
     method = fedax.FedBCFineTune(dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on=on, adapt_batch=COUNT)
     agree(run(method, task), z, personal)
 
 
-def test_perfedbc():
-    """The penalty is in the inner step only; the global model is what clients adapt."""
+@pytest.mark.parametrize(("start", "inner"), [("global", 1), ("global", 3), ("own", 2)])
+def test_perfedbc(start, inner):
+    """The penalty is in the inner steps only; the global model is what clients adapt."""
     (task, test), world, alpha = with_test_examples(), World(), 0.2
 
-    def local(k, z, lam):
-        x = z
-        for here, outer in batches(k, 1):
-            moved = x - alpha * (world.gradient(k, x, here) + 2 * lam * (x - z))
-            x = x - LR * world.gradient(k, moved, outer)
+    def local(k, own, z, lam):
+        x = z if start == "global" else own
+        for *here, outer in batches(k, inner):
+            u = x
+            for rows in here:
+                u = u - alpha * (world.gradient(k, u, rows) + 2 * lam * (u - z))
+            x = x - LR * world.gradient(k, u, outer)
         return x
 
     z, _, _ = beyond_consensus(world, local, 0.3)
     personal = [adapted(world, z, alpha, "test", test, k) for k in range(5)]
-    method = fedax.PerFedBC(dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on="test", adapt_batch=COUNT)
-    agree(run(method, task), z, personal)
+    options = {"alpha": alpha, "adapt_on": "test", "adapt_batch": COUNT, "start": start, "inner_steps": inner}
+    agree(run(fedax.PerFedBC(dual_lr=0.3, lam=0.2, gamma=0.01, **options), task), z, personal)
 
 
 def test_a_client_never_drawn_uses_the_global_model():

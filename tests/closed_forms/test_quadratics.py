@@ -1,7 +1,5 @@
 """Methods against what linear algebra says of them on quadratics f_k(w) = (w - b_k)' A_k (w - b_k) / 2, in float64."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -164,42 +162,6 @@ def test_feddane_decay_fades_the_correction():
             results.append(y)
         w = np.mean(results, axis=0)
     np.testing.assert_allclose(vector(run(fedax.FedDANE(mu=0.0, decay=rho), 3)), w, atol=1e-13, rtol=0)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize("learn", [True, False])
-def test_fedbc_against_its_equations(momentum, learn):
-    """Eq. (9), (11), (13) in NumPy, with partial participation read off the engine's own cohorts."""
-    alpha, low, high, rounds = 0.4, 0.05, 0.6, 4
-    method = fedax.FedBC(
-        dual_lr=alpha, lam=0.1, gamma=0.02, learn_gamma=learn, lam_min=low, lam_max=high, dual_momentum=momentum
-    )
-    schedule = fedax.Schedule(cohort=3, steps=5, batch_size="full")
-    found = run(method, rounds, schedule=schedule, seed=5)
-    root = jax.random.fold_in(jax.random.key(5), 1)
-    z, lam, gamma = np.zeros(3), np.full(4, 0.1), np.full(4, 0.02)
-    lam_speed, gamma_speed = np.zeros(4), np.zeros(4)
-    for t in range(rounds):
-        cohort, models = cohort_of(root, t, schedule, 4), []
-        for k in cohort:
-            x = z.copy()
-            for _ in range(5):
-                x = x - 0.1 * (A[k] @ (x - B[k]) + 2 * lam[k] * (x - z))
-            lam_speed[k] = momentum * lam_speed[k] + (x - z) @ (x - z) - gamma[k]
-            gamma_speed[k] = momentum * gamma_speed[k] + lam[k]
-            lam[k] = np.clip(lam[k] + alpha * lam_speed[k], low, high)
-            gamma[k] += alpha * gamma_speed[k] if learn else 0
-            models.append(x)
-        z = np.average(models, axis=0, weights=lam[cohort])
-    np.testing.assert_allclose(vector(found), z, atol=1e-13, rtol=0)
-
-
-def cohort_of(root, round, schedule, clients):
-    """The cohort that a round draws first."""
-    from fedax.core.keys import stream
-
-    ids, count = schedule.draw(stream(root, "cohort", round, 0), jnp.arange(clients + 1, dtype=jnp.int32))
-    return np.asarray(ids)[: int(count)]
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,13 @@
 """FedBC: federated learning beyond consensus."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from fedax.core import (
-    Algorithm,
-    Card,
-    Client,
-    Federation,
-    Local,
-    Memory,
-    Personal,
-    Phase,
-    Reduction,
-    Scalar,
-    Upload,
-    Vector,
-    hyper,
-)
-
-
-class Own(eqx.Module):
-    """One client's memory: its model, multiplier and tolerance, the momenta of the latter two, and whether it ever worked."""
-
-    x: Vector
-    lam: Float[Array, ""]
-    gamma: Float[Array, ""]
-    lam_speed: Float[Array, ""]
-    gamma_speed: Float[Array, ""]
-    visited: Float[Array, ""]
-
-
-class BeyondConsensusState(eqx.Module):
-    """The global model and the clients' memories."""
-
-    z: Vector
-    memory: Memory
+from fedax.algorithms.multipliers import Ascent, BeyondConsensusState, Multiplier, Own, Turns
+from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Personal, Phase, Reduction, Upload, Vector
+from fedax.core.hyper import PerClient, Scalar, entry, hyper
 
 
 class FedBC(Algorithm[BeyondConsensusState]):
@@ -49,70 +18,83 @@ class FedBC(Algorithm[BeyondConsensusState]):
        \qquad z \leftarrow \frac{\sum_{k \in S} \lambda_k x_k}{\sum_{k \in S} \lambda_k} $$
 
     with the *new* multipliers as weights, and the tolerance learned by $\gamma_k \leftarrow \gamma_k + \alpha \lambda_k$ (the old
-    multiplier). Local work starts at z, as the released code does (Alg. 2 starts at $x_k$). If all multipliers of a cohort are
-    zero, the default weights count instead of 0/0.
+    multiplier). Local work starts at the client's own last model $x_k$ (Alg. 2, line 2), so that few steps a round suffice for the
+    stationary point of eq. (10). If all multipliers of a cohort are zero, the default weights count instead of 0/0.
+
+    The released code has `start="global", dual_momentum=0.5, dual_buffer="shared"`.
 
     Args:
         dual_lr: $\alpha$, at least 0.
-        lam: the initial multiplier of every client, at least 0.
-        gamma: the initial tolerance of every client, at least 0.
-        learn_gamma: whether the tolerance is learned (Sec. 5) or kept.
-        lam_min, lam_max: bounds of the multipliers; the paper names them without numbers, the code has [0, infinity).
-        dual_momentum: heavy ball of each client's own dual steps, in [0, 1). The released code has 0.5, but one buffer over all
-            clients that also moves those not at work; here a client's buffer moves when it works.
+        lam, gamma: the initial multiplier $\lambda_k^0$ and tolerance $\gamma_k$, one number or one per client; at least 0.
+        learn_gamma: whether the tolerance is learned (App. E.1) or kept.
+        start: "own" starts local work at the client's last model, "global" at z; with one step from z the multiplier drops out.
+        lam_min, lam_max: the bounds, one number or one per client. The analysis (App. B) has $\lambda_{\min} \ge 1 + L_k$ and
+            $\lambda_{\max} < (1 + L_k)^2 / L_k$, $L_k$ the smoothness of $f_k$; the default is the released code's [0, infinity).
+        dual_momentum: heavy ball of the dual steps, in [0, 1).
+        dual_buffer: "own" moves a client's multiplier when it works; with "shared" the clients' dual steps follow each other, and
+            each moves the multipliers of all others on by their momenta.
 
     Example:
         >>> import fedax
         >>> method = fedax.FedBC(dual_lr=1e-3)
 
-    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 1, eq. (9), (11), (13).
+    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 1, 2, eq. (9), (11), (13).
     """
 
     dual_lr: Scalar = hyper(1e-3, low=0.0, doc="step size of multipliers and tolerances")
-    lam: Scalar = hyper(0.0, low=0.0, doc="initial multipliers")
-    gamma: Scalar = hyper(0.0, low=0.0, doc="initial tolerances")
+    lam: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial multipliers")
+    gamma: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial tolerances")
     learn_gamma: bool = hyper(True, doc="whether tolerances are learned")
-    lam_min: Scalar = hyper(0.0, low=0.0, doc="lower bound of the multipliers")
-    lam_max: Scalar = hyper(float("inf"), low=0.0, doc="upper bound of the multipliers")
+    start: str = hyper("own", choices=("own", "global"), doc="the model at which local work starts")
+    lam_min: PerClient = hyper(0.0, low=0.0, per_client=True, doc="lower bound of the multipliers")
+    lam_max: PerClient = hyper(float("inf"), low=0.0, per_client=True, doc="upper bound of the multipliers")
     dual_momentum: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="momentum of the dual steps")
+    dual_buffer: str = hyper("own", choices=("own", "shared"), doc="whether dual steps of others move a multiplier on")
 
     card: ClassVar[Card] = Card(
         title="FedBC",
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
-        equation="Alg. 1, eq. (9), (11), (13)",
+        equation="Alg. 1, 2, eq. (9), (11), (13)",
         phases=(Phase("primal_dual", down=(1, 0), up=(1, 1), models=True),),
-        memory="model, multiplier, tolerance and their momenta: dim + 5 numbers",
-        reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
+        memory="model, multiplier, tolerance, their momenta and two marks: dim + 6 numbers",
+        reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15, "start": "global"}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
     )
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
-        lam, gamma, rest = (jnp.asarray(value, w.dtype) for value in (self.lam, self.gamma, 0.0))
-        return BeyondConsensusState(w, fed.memory(Own(w, lam, gamma, rest, rest, rest)))
+        def first(k: Int[Array, ""]) -> Own:
+            lam, gamma = (entry(value, k).astype(w.dtype) for value in (self.lam, self.gamma))
+            return Own(w, Multiplier.at_rest(lam, gamma), jnp.zeros_like(lam))
+
+        return BeyondConsensusState(w, fed.memory(first), jnp.zeros((), jnp.int32))
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
-        return BeyondConsensusState(*fed.average(self.primal_dual, fed.sample(), state.z, memory=state.memory))
-
-    def model(self, state: BeyondConsensusState) -> Vector:
-        return state.z
+        cohort, before = fed.sample(), state.clock
+        after = before + cohort.count
+        turns = (Turns(before, after, cohort.ids),) if self.dual_buffer == "shared" else ()
+        return BeyondConsensusState(*fed.average(self.primal_dual, cohort, state.w, *turns, memory=state.memory), after)
 
     def personal(self, state: BeyondConsensusState) -> Personal:
-        return Personal(self.adapt, (state.z,), state.memory)
+        return Personal(self.adapt, (state.w,), state.memory)
 
     def weights(self, state: BeyondConsensusState) -> Memory:
-        return state.memory.each(lambda own: own.lam)
+        return state.memory.each(lambda own: own.dual.lam)
 
     def adapt(self, client: Client, z: Vector, own: Own) -> Vector:
         """The model that a client uses itself: its last one, or the global one before its first work."""
         return jnp.where(own.visited > 0, own.x, z)
 
-    def local(self, client: Client, z: Vector, lam: Float[Array, ""]) -> Vector:
-        """The primal step from z."""
-        return client.minimize(Local(anchor=z, prox=2 * lam), start=z)
+    def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
+        """Alg. 2 from x."""
+        return client.minimize(Local(anchor=z, prox=2 * lam), start=x)
 
-    def primal_dual(self, client: Client, z: Vector, own: Own) -> Upload[Vector]:
-        x = self.local(client, z, own.lam)
-        lam_speed = self.dual_momentum * own.lam_speed + ((x - z) ** 2).sum() - own.gamma
-        gamma_speed = self.dual_momentum * own.gamma_speed + own.lam
-        lam = jnp.clip(own.lam + self.dual_lr * lam_speed, self.lam_min, self.lam_max)
-        gamma = own.gamma + self.dual_lr * gamma_speed if self.learn_gamma else own.gamma
-        return Upload(x, weight=lam, memory=Own(x, lam, gamma, lam_speed, gamma_speed, jnp.ones_like(lam)))
+    def primal_dual(self, client: Client, z: Vector, *rest: Any) -> Upload[Vector]:
+        *turns, own = rest
+        dual, bounds = own.dual, (client.mine(self.lam_min), client.mine(self.lam_max))
+        ascent = Ascent(self.dual_lr, self.dual_momentum, bounds, self.learn_gamma)
+        for turn in turns:
+            dual = ascent.coast(dual, turn.of(client))
+        x = self.primal(client, z, own.x if self.start == "own" else z, dual.lam)
+        dual = ascent.step(dual, ((x - z) ** 2).sum())
+        for turn in turns:
+            dual = ascent.coast(dual, turn.after)
+        return Upload(x, weight=dual.lam, memory=Own(x, dual, jnp.ones_like(own.visited)))

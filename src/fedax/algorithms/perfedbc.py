@@ -42,17 +42,22 @@ class FedBCFineTune(FedBC):
 
 
 class PerFedBC(FedBCFineTune):
-    r"""Per-FedBC: FedBC whose local models are good one gradient step later.
+    r"""Per-FedBC: FedBC whose local models are good some gradient steps later.
 
-    Each local step uses minibatches D, D' that follow each other in the epoch's order (first-order MAML):
+    Each local step takes J inner steps and one outer step (first-order MAML) on minibatches $D_0, \dots, D_J$ that follow each
+    other in the epoch's order:
 
-    $$ u = x - \alpha \big(\nabla f_k(x; D) + 2 \lambda_k (x - z)\big), \qquad x \leftarrow x - \beta \nabla f_k(u; D'), $$
+    $$ u_0 = x, \qquad u_{j+1} = u_j - \alpha \big(\nabla f_k(u_j; D_j) + 2 \lambda_k (u_j - z)\big), \qquad
+       x \leftarrow x - \beta \nabla f_k(u_J; D_J), $$
 
-    with $\beta$ the solver's learning rate (0.001 in the paper's experiments); multipliers and average as FedBC. A client uses the
-    *global* model after one step of size $\alpha$. Needs SGD without momentum as the solver.
+    with $\beta$ the solver's learning rate (0.001 in the paper's experiments); multipliers and average as FedBC. Local work starts
+    at z (Alg. 3, line 5). A client uses the *global* model after one step of size $\alpha$. Needs SGD without momentum as the
+    solver.
 
     Args:
         alpha, adapt_on, adapt_batch: as `FedBCFineTune`.
+        inner_steps: J, at least 1; 1 in the paper's experiments.
+        start: as `FedBC`, but by default "global".
 
     Example:
         >>> import fedax
@@ -60,6 +65,9 @@ class PerFedBC(FedBCFineTune):
 
     Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), Alg. 3 (App. E.4).
     """
+
+    inner_steps: int = hyper(1, low=1, doc="inner gradient steps of every local step")
+    start: str = hyper("global", choices=("own", "global"), doc="the model at which local work starts")
 
     card: ClassVar[Card] = Card(
         title="PerFedBC",
@@ -73,14 +81,16 @@ class PerFedBC(FedBCFineTune):
         return z
 
     def gradients(self, steps: float, epoch: float) -> float:
-        return 2 * steps
+        return (self.inner_steps + 1) * steps
 
-    def local(self, client: Client, z: Vector, lam: Float[Array, ""]) -> Vector:
+    def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
         layout, rate, move = client.layout, client.learning_rate, optax.tree.add_scale
         centre = layout.unravel(z)
 
-        def step(x: Any, inner: Minibatch, outer: Minibatch) -> Any:
-            slope = move(inner.gradient(x), 2 * lam, optax.tree.sub(x, centre))
-            return move(x, -rate, outer.gradient(move(x, -self.alpha, slope)))
+        def step(x: Any, *batches: Minibatch) -> Any:
+            u = x
+            for inner in batches[:-1]:
+                u = move(u, -self.alpha, move(inner.gradient(u), 2 * lam, optax.tree.sub(u, centre)))
+            return move(x, -rate, batches[-1].gradient(u))
 
-        return layout.ravel(client.run(step, centre, batches=2))
+        return layout.ravel(client.run(step, layout.unravel(x), batches=self.inner_steps + 1))

@@ -29,6 +29,7 @@ from fedax.core.history import History as History
 from fedax.core.history import Outcome as Outcome
 from fedax.core.hyper import PerClient as PerClient
 from fedax.core.hyper import Scalar as Scalar
+from fedax.core.hyper import entry as entry
 from fedax.core.hyper import hyper as hyper
 from fedax.core.layout import Layout as Layout
 from fedax.core.layout import Vector as Vector

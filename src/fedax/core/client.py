@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.hyper import PerClient
+from fedax.core.hyper import PerClient, entry
 from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout
 from fedax.core.local import Local
@@ -91,8 +91,7 @@ class Client(ABC):
 
     def mine(self, value: PerClient) -> Any:
         """Its own entry of a per-client hyperparameter, or the common value."""
-        value = jnp.asarray(value)
-        return value[self.index] if value.ndim else value
+        return entry(value, self.index)
 
     @property
     def learning_rate(self) -> Any:

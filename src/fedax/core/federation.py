@@ -112,7 +112,7 @@ class Federation(ABC):
 
     @abstractmethod
     def memory(self, initial: PyTree) -> Memory:
-        """Memory in which every client starts with `initial`."""
+        """Memory in which every client starts with `initial`, or with `initial(k)` for client k if that is a function."""
 
     @overload
     def average(self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree) -> Value: ...

@@ -119,6 +119,16 @@ def check_declared(owner: object) -> None:
         limits.check(type(owner).__name__, getattr(owner, name))
 
 
+def entry(value: PerClient, client: Any) -> Array:
+    """The entry of one client in a per-client hyperparameter, or the common value.
+
+    >>> float(entry(0.5, 3)), float(entry(np.array([1.0, 2.0]), 1))
+    (0.5, 2.0)
+    """
+    value = jnp.asarray(value)
+    return value[client] if value.ndim else value
+
+
 def as_arrays(tree: Any, dtype: Any) -> Any:
     """Turns the real numbers of a pytree into arrays, so that another value is no other program."""
 

@@ -141,7 +141,7 @@ class EagerFederation(Federation):
         return stream(self.root, "server", self.round, purpose)
 
     def memory(self, initial: PyTree) -> Memory:
-        return OpaqueMemory(dict.fromkeys(range(self.clients), initial))
+        return OpaqueMemory({k: initial(jnp.int32(k)) if callable(initial) else initial for k in range(self.clients)})
 
     def note(self, **values: Array | float) -> None:
         self.notes.update({name: np.asarray(value) for name, value in values.items()})

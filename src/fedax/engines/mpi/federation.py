@@ -69,7 +69,7 @@ class MPIFederation(Federation):
         return stream(self.root, "server", self.round, purpose)
 
     def memory(self, initial: PyTree) -> Memory:
-        return PeerMemory(initial, self.peers)
+        return PeerMemory(initial(jnp.int32(self.peers.rank)) if callable(initial) else initial, self.peers)
 
     def note(self, **values: Array | float) -> None:
         self.notes.update({name: np.asarray(value) for name, value in values.items()})

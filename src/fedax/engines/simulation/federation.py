@@ -56,6 +56,8 @@ class SimulatedFederation(Federation):
         return stream(self.root, "server", self.round, purpose)
 
     def memory(self, initial: PyTree) -> Memory:
+        if callable(initial):
+            return Memory(jax.vmap(initial)(jnp.arange(self.clients, dtype=jnp.int32)))
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (self.clients, *jnp.shape(x))), initial))
 
     def note(self, **values: Array | float) -> None:

@@ -1,0 +1,91 @@
+"""Multipliers of a proximity constraint with a learned tolerance, gradient ascent on them, and the state of FedBC."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fedax.core import Client, Memory, Scalar, Vector
+
+
+class Multiplier(eqx.Module):
+    """One client's multiplier and tolerance, the momenta of both, and the dual steps of all clients until its last one."""
+
+    lam: Float[Array, ""]
+    gamma: Float[Array, ""]
+    lam_speed: Float[Array, ""]
+    gamma_speed: Float[Array, ""]
+    clock: Int[Array, ""]
+
+    @staticmethod
+    def at_rest(lam: Float[Array, ""], gamma: Float[Array, ""]) -> "Multiplier":
+        """Without momenta, before the first dual step."""
+        return Multiplier(lam, gamma, jnp.zeros_like(lam), jnp.zeros_like(lam), jnp.zeros((), jnp.int32))
+
+
+class Turns(eqx.Module):
+    """Clients that take their dual steps one after the other: those before this round, at its end, and the round's order."""
+
+    before: Int[Array, ""]
+    after: Int[Array, ""]
+    order: Int[Array, "capacity"]
+
+    def of(self, client: Client) -> Int[Array, ""]:
+        """The dual steps of all clients before the one of a client in this round."""
+        return self.before + jnp.argmax(self.order == client.index).astype(self.before.dtype)
+
+
+class Ascent(eqx.Module):
+    r"""Heavy-ball steps on $\lambda (s - \gamma)$, up in $\lambda$ and down in $\gamma$, with $s = \lVert x - z \rVert^2$.
+
+    $$ u \leftarrow \theta u + (s - \gamma), \quad \lambda \leftarrow \Pi_{[\lambda_{\min}, \lambda_{\max}]}(\lambda + \alpha u),
+       \qquad v \leftarrow \theta v + \lambda, \quad \gamma \leftarrow \gamma + \alpha v $$
+
+    from the old multiplier and tolerance. Clients that share one optimizer step in turns, and a step of one is a step without a
+    gradient of all others.
+
+    Attributes:
+        rate: $\alpha$.
+        momentum: $\theta$.
+        bounds: $\lambda_{\min}$ and $\lambda_{\max}$.
+        learns: whether the tolerance moves.
+    """
+
+    rate: Scalar
+    momentum: Scalar
+    bounds: tuple[Any, Any]
+    learns: bool = eqx.field(static=True)
+
+    def step(self, own: Multiplier, square: Float[Array, ""]) -> Multiplier:
+        """One step at the squared distance $s$."""
+        lam_speed = self.momentum * own.lam_speed + square - own.gamma
+        gamma_speed = self.momentum * own.gamma_speed + own.lam
+        return self._moved(own, self.rate * lam_speed, self.rate * gamma_speed, lam_speed, gamma_speed, own.clock + 1)
+
+    def coast(self, own: Multiplier, until: Int[Array, ""]) -> Multiplier:
+        r"""Steps without a gradient: by $\alpha u (\theta + \theta^2 + \dots)$, always in one direction, so bounded once."""
+        theta, steps = jnp.asarray(self.momentum, own.lam.dtype), (until - own.clock).astype(own.lam.dtype)
+        kept, far = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
+        speeds = own.lam_speed, own.gamma_speed
+        return self._moved(own, *(far * speed for speed in speeds), *(kept * speed for speed in speeds), until)
+
+    def _moved(self, own: Multiplier, up: Any, down: Any, lam_speed: Any, gamma_speed: Any, clock: Any) -> Multiplier:
+        lam, gamma = jnp.clip(own.lam + up, *self.bounds), own.gamma + down if self.learns else own.gamma
+        return Multiplier(lam, gamma, lam_speed, gamma_speed, clock)
+
+
+class Own(eqx.Module):
+    """One client's memory: its model, its multiplier, and whether it ever worked."""
+
+    x: Vector
+    dual: Multiplier
+    visited: Float[Array, ""]
+
+
+class BeyondConsensusState(eqx.Module):
+    """The global model, the clients' memories, and the dual steps of all clients so far."""
+
+    w: Vector
+    memory: Memory
+    clock: Int[Array, ""]
