@@ -67,8 +67,8 @@ class Ascent(eqx.Module):
         r"""Steps without a gradient: by $\alpha u (\theta + \theta^2 + \dots)$, always in one direction, so bounded once."""
         theta, steps = jnp.asarray(self.momentum, own.lam.dtype), (until - own.clock).astype(own.lam.dtype)
         kept, far = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
-        speeds = own.lam_speed, own.gamma_speed
-        return self._moved(own, *(far * speed for speed in speeds), *(kept * speed for speed in speeds), until)
+        up, down = own.lam_speed, own.gamma_speed
+        return self._moved(own, far * up, far * down, kept * up, kept * down, until)
 
     def _moved(self, own: Multiplier, up: Any, down: Any, lam_speed: Any, gamma_speed: Any, clock: Any) -> Multiplier:
         lam, gamma = jnp.clip(own.lam + up, *self.bounds), own.gamma + down if self.learns else own.gamma
