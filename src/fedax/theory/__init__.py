@@ -1,4 +1,5 @@
 """What the papers prove, as formulas: constants, step sizes and bounds that a run can be held to. One module for each paper."""
 
+from fedax.theory import dfedavgm as dfedavgm
 from fedax.theory import feddane as feddane
 from fedax.theory import local_gd as local_gd

@@ -8,7 +8,7 @@ Source: Li, Sahu, Zaheer, Sanjabi, Smola, Smith, FedDANE: A Federated Newton-Typ
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -202,7 +202,7 @@ def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0
         given = (smoothness, dissimilarity, inexactness, concavity)
         # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
         high = 16 * (best + concavity / linear)
-        found = minimize_scalar(
+        found: Any = minimize_scalar(
             lambda log: -_decrease(concavity + math.exp(log), *given), bounds=(math.log(best / 2), math.log(high))
         )
         best = concavity + math.exp(float(found.x))

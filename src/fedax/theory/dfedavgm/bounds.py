@@ -1,0 +1,310 @@
+"""Constants, lemmas and theorems of decentralized FedAvg; see the package."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedax.core import InvalidInput
+from fedax.theory._limits import check, rows
+
+
+@dataclass(frozen=True)
+class Setting:
+    r"""What the bounds depend on.
+
+    Args:
+        smoothness: L, above 0.
+        local_variance: $\sigma_l^2$, of the minibatch gradients; at least 0.
+        global_variance: $\sigma_g^2 = \frac1m \sum_i \sup_x \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$, at least 0.
+            Assumption 2 has the supremum outside the mean, but Lemma 3 needs each client at a point of its own.
+        gradient_bound: B, of all $\lVert \nabla f_i \rVert$ (Assumption 3); at least 0.
+        local_steps: K, at least 1.
+        rate: $\eta$, above 0.
+        momentum: $\theta$ in [0, 1).
+        mixing: $\lambda$ in [0, 1); 0 for the complete graph, `fedax.graphs` gives it for others.
+
+    Raises:
+        InvalidInput: a number out of its range.
+    """
+
+    smoothness: float
+    local_variance: float
+    global_variance: float
+    gradient_bound: float
+    local_steps: int
+    rate: float
+    momentum: float = 0.0
+    mixing: float = 0.0
+
+    def __post_init__(self) -> None:
+        check("Setting", **asdict(self))
+
+    @property
+    def c1(self) -> float:
+        r"""$C_1 = 8K\sigma_l^2 + 32K^2\sigma_g^2 + \frac{64K^2\theta^2}{(1-\theta)^2}(\sigma_l^2 + B^2)$, of Lemma 3."""
+        k, inertia = self.local_steps, self.momentum / (1 - self.momentum)
+        both = self.local_variance + self.gradient_bound**2
+        return 8 * k * self.local_variance + 32 * k**2 * self.global_variance + 64 * (k * inertia) ** 2 * both
+
+    @property
+    def c2(self) -> float:
+        r"""$C_2 = C_1 + 32K^2B^2$, of Lemma 4."""
+        return self.c1 + 32 * (self.local_steps * self.gradient_bound) ** 2
+
+
+@dataclass(frozen=True)
+class Rounding:
+    r"""What is sent in few bits.
+
+    Args:
+        dim: d, at least 1.
+        width: s, the distance of the values that can be sent, above 0.
+        kind: `"stochastic"`, without bias, or `"down"`, whose error reaches s in each entry. Assumption 4 grants both a mean
+            square of $\frac{d}{4} s^2$; rounding down has up to $d s^2$.
+        clients: m, at least 1; rounding without bias gains from many.
+
+    Raises:
+        InvalidInput: a number out of its range.
+    """
+
+    dim: int
+    width: float
+    kind: Literal["stochastic", "down"] = "stochastic"
+    clients: int = 1
+
+    def __post_init__(self) -> None:
+        check("Rounding", dim=self.dim, width=self.width, clients=self.clients)
+
+    @property
+    def square(self) -> float:
+        """$d s^2$."""
+        return self.dim * self.width**2
+
+
+def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> float:
+    r"""$\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
+
+    >>> mean_square_consensus(np.array([[1.0], [-1.0]]))
+    1.0
+
+    Source: the left side of eqs. (9) and (10).
+    """
+    found = rows("mean_square_consensus", "models", models)
+    return float(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
+
+
+def move_bound(setting: Setting) -> float:
+    r"""$\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 + B^2)}{(1-\theta)^2}$, one local step.
+
+    >>> move_bound(Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=5, rate=0.5, momentum=0.5))
+    2.0
+
+    Source: Lemma 2.
+    """
+    return 2 * setting.rate**2 * (setting.local_variance + setting.gradient_bound**2) / (1 - setting.momentum) ** 2
+
+
+def drift_bound(setting: Setting, gradient: float) -> float:
+    r"""How far local training moves.
+
+    $$ \frac1m \sum_i \mathbb E \lVert y^{t,k}(i) - x^t(i) \rVert^2 \le C_1 \eta^2 + 32 K^2 \eta^2 G. $$
+
+    Args:
+        setting: see `Setting`; $\eta$ at most $\frac{1}{8LK}$.
+        gradient: $G = \frac1m \sum_i \mathbb E \lVert \nabla f(x^t(i)) \rVert^2$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> drift_bound(Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=0.125), gradient=1.0)
+    0.5
+
+    Source: Lemma 3.
+    """
+    check("drift_bound", gradient=gradient)
+    _check_rate("drift_bound", setting)
+    return (setting.c1 + 32 * setting.local_steps**2 * gradient) * setting.rate**2
+
+
+def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> float:
+    r"""How far the clients' models are apart, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
+
+    $$ \frac{\lambda^2}{(1-\lambda)^2} \cdot \begin{cases} C_2 \eta^2 & \text{nothing rounded} \\
+       C_2 \eta^2 + \frac14 d s^2 & \text{stochastic rounding} \\ (\sqrt{C_2} \eta + \sqrt d s)^2 & \text{rounding down}
+       \end{cases} $$
+
+    As $X^t - PX^t = \sum_{j<t} (W^{t-j} - P)(Z^j - X^j)$, its norm is at most $\sum_j \lambda^{t-j} \lVert Z^j - X^j \rVert$,
+    and the sum of the weights enters squared. The paper has $\frac{C_2 \eta^2}{1-\lambda}$ (9), which a ring of 100 clients
+    with opposed linear losses exceeds eightfold, and $\frac{2 C_2 \eta^2 + 2 d s^2}{1-\lambda}$ (10).
+
+    With rounding it is for models that are mixed whole, $x^{t+1}(i) = \sum_l w_{il} (x^t(l) + Q(z^t(l) - x^t(l)))$, as eq.
+    (16) has it. Under eq. (7) the models' old differences are never mixed, and no bound holds.
+
+    Args:
+        setting: see `Setting`; $\eta$ at most $\frac{1}{8LK}$.
+        rounding: see `Rounding`; None if nothing is rounded.
+        as_printed: whether to give the paper's (9) or (10).
+
+    Raises:
+        InvalidInput: a step size for which nothing is proved.
+
+    >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=0.125, mixing=0.5)
+    >>> consensus_bound(setting), consensus_bound(setting, Rounding(dim=16, width=0.5))
+    (0.5, 1.5)
+
+    Source: Lemmas 4 and 5, corrected.
+    """
+    _check_rate("consensus_bound", setting)
+    moved, rounded = setting.c2 * setting.rate**2, rounding.square if rounding else 0.0
+    if as_printed:
+        return (2 * moved + 2 * rounded if rounding else moved) / (1 - setting.mixing)
+    down = rounding is not None and rounding.kind == "down"
+    both = (math.sqrt(moved) + math.sqrt(rounded)) ** 2 if down else moved + rounded / 4
+    return both * (setting.mixing / (1 - setting.mixing)) ** 2
+
+
+def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = False) -> float:
+    r"""$S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum that K steps with it are worth.
+
+    On a linear loss, exactly: $y^{t,K} = x^t - \eta S g$. The paper's $\tilde K = \frac{K-\theta}{1-\theta}$ is larger for $K
+    \ge 2$.
+
+    Args:
+        local_steps: K, at least 1.
+        momentum: $\theta$ in [0, 1).
+        as_printed: whether to give $\tilde K$.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> effective_steps(local_steps=2, momentum=0.5), effective_steps(local_steps=2, momentum=0.5, as_printed=True)
+    (2.5, 3.0)
+
+    Source: eq. (18), corrected.
+    """
+    check("effective_steps", local_steps=local_steps, momentum=momentum)
+    if as_printed:
+        return (local_steps - momentum) / (1 - momentum)
+    return local_steps / (1 - momentum) - momentum * (1 - momentum**local_steps) / (1 - momentum) ** 2
+
+
+class Constants(NamedTuple):
+    r"""The descent $\gamma$ of a round, and the parts of the floor: $\alpha$ of local training, $\beta$ of missing consensus."""
+
+    gamma: float
+    alpha: float
+    beta: float
+
+
+def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> Constants:
+    r"""The constants of the theorems.
+
+    $$ \gamma = \eta S - 128 K^2 \eta^2 D, \qquad \gamma\alpha = 2 D C_1 \eta^2 + R, \qquad
+       \gamma\beta = 2 V (\eta S L^2 + 64 L^2 K^2 \eta^2 D), $$
+
+    with $S$ of `effective_steps`, $V$ of `consensus_bound`, $D = \eta S L^2 + \frac L2$ (or $\eta S L^2 + L$ if rounded down),
+    and for rounding $R = \frac{L d s^2}{4 m}$ without bias, $2 B \sqrt d s + 2 L d s^2$ down.
+
+    Derivation: $\mathbb E f(\bar x^{t+1}) \le f + \mathbb E \langle \nabla f, \Delta \rangle + \frac L2 \mathbb E \lVert
+    \Delta \rVert^2$ at $\bar x^t$, where $\Delta$ is the mean of $-\eta \sum_k c_k \nabla f_i(y^{t,k}(i))$ with $\sum_k c_k =
+    S$. The inner product is at most $-\frac{\eta S}{2} \lVert \nabla f \rVert^2 + \frac{\eta S L^2}{2} \max_k \frac1m \sum_i
+    \lVert \bar x - y^{t,k}(i) \rVert^2$, the last distance squared at most $2 V$ and twice Lemma 3, where the gradients at
+    $x^t(i)$ are $2 L^2 V + 2 \lVert \nabla f(\bar x) \rVert^2$.
+
+    Args:
+        setting, rounding: as in `consensus_bound`.
+        as_printed: whether to give the constants of Theorem 1 (nothing rounded).
+
+    Returns:
+        `gamma` of 0 or less says that the step size is too large for the theorems; see `largest_step_size`.
+
+    Raises:
+        InvalidInput: a step size for which nothing is proved.
+
+    >>> found = constants(Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3))
+    >>> round(found.gamma, 9), found.alpha, found.beta
+    (0.000935872, 0.0, 0.0)
+
+    Source: Theorems 1 and 3, eqs. (20) and (23), corrected.
+    """
+    _check_rate("constants", setting)
+    eta, smooth, k = setting.rate, setting.smoothness, setting.local_steps
+    steps = effective_steps(local_steps=k, momentum=setting.momentum, as_printed=as_printed)
+    if as_printed:
+        first = smooth**2 * k**2 * eta**3 / steps + smooth * eta**2
+        gamma = eta * steps - 64 * k**2 * first
+        away = 64 * smooth**2 * k**2 * eta**2 * first
+        return Constants(gamma, first * setting.c1 / gamma, away * setting.c2 / ((1 - setting.mixing) * gamma))
+    curved, rest = eta * steps * smooth**2, 0.0
+    descent = curved + smooth / 2
+    if rounding is not None and rounding.kind == "down":
+        descent = curved + smooth
+        rest = 2 * setting.gradient_bound * math.sqrt(rounding.square) + 2 * smooth * rounding.square
+    elif rounding is not None:
+        rest = smooth * rounding.square / (4 * rounding.clients)
+    gamma = eta * steps - 128 * k**2 * eta**2 * descent
+    alpha = 2 * descent * setting.c1 * eta**2 + rest
+    beta = 2 * consensus_bound(setting, rounding) * (curved + 64 * smooth**2 * k**2 * eta**2 * descent)
+    return Constants(gamma, alpha / gamma, beta / gamma)
+
+
+def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
+    r"""The squared gradient at the mean model in the best of T rounds.
+
+    $$ \min_{t \le T} \mathbb E \lVert \nabla f(\bar x^t) \rVert^2 \le \frac{2 (f(\bar x^1) - \min f)}{\gamma T} + \alpha +
+    \beta. $$
+
+    Args:
+        setting, rounding: as in `consensus_bound`; $\eta$ below `largest_step_size`.
+        gap: $f(\bar x^1) - \min f$, at least 0.
+        rounds: T, at least 1.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3)
+    >>> stationarity_bound(setting, gap=1.0, rounds=1000).__round__(6)
+    2.137044
+
+    Source: Theorem 1; with rounding Theorem 3.
+    """
+    check("stationarity_bound", gap=gap, rounds=rounds)
+    found = _descending("stationarity_bound", setting, rounding)
+    return 2 * gap / (found.gamma * rounds) + found.alpha + found.beta
+
+
+def pl_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int, curvature: float) -> float:
+    r"""$\mathbb E f(\bar x^T) - \min f \le (1 - \nu\gamma)^T (f(\bar x^0) - \min f) + \frac{\alpha + \beta}{2\nu}$.
+
+    Args:
+        setting, rounding, gap, rounds: as in `stationarity_bound`.
+        curvature: $\nu$ with $\lVert \nabla f \rVert^2 \ge 2 \nu (f - \min f)$ (8), above 0.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3)
+    >>> pl_bound(setting, gap=1.0, rounds=1000, curvature=1.0).__round__(4)
+    0.3921
+
+    Source: Theorem 2; with rounding Theorem 3.
+    """
+    check("pl_bound", gap=gap, rounds=rounds, curvature=curvature)
+    found = _descending("pl_bound", setting, rounding)
+    return max(1 - curvature * found.gamma, 0.0) ** rounds * gap + (found.alpha + found.beta) / (2 * curvature)
+
+
+def _check_rate(function: str, setting: Setting) -> None:
+    most = 1 / (8 * setting.smoothness * setting.local_steps)
+    if setting.rate > most * (1 + 1e-12):
+        raise InvalidInput.of(f"{function}(setting.rate)", setting.rate, f"numbers in (0, 1/(8LK) = {most:g}]")
+
+
+def _descending(function: str, setting: Setting, rounding: Rounding | None) -> Constants:
+    found = constants(setting, rounding)
+    if found.gamma <= 0:
+        raise InvalidInput.of(f"{function}(setting.rate)", setting.rate, "step sizes below `largest_step_size`")
+    return found

@@ -1,0 +1,151 @@
+"""Step sizes and bits of decentralized FedAvg that its bounds suggest."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from scipy.optimize import minimize_scalar
+
+from fedax.core import InvalidInput
+from fedax.theory._limits import check
+from fedax.theory.dfedavgm.bounds import Rounding, Setting, effective_steps, stationarity_bound
+
+
+def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 0.0) -> float:
+    r"""The step size at which $\gamma = 0$; below it the theorems hold.
+
+    The root of $128 K^2 L^2 S \eta^2 + 64 K^2 L \eta = S$; without momentum $\eta \approx \frac{0.0152}{LK}$. It is the
+    strictest of all conditions, also in the paper, where $64 L^2 K^2 \eta^2 + 64 L K \eta < 1$ makes it $\frac{0.0154}{LK}$.
+
+    Args:
+        smoothness: L, above 0.
+        local_steps: K, at least 1.
+        momentum: $\theta$ in [0, 1).
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> round(largest_step_size(smoothness=2.0, local_steps=5), 6)
+    0.001517
+
+    Source: Theorem 1, the condition on $\eta$, corrected.
+    """
+    check("largest_step_size", smoothness=smoothness, local_steps=local_steps, momentum=momentum)
+    steps = effective_steps(local_steps=local_steps, momentum=momentum)
+    ratio = (steps / local_steps) ** 2
+    return min((math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps), 1 / (8 * smoothness * local_steps))
+
+
+def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
+    r"""$\eta = \frac{1}{LK\sqrt T}$, with which the bound falls like $\frac{1}{\sqrt T}$.
+
+    It is below `largest_step_size` from about 4,350 rounds on.
+
+    >>> step_size(smoothness=2.0, local_steps=5, rounds=10_000)
+    0.001
+
+    Source: Propositions 1 and 3, Theorem 3.
+    """
+    check("step_size", smoothness=smoothness, local_steps=local_steps, rounds=rounds)
+    return 1 / (smoothness * local_steps * math.sqrt(rounds))
+
+
+def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
+    """The step size with the smallest `stationarity_bound`, found numerically; the setting's own one does not count.
+
+    >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3)
+    >>> best_step_size(setting, gap=1.0, rounds=1000).__round__(4)
+    0.0076
+
+    Source: Theorem 1, minimised.
+    """
+    most = largest_step_size(smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum)
+    halved = 0.5 if rounding is not None and rounding.kind == "down" else 1.0
+
+    def value(log: float) -> float:
+        return stationarity_bound(replace(setting, rate=math.exp(log)), rounding, gap=gap, rounds=rounds)
+
+    high = math.log(most * halved * (1 - 1e-9))
+    found: Any = minimize_scalar(value, bounds=(high - 30, high), method="bounded")
+    return math.exp(float(found.x))
+
+
+def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
+    r"""$\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like $\frac{\ln T}{T}$.
+
+    The first term is $(1 - \nu\gamma)^T \approx e^{-\nu \eta K T} = \frac1T$. The paper has $\frac{1}{\nu K T \ln T}$, its
+    $c_3 = -1$ for 1, with which the first term tends to $e^{-1/\ln T} \to 1$: nothing is learned.
+
+    Args:
+        curvature: $\nu$, above 0.
+        local_steps: K, at least 1.
+        rounds: T, at least 2.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> pl_step_size(curvature=1.0, local_steps=5, rounds=1000).__round__(6)
+    0.001382
+
+    Source: Proposition 2, corrected.
+    """
+    check("pl_step_size", curvature=curvature, local_steps=local_steps, rounds=rounds)
+    if rounds < 2:
+        raise InvalidInput.of("pl_step_size(rounds=...)", rounds, "whole numbers >= 2")
+    return math.log(rounds) / (curvature * local_steps * rounds)
+
+
+def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
+    r"""The bits below which the quantised method sends less, $b < \frac{32}{r} - \frac{32}{d}$, if it takes r times the rounds.
+
+    It is $(32 + db) r < 32 d$. For the paper's $r = \frac94$ that is $\frac{128}{9} - \frac{32}{d}$; Proposition 3 prints a
+    plus.
+
+    Args:
+        dim: d, at least 1.
+        rounds_ratio: r, above 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> round(bit_threshold(dim=199_210), 2)
+    14.22
+
+    Source: Proposition 3, corrected.
+    """
+    check("bit_threshold", dim=dim, rounds_ratio=rounds_ratio)
+    return 32 / rounds_ratio - 32 / dim
+
+
+def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4) -> float:
+    r"""The $\varepsilon$ down to which rounding down costs at most r times the rounds, to first order in $\eta$.
+
+    $$ \varepsilon^2 = \frac{2r}{\sqrt r - 1} (1-\theta)^2 L B \sqrt d s
+       \Big( 2 \Delta + \frac{8\sigma_l^2}{K} + 32 \sigma_g^2 + \frac{64\theta^2}{(1-\theta)^2} (\sigma_l^2 + B^2) \Big). $$
+
+    With $\eta = \frac{1}{LK\sqrt T}$ the bounds are $\frac{E}{\sqrt T}$ and $\frac{E}{\sqrt T} + 2(1-\theta)LB\sqrt d s\sqrt
+    T$. After r times the rounds the first is $\varepsilon/\sqrt r$, which leaves $\varepsilon (1 - 1/\sqrt r)$ for rounding.
+    For $r = \frac94$ the leading number is 9; Proposition 3 has 3, as its proof leaves a whole $\varepsilon$. Without bias the
+    term vanishes at this order.
+
+    Args:
+        setting: see `Setting`; its step size does not count.
+        rounding: see `Rounding`.
+        gap: $\Delta = f(\bar x^0) - \min f$, at least 0.
+        rounds_ratio: r, above 1.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3)
+    >>> coarsest_accuracy(setting, Rounding(dim=4, width=0.25), gap=2.0).__round__(12)
+    4.242640687119
+
+    Source: Proposition 3, corrected.
+    """
+    check("coarsest_accuracy", gap=gap, rounds_ratio=rounds_ratio)
+    if rounds_ratio <= 1:
+        raise InvalidInput.of("coarsest_accuracy(rounds_ratio=...)", rounds_ratio, "numbers above 1")
+    noise = 2 * gap + setting.c1 / setting.local_steps**2
+    scale = (1 - setting.momentum) ** 2 * setting.smoothness * setting.gradient_bound * math.sqrt(rounding.square)
+    return math.sqrt(2 * rounds_ratio / (math.sqrt(rounds_ratio) - 1) * scale * noise)
