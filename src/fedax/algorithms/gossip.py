@@ -28,6 +28,10 @@ class Gossip(Algorithm[Memory]):
     def model(self, state: Memory) -> Vector:
         return self.nodes(state).mean()
 
+    @property
+    def equal_weights(self) -> bool:
+        return True  # mixing matrices are doubly stochastic
+
     def nodes(self, state: Memory) -> Memory:
         return state.each(self.own_model)
 

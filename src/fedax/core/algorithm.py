@@ -142,6 +142,11 @@ class Algorithm(eqx.Module, Generic[State]):
         """
         return steps
 
+    @property
+    def equal_weights(self) -> bool:
+        """Whether its objective is the mean of the clients' losses, whatever the schedule's `weights` (without a server)."""
+        return False
+
     def weights(self, state: State) -> Memory | None:
         """The weights that the clients' uploads have in a mean, a number each, of a method that remembers its own."""
         return None

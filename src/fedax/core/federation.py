@@ -71,6 +71,11 @@ class Cohort(eqx.Module):
     weights: Float[Array, "capacity"]
     part: Float[Array, ""]
 
+    def padded(self, capacity: int) -> "Cohort":
+        """The same clients among more places; the further ones are fillers."""
+        more = (0, capacity - self.ids.shape[0])
+        return Cohort(jnp.pad(self.ids, more), jnp.asarray(self.count, jnp.int32), jnp.pad(self.weights, more), self.part)
+
 
 class Gathered(eqx.Module, Generic[Value]):
     """All uploads of a cohort, stacked in its order; rows from the cohort's count on are zero and `valid` is False there."""

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core.federation import Cohort
@@ -13,24 +14,39 @@ Split = Literal["train", "test", "holdout"]
 
 
 class View(ABC):
-    """The global model on everybody's data. Passes over the data are shared: asking twice costs once.
+    r"""The global model on everybody's data. Passes over the data are shared: asking twice costs once.
+
+    The objective is $f(w) = \sum_k p_k f_k(w)$ with $p_k = n_k / n$, or with $p_k = 1/N$ if the schedule has `weights="equal"` or
+    the method counts clients alike by itself (`Algorithm.equal_weights`).
 
     Attributes:
         w: the global model, flat.
         task: what is learned.
+        equal: whether clients count alike in the objective.
         nodes: the clients' own models, for methods that keep them (`Algorithm.nodes`); None if all have the global one.
         weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`); None if those are the
             cohort's.
+        share: $p_k$, the clients' shares of the objective, of sum 1.
     """
 
     w: Float[Array, "dim"]
     task: Task
+    equal: bool
     nodes: Float[Array, "clients dim"] | None
     weights: Float[Array, "clients"] | None
 
+    @property
+    def share(self) -> Float[Array, "clients"]:
+        sizes = jnp.asarray(self.task.train.sizes).astype(self.w.dtype)
+        return jnp.full_like(sizes, 1 / self.task.train.clients) if self.equal else sizes / sizes.sum()
+
     @abstractmethod
     def cohort(self) -> Cohort:
-        """The clients of the last round's first draw; before round 0, those of the first."""
+        """The clients that worked in the last phase of the last round, whose uploads made the model.
+
+        Those of the second draw, if a method draws twice; everyone, if everyone works. `ids` has shape (clients,), with fillers
+        from `count` on. Before round 0, and after a round that nobody took part in, `count` is 0.
+        """
 
     @abstractmethod
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
@@ -42,7 +58,11 @@ class View(ABC):
 
     @abstractmethod
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        """The mean over all examples of a split; every example counts alike, so clients weigh n_k."""
+        """The mean over all examples of a split; every example counts alike, so clients weigh n_k, whatever the objective."""
+
+    def objective(self) -> Float[Array, ""]:
+        r"""$\sum_k p_k f_k(w)$, without l2."""
+        return self.share @ self.per_client("train", "loss") if self.equal else self.overall("train", "loss")
 
     @abstractmethod
     def per_node(self, score: str) -> Float[Array, "clients"]:
@@ -54,21 +74,32 @@ class View(ABC):
 
 
 class Gradients(eqx.Module):
-    r"""Moments of the clients' full local gradients $\nabla f_k(w)$, with shares $p_k = n_k/n$.
+    r"""Moments of the clients' full local gradients $\nabla f_k(w)$, with the objective's shares $p_k$.
 
     Attributes:
-        mean: $\sum_k p_k \nabla f_k$, shape (dim,).
+        mean: $\nabla f = \sum_k p_k \nabla f_k$, shape (dim,).
         mean_square: $\sum_k p_k \lVert \nabla f_k \rVert^2$.
         mean_uniform: $\frac1N \sum_k \nabla f_k$, shape (dim,).
         mean_square_uniform: $\frac1N \sum_k \lVert \nabla f_k \rVert^2$.
-        variance: $\frac1N \sum_k \lVert \nabla f_k - \nabla f \rVert^2$ with $\nabla f$ = `mean`.
+        mean_norm_uniform: $\frac1N \sum_k \lVert \nabla f_k \rVert$.
     """
 
     mean: Float[Array, "dim"]
     mean_square: Float[Array, ""]
     mean_uniform: Float[Array, "dim"]
     mean_square_uniform: Float[Array, ""]
-    variance: Float[Array, ""]
+    mean_norm_uniform: Float[Array, ""]
+
+    @staticmethod
+    def terms(gradient: Float[Array, "dim"], share: Float[Array, ""], clients: int) -> "Gradients":
+        """One client's part of the moments, which are sums over all clients."""
+        square = gradient @ gradient
+        return Gradients(share * gradient, share * square, gradient / clients, square / clients, jnp.sqrt(square) / clients)
+
+    @property
+    def variance(self) -> Float[Array, ""]:
+        r"""$\frac1N \sum_k \lVert \nabla f_k - \nabla f \rVert^2$."""
+        return jnp.maximum(self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0)
 
 
 class Observer(eqx.Module):

@@ -90,6 +90,10 @@ class Coded(Algorithm[CodedState]):
     def gradients(self, steps: float, epoch: float) -> float:
         return self.algorithm.gradients(steps, epoch)
 
+    @property
+    def equal_weights(self) -> bool:
+        return self.algorithm.equal_weights
+
     def weights(self, state: CodedState) -> Memory | None:
         return self.algorithm.weights(state.inner)
 

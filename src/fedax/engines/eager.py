@@ -28,7 +28,7 @@ from fedax.engines.base import Engine, Log, Session, stacked
 from fedax.engines.client import Setup
 from fedax.engines.gossip import Sending, finite_rows
 from fedax.engines.order import shuffled
-from fedax.engines.view import all_personal, view_of
+from fedax.engines.view import all_personal, nobody, view_of
 from fedax.graphs import Graph
 
 
@@ -117,6 +117,7 @@ class EagerFederation(Federation):
         self.notes: dict[str, Any] = {}
         self.down = self.up = 0
         self.bad_client, self.nobody = -1, False
+        self.last: Cohort | None = None
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
@@ -201,7 +202,7 @@ class EagerFederation(Federation):
         messages: Sequence[int] | np.ndarray | None = None,
     ) -> tuple[list[Upload[Any]], Memory | None]:
         """Runs one phase; `messages` is how often each participant sends its upload, once by default."""
-        occurrence, uploads = self._occurrence(work), []
+        occurrence, uploads, self.last = self._occurrence(work), [], cohort
         after = None if memory is None else dict(memory._rows)
         for i, k in enumerate(int(k) for k in cohort.ids):
             upload = self._work(work, occurrence, k, *down, *(() if memory is None else (memory._rows[k],)))
@@ -268,6 +269,7 @@ class EagerSession(Session):
         self.setup, self.seeds = setup, len(roots)
         self.algorithms = [algorithm for algorithm in algorithms for _ in roots]
         self.roots = list(roots) * len(algorithms)
+        self.worked: list[Cohort | None] = [None] * len(self.roots)
 
     def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
         return EagerFederation(self.setup, type(algorithm).__name__, round, root)
@@ -279,33 +281,40 @@ class EagerSession(Session):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         runs = zip(self.algorithms, self.roots, states, strict=True)
         results = [self._advance(algorithm, root, state, first, count) for algorithm, root, state in runs]
-        return [state for state, _ in results], [log for _, log in results]
+        self.worked = [worked for _, _, worked in results]
+        return [state for state, _, _ in results], [log for _, log, _ in results]
 
     def _advance(
         self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, first: int, count: int
-    ) -> tuple[Any, Log]:
+    ) -> tuple[Any, Log, Cohort | None]:
         notes: list[dict[str, Any]] = []
+        worked: Cohort | None = None
         down, up, bad = [], [], []
         for t in range(first, first + count):
             fed = self._federation(algorithm, t, root)
             try:
                 state = algorithm.round(fed, state)
+                worked = fed.last
             except NobodyError:
-                fed.bad_client = -1
+                fed.bad_client, worked = -1, None
             notes.append(fed.notes)
             down.append(fed.down)
             up.append(fed.up)
             bad.append(fed.bad_client)
-        return state, Log(stacked(notes), *(np.asarray(values, np.int64) for values in (down, up, bad)))
+        return state, Log(stacked(notes), *(np.asarray(values, np.int64) for values in (down, up, bad))), worked
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
-        views = [self._view(*run, max(done - 1, 0)) for run in zip(self.algorithms, self.roots, states, strict=True)]
+        views = [self._view(*run) for run in zip(self.algorithms, states, self.worked, strict=True)]
         return [
             {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
         ]
 
-    def _view(self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, last: int) -> View:
-        return view_of(self.setup, algorithm, state, lambda: self._federation(algorithm, last, root).sample())
+    def _view(self, algorithm: Algorithm[Any], state: Any, worked: Cohort | None) -> View:
+        return view_of(self.setup, algorithm, state, self._shown(worked, self.setup.task.train.clients))
+
+    def _shown(self, worked: Cohort | None, clients: int) -> Cohort:
+        """Who worked last, as views have it."""
+        return (worked or nobody(0, self.setup.layout.dtype)).padded(clients)
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         return [all_personal(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]

@@ -40,10 +40,22 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Float[A
     return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
 
 
-def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any, cohort: Callable[[], Cohort]) -> "CompiledView":
-    """What observers see of a state; `cohort` draws that of the last round again."""
+def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any, worked: Cohort) -> "CompiledView":
+    """What observers see of a state; `worked` are the clients of the last phase before it."""
     own = personal_models(setup, algorithm, state)
-    return CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, cohort)
+    view = CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, worked)
+    view.equal = counts_alike(setup, algorithm)
+    return view
+
+
+def counts_alike(setup: Setup, algorithm: Algorithm[Any]) -> bool:
+    """Whether clients count alike in the objective."""
+    return algorithm.equal_weights or setup.schedule.weights == "equal"
+
+
+def nobody(clients: int, dtype: Any) -> Cohort:
+    """An empty cohort, as before the first round."""
+    return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), jnp.zeros(clients, dtype), jnp.zeros((), dtype))
 
 
 def kept_by_clients(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
@@ -62,15 +74,15 @@ class CompiledView(View):
         nodes: Float[Array, "clients dim"] | None = None,
         weights: Float[Array, "clients"] | None = None,
         own: Callable[[Index], Float[Array, "dim"]] | None = None,
-        cohort: Callable[[], Cohort] | None = None,
+        worked: Cohort | None = None,
     ) -> None:
-        self.setup, self.w, self.task, self.own, self._cohort = setup, w, setup.task, own, cohort
-        self.nodes, self.weights = nodes, weights
+        self.setup, self.w, self.task, self.own, self._worked = setup, w, setup.task, own, worked
+        self.nodes, self.weights, self.equal = nodes, weights, setup.schedule.weights == "equal"
         self._sums: dict[str, dict[str, Array]] = {}
 
     def cohort(self) -> Cohort:
-        assert self._cohort is not None, "a view of a model alone has no rounds"
-        return self._cohort()
+        assert self._worked is not None, "a view of a model alone has no rounds"
+        return self._worked
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
         data: Ragged = getattr(self.task, split)
@@ -143,16 +155,11 @@ class CompiledView(View):
         return self._gradients
 
     def _moments(self) -> Gradients:
-        clients, zero = self.task.train.clients, jnp.zeros_like(self.w)
-        nothing = zero[0] if zero.ndim else zero
+        clients, share = self.task.train.clients, self.share
 
-        def add(k: Index, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-            client = CompiledClient(self.setup, k, 0, jax.random.key(0), 0)
-            gradient = client.gradient(self.w)
-            square = (gradient**2).sum()
-            terms = (client.share * gradient, client.share * square, gradient / clients, square / clients)
-            return tuple(total + term for total, term in zip(sums, terms, strict=True))
+        def add(k: Index, sums: Gradients) -> Gradients:
+            gradient = CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w)
+            return jax.tree.map(jnp.add, sums, Gradients.terms(gradient, share[k], clients))
 
-        mean, square, uniform, square_uniform = jax.lax.fori_loop(0, clients, add, (zero, nothing, zero, nothing))
-        variance = square_uniform - 2 * uniform @ mean + mean @ mean
-        return Gradients(mean, square, uniform, square_uniform, jnp.maximum(variance, 0))
+        zero = jnp.zeros_like(self.w)
+        return jax.lax.fori_loop(0, clients, add, Gradients.terms(zero, jnp.zeros((), zero.dtype), clients))

@@ -9,14 +9,20 @@ from fedax.core import InvalidInput, Observer, Task, UnknownName, View
 
 
 class TrainLoss(Observer):
-    r"""`train_loss`: $f(w) = \sum_k \frac{n_k}{n} f_k(w)$ over all clients' training examples, without l2."""
+    r"""`train_loss`: $\sum_k \frac{n_k}{n} f_k(w)$, the mean over all clients' training examples, without l2.
+
+    Every example counts alike, whatever the objective, so that it compares methods; see `Objective` for what a run minimises.
+    """
 
     def __call__(self, view: View) -> dict[str, Any]:
         return {"train_loss": view.overall("train", "loss")}
 
 
 class Objective(Observer):
-    r"""`objective`: $f(w) + \frac{\text{l2}}{2} \lVert w \rVert^2$ with the training loss f of all examples, which is minimised.
+    r"""`objective`: $\sum_k p_k f_k(w) + \frac{\text{l2}}{2} \lVert w \rVert^2$, which is minimised.
+
+    The shares are $p_k = n_k/n$, so that all training examples count alike, or $p_k = 1/N$ with a schedule of `weights="equal"`
+    and for methods without a server, whose clients all count alike.
 
     With the known minimum also `objective_gap`, how far it is above it; in single precision down to about 1e-7 of the minimum.
 
@@ -27,7 +33,7 @@ class Objective(Observer):
     minimum: float | None = eqx.field(static=True, default=None)
 
     def __call__(self, view: View) -> dict[str, Any]:
-        value = view.overall("train", "loss") + view.task.l2 / 2 * jnp.sum(view.w**2)
+        value = view.objective() + view.task.l2 / 2 * jnp.sum(view.w**2)
         return {"objective": value} | ({} if self.minimum is None else {"objective_gap": value - self.minimum})
 
 

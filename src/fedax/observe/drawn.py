@@ -8,19 +8,21 @@ from jaxtyping import Array, Float
 
 from fedax.core import Observer, Task, View
 from fedax.observe.accuracy import needs
-from fedax.observe.weights import parts
+from fedax.observe.weights import part
 
 
 class Extremes(Observer):
-    r"""Of the cohort S of the last round, the clients with the fewest and the most training examples (first of several).
+    r"""Of the clients S that worked last, those with the fewest and the most training examples (first of several).
+
+    S is the cohort of the last phase of the last round (see `View.cohort`).
 
     - `weight_smallest`, `weight_largest` and `weight_gap`, their distance: the part $w_k / \sum_{j \in S} w_j$ that they have in
       a mean, with the method's own weights where it remembers them (FedBC: its multipliers), else, and where those are all
-      zero, with $w_k = n_k$.
+      zero, with the cohort's: $w_k = n_k$, or equal ones where the schedule's weights or its sampling ask for them.
     - `share_smallest`, `share_largest` and `share_gap`: the same with $w_k = n_k$.
     - `drawn_<score>_smallest`, `..._largest` and `..._gap`: a score of the global model on their own test examples.
 
-    Before the first round the cohort is the one that it will draw.
+    All are NaN before the first round, and after one that nobody took part in.
 
     Args:
         score: a score of the task.
@@ -38,11 +40,11 @@ class Extremes(Observer):
         largest = jnp.argmax(jnp.where(present, drawn, -1))
 
         def pair(name: str, values: Float[Array, "capacity"]) -> dict[str, Any]:
-            low, high = values[smallest], values[largest]
+            low, high = (jnp.where(cohort.count > 0, values[i], jnp.nan) for i in (smallest, largest))
             return {f"{name}_smallest": low, f"{name}_largest": high, f"{name}_gap": jnp.abs(high - low)}
 
         own = None if view.weights is None else jnp.where(present, view.weights[cohort.ids], 0)
-        weight, share = parts(jnp.where(present, drawn, 0), own)
+        weight, share = part(jnp.where(present, cohort.weights, 0), own), part(jnp.where(present, drawn, 0))
         scores = view.per_client("test", self.score)[cohort.ids]
         return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
 

@@ -8,20 +8,17 @@ from jaxtyping import Array, Float
 from fedax.core import Observer, View
 
 
-def parts(sizes: Array, own: Array | None) -> tuple[Float[Array, "clients"], Float[Array, "clients"]]:
-    """The parts of a mean by a method's own weights, and by sizes; the same where there are no own ones, or all are zero."""
-    share = sizes / sizes.sum()
-    if own is None:
-        return share, share
-    some = own.sum() > 0
-    return jnp.where(some, own / jnp.where(some, own.sum(), 1), share), share
+def part(usual: Array, own: Array | None = None) -> Float[Array, "clients"]:
+    """The parts of a mean by a method's own weights; by the usual ones where there are no own ones, or all are zero."""
+    weights = usual if own is None else jnp.where(own.sum() > 0, own, usual)
+    return weights / jnp.where(weights.sum() > 0, weights.sum(), 1)
 
 
 class ClientWeights(Observer):
     r"""The parts that the clients would have in a mean over all of them, if all took part in the next round.
 
     - `client_weight`, shape (clients,): $w_k / \sum_j w_j$ with the method's own weights where it remembers them (FedBC: its
-      multipliers), else, and where those are all zero, with $w_k = n_k$.
+      multipliers), else, and where those are all zero, with the objective's (see `Objective`).
     - `client_share`, shape (clients,): $n_k / \sum_j n_j$, of the training examples.
     - `client_weight_smallest`, `client_weight_largest`: the weights of the clients with the fewest and the most training
       examples (the first of several).
@@ -33,7 +30,7 @@ class ClientWeights(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
-        weight, share = parts(sizes, view.weights)
+        weight, share = part(view.share, view.weights), part(sizes)
 
         def among(group: Array, changed: Array) -> Float[Array, ""]:
             count = group.sum(dtype=view.w.dtype)

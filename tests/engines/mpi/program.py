@@ -43,10 +43,10 @@ def cases():
     }
 
 
-WATCHED = {"FedBC", "DFedAvgM"}
+WATCHED = {"FedBC", "FedDANE", "FedAWARE", "DFedAvgM"}
 OBSERVERS = [
     fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
-    fedax.observe.Dissimilarity(), fedax.observe.Consensus(),
+    fedax.observe.Dissimilarity(), fedax.observe.Consensus(), fedax.observe.Objective(), fedax.observe.Extremes("loss"),
 ]  # fmt: skip
 OPTIONS = {
     "solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=3, epochs=2, batch_size=4), "rounds": 6, "seed": 3,

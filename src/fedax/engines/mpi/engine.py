@@ -1,12 +1,11 @@
 """Every rank of an MPI program is one client, and runs the same rounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
@@ -23,7 +22,7 @@ from fedax.engines.client import Setup
 from fedax.engines.eager import EagerSession
 from fedax.engines.mpi.federation import MPIFederation
 from fedax.engines.mpi.peer import PeerClient, Peers, Place
-from fedax.engines.view import CompiledView, kept_by_clients
+from fedax.engines.view import CompiledView, counts_alike, kept_by_clients
 
 
 class MPI(Engine):
@@ -84,9 +83,8 @@ class MPISession(EagerSession):
     def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
         return MPIFederation(self.setup, self.peers, round, root)
 
-    def _view(self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, last: int) -> View:
-        cohort = self._federation(algorithm, last, root).sample
-        return PeerView(self.setup, self.peers, algorithm, state, cohort)
+    def _view(self, algorithm: Algorithm[Any], state: Any, worked: Cohort | None) -> View:
+        return PeerView(self.setup, self.peers, algorithm, state, self._shown(worked, self.peers.comm.size))
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         return [
@@ -115,15 +113,14 @@ def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float
 class PeerView(View):
     """See `View`. Each rank looks at its own examples; what is shown are sums over all, the same on every rank."""
 
-    def __init__(
-        self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any, cohort: Callable[[], Cohort]
-    ) -> None:
-        self.setup, self.peers, self.task, self._cohort = setup, peers, peers.population, cohort
+    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any, worked: Cohort) -> None:
+        self.setup, self.peers, self.task, self._worked = setup, peers, peers.population, worked
+        self.equal = counts_alike(setup, algorithm)
         self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
         self.own = own_model(setup, peers, algorithm, state)
 
     def cohort(self) -> Cohort:
-        return self._cohort()
+        return self._worked
 
     def per_client(self, split: Literal["train", "test"], score: str) -> Float[Array, "clients"]:
         return self._each(self.w, split, score)
@@ -154,15 +151,9 @@ class PeerView(View):
         return total / sizes.sum().astype(total.dtype)
 
     def gradients(self) -> Gradients:
-        sizes = np.asarray(self.task.train.sizes)
-        share = jnp.asarray(sizes[self.peers.rank] / sizes.sum(), self.w.dtype)
-        place = Place(jnp.int32(self.peers.rank), share)
-        gradient = _gradient(self.setup, place, self.w)
-        square = gradient @ gradient
-        terms = share * gradient, share * square, gradient / len(sizes), square / len(sizes)
-        mean, mean_square, uniform, uniform_square = self.peers.sum(terms)
-        variance = uniform_square - 2 * uniform @ mean + mean @ mean
-        return Gradients(mean, mean_square, uniform, uniform_square, jnp.maximum(variance, 0))
+        share = self.share[self.peers.rank]
+        gradient = _gradient(self.setup, Place(jnp.int32(self.peers.rank), share), self.w)
+        return self.peers.sum(Gradients.terms(gradient, share, self.task.train.clients))
 
 
 @eqx.filter_jit

@@ -34,6 +34,7 @@ class MPIFederation(Federation):
         self.notes: dict[str, Any] = {}
         self._down = self._up = 0
         self._bad = self.clients
+        self.last: Cohort | None = None
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
@@ -99,6 +100,7 @@ class MPIFederation(Federation):
         self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
     ) -> Memory:
         graph.check_population(self.clients)
+        self.last = self.everyone
         neighbours, weights = (np.asarray(table)[self.peers.rank] for table in graph.at(int(self.round)))
         upload, in_hand = self._upload(Sending(send), (memory._rows,))
         linked = neighbours != neighbours[0]
@@ -126,6 +128,7 @@ class MPIFederation(Federation):
         """The rank's upload (zeros if it does not take part), its places in the cohort, and its new memory."""
         if cohort.ids.shape[0] == 0:
             raise NobodyError
+        self.last = cohort
         places = np.flatnonzero(np.asarray(cohort.ids) == self.peers.rank).tolist()
         arguments = (*down, *(() if memory is None else (memory._rows,)))
         if not places:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.channel import unpack
 from fedax.core.errors import InvalidInput
-from fedax.core.federation import Memory
+from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import as_arrays
 from fedax.core.keys import Index
 from fedax.core.layout import Layout
@@ -85,6 +85,9 @@ class Simulation(Engine):
 class SimulationSession(Session):
     """Holds the program's inputs on the devices. Several runs are one program, see `Members`."""
 
+    worked: Any
+    """The runs' cohorts of the last round (see `View.cohort`), for the next observation."""
+
     def __init__(
         self,
         setup: Setup,
@@ -107,11 +110,12 @@ class SimulationSession(Session):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.members.put(self.members.rows(models, "seeds"), "seeds")
-        return _start(self.members, self.setup, self.algorithm, (self.roots, w))
+        states, self.worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
+        return states
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
-        states, report = advance((self.members, shared, self.algorithm, self.roots), states)
+        states, report, self.worked = advance((self.members, shared, self.algorithm, self.roots), states)
         return states, [self._log(single, count) for single in self.split(jax.tree.map(np.asarray, report))]
 
     def _log(self, report: Any, count: int) -> Log:
@@ -123,8 +127,8 @@ class SimulationSession(Session):
         return Log(notes, down, up, bad)
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
-        shared = self.setup, tuple(observers), jnp.int32(max(done - 1, 0))
-        metrics = observe(self.members, shared, self.algorithm, self.roots, states)
+        shared = self.setup, tuple(observers)
+        metrics = observe(self.members, shared, self.algorithm, self.roots, (states, self.worked))
         singles = self.split(jax.tree.map(np.asarray, metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
@@ -136,18 +140,21 @@ class SimulationSession(Session):
 def _start(members: Members, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
     def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
         root, w = seed
-        return algorithm.init(SimulatedFederation(setup, jnp.int32(0), root), w)
+        fed = SimulatedFederation(setup, jnp.int32(0), root)
+        return algorithm.init(fed, w), fed.worked.padded(fed.clients)
 
     return members.over(start)(setup, algorithm, seeds)
 
 
-def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, state: Any) -> tuple[Any, Any]:
-    """The state after a round, and what it reported: notes, traffic of each phase, the first non-finite client."""
+def one_round(
+    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, state: Any
+) -> tuple[Any, Any, Cohort]:
+    """The state after a round, what it reported (notes, traffic of each phase, the first non-finite client), who worked last."""
     fed = SimulatedFederation(setup, round, root)
     after = algorithm.round(fed, state)
     report = fed.notes, fed.traffic, jnp.where(fed.nobody, -1, fed.bad_client)
     if not setup.schedule.may_be_empty:  # the choice below would copy the whole state
-        return after, report
+        return after, report, fed.worked
     # in a round without participants, means are 0/0; the state stays. Memories were written by nobody.
     kept = jax.tree.map(
         lambda old, new: new if isinstance(new, Memory) else jnp.where(fed.nobody, old, new),
@@ -155,7 +162,7 @@ def one_round(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], rou
         after,
         is_leaf=lambda node: isinstance(node, Memory),
     )
-    return kept, report
+    return kept, report, fed.worked
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -167,32 +174,34 @@ def advance(fixed: tuple[Members, tuple[Setup, Index, Index, int], Algorithm[Any
 
 def _rounds(
     shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Any
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any, Cohort]:
     setup, first, count, longest = shared
-    shape = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state)[1])
+    _, shape, who = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state))
     log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
+    before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), who)
 
-    def body(i: Index, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        state, log = carry
-        state, report = one_round(setup, algorithm, root, first + i, state)
-        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report)
+    def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
+        state, log, _ = carry
+        state, report, worked = one_round(setup, algorithm, root, first + i, state)
+        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 
-    return jax.lax.fori_loop(0, count, body, (state, log))
+    state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
+    return state, log, worked.padded(setup.task.train.clients)  # outside, so that a round's cost is not the population's
 
 
 @eqx.filter_jit
 def observe(
     members: Members,
-    shared: tuple[Setup, tuple[Observer, ...], Index],
+    shared: tuple[Setup, tuple[Observer, ...]],
     algorithm: Algorithm[Any],
     roots: Key[Array, "..."],
     states: Any,
 ) -> dict[str, Any]:
-    """The metrics of all observers, which share their passes over the data."""
+    """The metrics of all observers, which share their passes over the data, on states with the cohorts that worked last."""
 
     def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
-        setup, observers, last = shared
-        view = view_of(setup, algorithm, state, lambda: SimulatedFederation(setup, last, root).sample())
+        setup, observers = shared
+        view = view_of(setup, algorithm, *state)
         return {name: value for observer in observers for name, value in observer(view).items()}
 
     return members.over(metrics)(shared, algorithm, roots, states)

@@ -18,6 +18,7 @@ from fedax.core.schedule import mean_weights
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.gossip import Receiving, Sending, finite_rows
 from fedax.engines.simulation.placement import longest_first
+from fedax.engines.view import nobody
 from fedax.graphs import Graph, mixed
 
 
@@ -26,7 +27,7 @@ def mesh_of(devices: int) -> Mesh:
 
 
 class SimulatedFederation(Federation):
-    """One round, traced. Collects traffic, notes and the first non-finite upload on the way."""
+    """One round, traced. Collects traffic, notes, the first non-finite upload and the last cohort on the way."""
 
     def __init__(self, setup: Setup, round: Index, root: Key[Array, ""]) -> None:
         self.setup, self.round, self.root = setup, round, root
@@ -35,6 +36,7 @@ class SimulatedFederation(Federation):
         self.traffic: list[dict[str, Any]] = []
         self.bad_client: Int[Array, ""] = jnp.int32(-1)
         self.nobody = jnp.bool_(False)
+        self.last: Cohort | None = None
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
@@ -59,6 +61,13 @@ class SimulatedFederation(Federation):
         if callable(initial):
             return Memory(jax.vmap(initial)(jnp.arange(self.clients, dtype=jnp.int32)))
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (self.clients, *jnp.shape(x))), initial))
+
+    @property
+    def worked(self) -> Cohort:
+        """The clients of the last phase; none if somewhere nobody was there, so that the state stays as it was."""
+        if self.last is None:
+            return nobody(0, self.setup.layout.dtype)
+        return eqx.tree_at(lambda c: c.count, self.last, jnp.where(self.nobody, 0, jnp.asarray(self.last.count, jnp.int32)))
 
     def note(self, **values: Array | float) -> None:
         self.notes.update({name: jnp.asarray(value) for name, value in values.items()})
@@ -122,7 +131,7 @@ class SimulatedFederation(Federation):
         name = getattr(work, "__name__", type(work).__name__)
         occurrence = self._occurrences[name] = self._occurrences.get(name, -1) + 1
         held = None if memory is None else jax.tree.map(lambda rows: jnp.asarray(rows)[cohort.ids], memory._rows)
-        self.nobody = self.nobody | jnp.asarray(cohort.count == 0)
+        self.nobody, self.last = self.nobody | jnp.asarray(cohort.count == 0), cohort
 
         table, counts = longest_first(self._load(cohort.ids), cohort.count, setup.devices)
 

@@ -1,0 +1,116 @@
+"""Who worked last, as observers see it, on every engine: draws by odds, second draws, everyone, nobody."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import Observer
+from problems import regression
+
+ENGINES = [pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"), pytest.param(fedax.Eager, id="eager")]
+OPTIONS = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=2, steps=1, batch_size=4), "rounds": 6, "seed": 3}
+
+
+class Who(Observer):
+    """How often each client worked in the last phase."""
+
+    def __call__(self, view):
+        cohort = view.cohort()
+        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        return {"who": jnp.zeros(view.task.train.clients, jnp.int32).at[cohort.ids].add(present.astype(jnp.int32))}
+
+
+class Twice(fedax.Algorithm):
+    """Two draws; only the clients of the second one train. They are noted."""
+
+    def round(self, fed, state):
+        first, second = fed.sample(), fed.sample()
+        fed.note(ids=second.ids)
+        fed.average(self.look, first, state)
+        return fed.average(self.train, second, state)
+
+    def look(self, client, w):
+        return fedax.Upload(client.gradient(w))
+
+    def train(self, client, w):
+        return fedax.Upload(client.minimize(start=w))
+
+
+def who(algorithm, engine, **options):
+    return fedax.run(algorithm, regression(), observe=[Who()], engine=engine(), **OPTIONS | options)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_second_draw(engine):
+    history = who(Twice(), engine)
+    expected = np.zeros((6, 5), int)
+    for t, ids in enumerate(history.notes["ids"]):
+        expected[t, ids] = 1
+    assert history.metrics["who"].tolist() == [[0] * 5, *expected.tolist()]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_feddane_trains_on_the_second_draw(engine):
+    """Those are the clients that `cohorts="shared"` does not use again."""
+    shared, own = (who(fedax.FedDANE(cohorts=kind), engine).metrics["who"][1:] for kind in ("shared", "independent"))
+    once = who(fedax.FedAvg(), engine).metrics["who"][1:]
+    assert np.array_equal(shared, once)
+    assert (own.sum(1) == 2).all()
+    assert not np.array_equal(own, shared)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_draw_by_odds(engine, seed):
+    """FedAWARE explores: nobody works twice before all have worked once."""
+    told = who(fedax.FedAWARE(startup="explore"), engine, seed=seed, rounds=3).metrics["who"][1:]
+    assert told[:2].sum(0).max() == 1
+    assert (told.sum(0) >= 1).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_everyone_where_everyone_works(engine):
+    """Whatever cohort the schedule has."""
+    for algorithm in (fedax.LocalGD(), fedax.DSGD()):
+        assert who(algorithm, engine, rounds=1).metrics["who"].tolist() == [[0] * 5, [1] * 5]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_replacement_and_nobody(engine):
+    drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
+    told = who(fedax.FedAvg(), engine, schedule=drawn).metrics["who"][1:]
+    assert (told.sum(1) == 4).all()
+    assert told.max() > 1
+    perhaps = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4)
+    history = who(fedax.FedAvg(), engine, schedule=perhaps, rounds=12, observe_every=1)
+    told = history.metrics["who"][1:].sum(1)
+    assert 0 < (told == 0).sum() < 12
+    assert np.array_equal(told == 0, history.bits.up == 0)
+
+
+def test_members_of_a_grid_and_a_resumed_run():
+    method, seeds = [fedax.FedDANE(mu=mu) for mu in (0.1, 1.0)], [3, 4]
+    options = {**OPTIONS, "observe": [Who(), fedax.observe.Extremes("loss")], "engine": fedax.Simulation(devices=1)}
+    del options["seed"]
+    sizes = (7, 20, 33, 4, 11)
+    task = regression(sizes)
+    task = fedax.tasks.from_loss(*_parts(task), test=[task.train.client(k) for k in range(5)])
+    grid = fedax.run_grid(method, task, seed=seeds, **options)
+    for history, (algorithm, seed) in zip(grid, [(a, s) for a in method for s in seeds], strict=True):
+        alone = fedax.run(algorithm, task, seed=seed, **options)
+        assert np.array_equal(history.metrics["who"], alone.metrics["who"])
+        half = fedax.run(algorithm, task, seed=seed, **options | {"rounds": 3})
+        later = fedax.run(algorithm, task, seed=seed, resume=half, **options)
+        assert np.array_equal(later.metrics["who"], alone.metrics["who"])
+        for t, present in enumerate(alone.metrics["who"][1:] > 0):
+            share = np.where(present, sizes, 0)[np.argmax(np.where(present, sizes, 0))] / np.where(present, sizes, 0).sum()
+            np.testing.assert_allclose(alone.metrics["weight_largest"][t + 1], share, rtol=1e-12)
+        assert np.isnan(alone.metrics["weight_largest"][0])
+
+
+def _parts(task):
+    def loss(params, examples):
+        return task.loss(params, examples, None)
+
+    return loss, {"b": 0.0, "w": np.full(3, 0.1)}, [task.train.client(k) for k in range(5)]
