@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.audit import ShadowAttack, curve, membership, quarters
+from fedax.audit import Attack, ShadowAttack, curve, membership, quarters
 from fedax.audit.attacks import largest
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
@@ -69,6 +69,57 @@ def test_shadow_attack_learns_confidence():
     np.testing.assert_array_equal(attack.scores(sure[:1]), attack.scores(sure[:1, ::-1]))
 
 
+def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
+    """Asked to stop after the second look; the call that continues trains only what is missing, and ends at the same areas."""
+    schedule = fedax.Schedule(epochs=2, batch_size=10)
+    options = {"solver": fedax.SGD(0.03, momentum=0.9), "schedule": schedule, "looks": (0, 2, 4), "seed": 1}
+    options |= {"observe": [fedax.observe.TrainLoss()]}
+    task = noisy_digits(200)
+    straight = membership(fedax.FedAvg(), task, **options)
+    seen = []
+
+    def stop(observation):
+        seen.append(observation.round)
+        return observation.round == 2
+
+    begun = membership(fedax.FedAvg(), task, progress=stop, checkpoint=tmp_path, **options)
+    assert begun.rounds.tolist() == [0, 2]
+    assert begun.history.outcome.kind == "interrupted"
+    assert max(seen) == 2
+    seen.clear()
+    again = membership(fedax.FedAvg(), task, progress=lambda o: seen.append(o.round), checkpoint=tmp_path, **options)
+    assert seen == [4, 4]
+    kept = membership(fedax.FedAvg(), task, progress=lambda o: seen.append(o.round), checkpoint=tmp_path, **options)
+    assert seen == [4, 4]
+    for found in (again, kept):
+        assert found.rounds.tolist() == [0, 2, 4]
+        for name, areas in straight.auc.items():
+            np.testing.assert_array_equal(found.auc[name], areas)
+        np.testing.assert_array_equal(found.history.metrics["train_loss"], straight.history.metrics["train_loss"])
+        assert found.history.outcome.ok
+        assert (np.diff(found.seconds) > 0).all()
+    with np.load(tmp_path / "look-000000004.npz") as look:
+        assert float(look["shadow/auc"]) == straight.auc["shadow"][-1]
+
+
+def test_a_model_that_is_not_finite_ends_the_audit():
+    """Far too long a step: weights overflow, or logits do."""
+    schedule = fedax.Schedule(steps=5, batch_size=10)
+    for rate in (1e150, 1e308):
+        found = membership(fedax.FedAvg(), noisy_digits(80), looks=(0, 3, 6), solver=fedax.SGD(rate), schedule=schedule)
+        assert found.rounds.tolist() == [0]
+        assert found.history.outcome.kind in ("non-finite", "diverged")
+
+
+def test_the_attack_is_as_asked_for():
+    rng = np.random.default_rng(0)
+    some = rng.dirichlet(np.ones(5), 40)
+    attack = ShadowAttack(some[:20], some[20:], attack=Attack(top=2, hidden=7, epochs=3, learning_rate=0.01))
+    network = attack._classifier[-1]
+    assert [weights.shape for weights in network.coefs_] == [(2, 7), (7, 1)]
+    assert (network.n_iter_, network.learning_rate_init) == (3, 0.01)
+
+
 def test_two_classes_show_both_probabilities():
     assert largest(np.array([[0.2, 0.8]])).tolist() == [[0.8, 0.2]]
 
@@ -79,6 +130,8 @@ def test_refusals():
         (lambda: membership(fedax.FedAvg(), regression()), "classification tasks"),
         (lambda: membership(fedax.FedAvg(), task, looks=(3, 3)), r"\[3, 3\]; allowed: ascending"),
         (lambda: membership(fedax.FedAvg(), task, looks=()), "ascending"),
+        (lambda: Attack(hidden=0), r"audit.hidden: got 0; allowed: whole numbers >= 1"),
+        (lambda: Attack(learning_rate=-1.0), r"audit.learning_rate: got -1.0"),
     ]
     for make, message in cases:
         with pytest.raises(InvalidInput, match=message):

@@ -1,5 +1,6 @@
 """What trained models give away about the examples they were trained on."""
 
+from fedax.audit.attacks import Attack as Attack
 from fedax.audit.attacks import Curve as Curve
 from fedax.audit.attacks import ShadowAttack as ShadowAttack
 from fedax.audit.attacks import curve as curve

@@ -7,10 +7,41 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-TOP = 3
-"""How many of the largest probabilities the shadow attack sees."""
-HIDDEN, EPOCHS, RATE = 64, 50, 1e-3
-"""Hidden units, epochs and learning rate (Adam) of the attack model; the paper names only the first."""
+from fedax.core import InvalidInput
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The attack model: one hidden layer on the largest class probabilities in falling order, trained by Adam.
+
+    Args:
+        top: how many of the largest probabilities it sees, at least 1; all of them if there are fewer classes.
+        hidden: units of the hidden layer, at least 1.
+        epochs: passes over the shadow model's answers, at least 1.
+        learning_rate: of Adam, above 0.
+
+    Raises:
+        InvalidInput: an argument out of range.
+
+    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6,
+    which names 64 units and the top three (two for two classes), and neither optimizer nor epochs.
+
+    >>> Attack().hidden
+    64
+    """
+
+    top: int = 3
+    hidden: int = 64
+    epochs: int = 50
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("top", "hidden", "epochs"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidInput.of(f"audit.{name}", value, "whole numbers >= 1")
+        if not 0 < self.learning_rate < float("inf"):
+            raise InvalidInput.of("audit.learning_rate", self.learning_rate, "finite numbers > 0")
 
 
 @dataclass(frozen=True)
@@ -49,41 +80,45 @@ def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"])
 class ShadowAttack:
     """A classifier of probability vectors into members and others, learned on a shadow model whose members are known.
 
-    One hidden layer of 64 units on the three largest probabilities in falling order (two if there are but two classes).
-
     Args:
         members: the shadow model's class probabilities of examples that it was trained on.
         others: the same of examples that it never saw.
         seed: of the classifier.
+        attack: its shape and training.
 
-    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6.
+    Source: as `Attack`.
     """
 
     def __init__(
-        self, members: Float[np.ndarray, "some classes"], others: Float[np.ndarray, "more classes"], seed: int = 0
+        self,
+        members: Float[np.ndarray, "some classes"],
+        others: Float[np.ndarray, "more classes"],
+        seed: int = 0,
+        attack: Attack | None = None,
     ) -> None:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPClassifier
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        network = MLPClassifier((HIDDEN,), learning_rate_init=RATE, max_iter=EPOCHS, random_state=seed)
-        self._classifier: Any = make_pipeline(StandardScaler(), network)
-        features = np.concatenate([largest(members), largest(others)])
+        self.attack = chosen = attack or Attack()
+        options = {"learning_rate_init": chosen.learning_rate, "max_iter": chosen.epochs, "random_state": seed}
+        self._classifier: Any = make_pipeline(StandardScaler(), MLPClassifier((chosen.hidden,), **options))
+        features = np.concatenate([largest(members, chosen.top), largest(others, chosen.top)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is part of the attack
             self._classifier.fit(features, np.repeat([1, 0], [len(members), len(others)]))
 
     def scores(self, probabilities: Float[np.ndarray, "some classes"]) -> Float[np.ndarray, "some"]:
         """How much each example looks like a member, in [0, 1]."""
-        return self._classifier.predict_proba(largest(probabilities))[:, 1]
+        return self._classifier.predict_proba(largest(probabilities, self.attack.top))[:, 1]
 
 
-def largest(probabilities: Float[np.ndarray, "some classes"]) -> Float[np.ndarray, "some top"]:
+def largest(probabilities: Float[np.ndarray, "some classes"], top: int = 3) -> Float[np.ndarray, "some top"]:
     """The largest probabilities of each row in falling order.
 
     >>> import numpy as np
     >>> largest(np.array([[0.1, 0.2, 0.3, 0.4]])).tolist()
     [[0.4, 0.3, 0.2]]
     """
-    return -np.sort(-probabilities, axis=1)[:, : min(TOP, probabilities.shape[1])]
+    return -np.sort(-probabilities, axis=1)[:, : min(top, probabilities.shape[1])]

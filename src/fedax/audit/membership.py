@@ -1,7 +1,10 @@
 """Membership inference on federated training: the same method on halves of the data, one of which the attacker knows."""
 
 import dataclasses
-from collections.abc import Sequence
+import io
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedax.audit.attacks import Curve, ShadowAttack, curve
-from fedax.core import Algorithm, DataError, History, InvalidInput, Ragged, Task
-from fedax.engines.loop import run
+from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
+from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
+from fedax.core.files import write
+from fedax.engines.loop import Progress, run
 from fedax.tasks.classify import CrossEntropy
 
 PIECE = 2048
@@ -40,14 +44,19 @@ class Membership:
     """How well membership was guessed, after some rounds.
 
     Attributes:
-        rounds: how many rounds the models were trained, shape (looks,).
+        rounds: how many rounds the models were trained, shape (looks,). After an interruption, or if a model is not finite, there
+            are fewer looks than were asked for.
         shadow: curve of the shadow attack at each look.
         calibrated: curve of the calibrated loss threshold at each look.
+        seconds: wall time until each look, both models and the attacks, shape (looks,).
+        history: of the attacked model.
     """
 
     rounds: np.ndarray
     shadow: tuple[Curve, ...]
     calibrated: tuple[Curve, ...]
+    seconds: np.ndarray
+    history: History
 
     @property
     def auc(self) -> dict[str, np.ndarray]:
@@ -77,7 +86,15 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
 
 
 def membership(
-    algorithm: Algorithm[Any], task: Task, *, looks: Sequence[int] = (0, 10, 20), seed: int = 0, **options: Any
+    algorithm: Algorithm[Any],
+    task: Task,
+    *,
+    looks: Sequence[int] = (0, 10, 20),
+    seed: int = 0,
+    attack: Attack | None = None,
+    progress: Callable[[Progress], bool | None] | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Any,
 ) -> Membership:
     r"""Trains a target and a shadow model by `algorithm` on halves of the data and guesses the target's members.
 
@@ -88,7 +105,10 @@ def membership(
         task: a classification task; a quarter of its training examples is trained on, so accuracies are below those of all.
         looks: after how many rounds the models are attacked; at least 0, ascending.
         seed: of the split and the target's run; the shadow's is the next one.
-        options: of `fedax.run`: solver, schedule, engine, channel.
+        attack: the shadow attack's model; `Attack()` by default.
+        progress: called after every observation of a model; returning True ends after the look.
+        checkpoint: a folder; called again with the same arguments, it continues there, to the same numbers.
+        options: of `fedax.run`: solver, schedule, engine, channel, observe, checkpoint_every.
 
     Raises:
         InvalidInput: not a task of `fedax.tasks.classification`, or looks that do not ascend.
@@ -96,43 +116,116 @@ def membership(
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson et al., On the Importance of
     Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
     """
-    if not isinstance(task.loss, CrossEntropy):
-        raise InvalidInput.found("membership(task=...)", f"the task {task.name!r}", "classification tasks")
+    check_classification(task)
     if not looks or any(b <= a for a, b in zip([-1, *looks[:-1]], looks, strict=True)):
         raise InvalidInput.of("membership(looks=...)", list(looks), "ascending whole numbers >= 0")
-    parts = quarters(task, seed)
-    target: History | None = None
-    shadow: History | None = None
-    curves: list[tuple[Curve, Curve]] = []
+    parts, folder = quarters(task, seed), None if checkpoint is None else Path(checkpoint)
+    models: dict[str, History | None] = {"target": None, "shadow": None}
+    asked = False
+
+    def hook(observation: Progress) -> bool:
+        nonlocal asked
+        asked = bool(progress and progress(observation)) or asked
+        return False
+
+    def train(name: str, rounds: int) -> History:
+        common = {"rounds": rounds, "observe_every": max(looks[-1], 1), "progress": hook, **options}
+        own, chance = (parts.target, seed) if name == "target" else (parts.shadow, seed + 1)
+        where = {"resume": models[name]} if folder is None else {"checkpoint": folder / name}
+        models[name] = history = run(algorithm, own, seed=chance, **where, **common)
+        return history
+
+    found: list[_Look] = []
     for rounds in looks:
-        common = {"rounds": rounds, "observe_every": max(looks[-1], 1), **options}
-        target = run(algorithm, parts.target, seed=seed, resume=target, **common)
-        shadow = run(algorithm, parts.shadow, seed=seed + 1, resume=shadow, **common)
-        curves.append(_attacked(parts, target.params, shadow.params, seed))
-    return Membership(np.array(looks), tuple(a for a, _ in curves), tuple(b for _, b in curves))
-
-
-def _attacked(parts: Quarters, target: PyTree, shadow: PyTree, seed: int) -> tuple[Curve, Curve]:
-    """The shadow attack and the calibrated threshold on a pair of models."""
-    model = parts.target.loss.model  # type: ignore[attr-defined]
-    known, unknown = parts.target.train.arrays, parts.target_out
-    inside, outside = (answers(model, target, examples["x"]) for examples in (known, unknown))
-    attack = ShadowAttack(
-        np.exp(answers(model, shadow, parts.shadow.train.arrays["x"])),
-        np.exp(answers(model, shadow, parts.shadow_out["x"])),
-        seed,
+        look = None if folder is None else _Look.read(folder, rounds)
+        if look is None:
+            begun = time.perf_counter()
+            target, shadow = train("target", rounds), train("shadow", rounds)
+            if not (target.outcome.ok and shadow.outcome.ok):
+                worse = target.outcome if not target.outcome.ok else shadow.outcome
+                models["target"] = dataclasses.replace(target, outcome=worse)
+                break
+            curves = _attacked(parts, target.params, shadow.params, seed, attack)
+            if curves is None:
+                models["target"] = dataclasses.replace(target, outcome=Outcome("diverged", rounds))
+                break
+            look = _Look(*curves, time.perf_counter() - begun)
+            if folder is not None:
+                look.write(folder, rounds)
+        found.append(look)
+        if asked and rounds < looks[-1]:
+            models["target"] = dataclasses.replace(
+                models["target"] or train("target", rounds), outcome=Outcome("interrupted")
+            )
+            break
+    history = models["target"] or train("target", looks[-1])
+    spent = np.cumsum([look.seconds for look in found])
+    return Membership(
+        np.array(looks[: len(found)]), tuple(x.shadow for x in found), tuple(x.calibrated for x in found), spent, history
     )
-    by_shadow = curve(attack.scores(np.exp(inside)), attack.scores(np.exp(outside)))
+
+
+def check_classification(task: Task) -> None:
+    """Refuses tasks whose models give no class probabilities."""
+    if not isinstance(task.loss, CrossEntropy):
+        raise InvalidInput.found("membership(task=...)", f"the task {task.name!r}", "classification tasks")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Look:
+    """What the attacks found after some rounds; kept in a file, because the models go on from there."""
+
+    shadow: Curve
+    calibrated: Curve
+    seconds: float
+
+    @classmethod
+    def read(cls, folder: Path, rounds: int) -> "_Look | None":
+        path = folder / f"look-{rounds:09d}.npz"
+        if not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as kept:
+
+            def curve_of(name: str) -> Curve:
+                return Curve(kept[f"{name}/false"], kept[f"{name}/true"], float(kept[f"{name}/auc"]))
+
+            return cls(curve_of("shadow"), curve_of("calibrated"), float(kept["seconds"]))
+
+    def write(self, folder: Path, rounds: int) -> None:
+        own = {name: getattr(self, name) for name in ("shadow", "calibrated")}
+        arrays = {f"{name}/{key}": value for name, c in own.items() for key, value in dataclasses.asdict(c).items()}
+        buffer = io.BytesIO()
+        save: Callable[..., None] = np.savez_compressed
+        save(buffer, seconds=self.seconds, **arrays)
+        write(folder / f"look-{rounds:09d}.npz", buffer.getvalue())
+
+
+def _attacked(
+    parts: Quarters, target: PyTree, shadow: PyTree, seed: int, attack: Attack | None
+) -> tuple[Curve, Curve] | None:
+    """The shadow attack and the calibrated threshold on a pair of models; None if one gives no finite answers."""
+    loss = parts.target.loss
+    known, unknown = parts.target.train.arrays, parts.target_out
+    inside, outside = (answers(loss, target, examples["x"]) for examples in (known, unknown))
+    mine, others = (answers(loss, shadow, x) for x in (parts.shadow.train.arrays["x"], parts.shadow_out["x"]))
+    if not all(np.isfinite(values).all() for values in (inside, outside, mine, others)):
+        return None
+    learned = ShadowAttack(np.exp(mine), np.exp(others), seed, attack)
+    by_shadow = curve(learned.scores(np.exp(inside)), learned.scores(np.exp(outside)))
     gains = [
-        _at_label(mine - answers(model, shadow, examples["x"]), examples["y"])
-        for mine, examples in ((inside, known), (outside, unknown))
+        _at_label(own - answers(loss, shadow, examples["x"]), examples["y"])
+        for own, examples in ((inside, known), (outside, unknown))
     ]
     return by_shadow, curve(*gains)
 
 
-def answers(model: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
-    """The logarithms of the class probabilities."""
-    log = jax.jit(lambda params, x: jax.nn.log_softmax(model(params, x), axis=1))
+def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
+    """The logarithms of the class probabilities that the model of a `CrossEntropy` gives, as in evaluation."""
+
+    def log(params: PyTree, x: Any) -> Any:
+        return jax.nn.log_softmax(loss.model(params, x if loss.augment is None else loss.augment(x, None)), axis=1)
+
+    log = jax.jit(log)
     pieces = [log(params, jnp.asarray(x[i : i + PIECE])) for i in range(0, len(x), PIECE)]
     return np.concatenate([np.asarray(piece) for piece in pieces])
 
