@@ -68,14 +68,13 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     """Deals every client's training examples at random into four equal parts (sizes differ by at most one).
 
     Raises:
-        DataError: a client with fewer than four examples.
+        DataError: a client with fewer than four examples; InvalidInput: no classification task.
     """
+    check_auditable(task)
     rng, parts = np.random.default_rng(seed), [[], [], [], []]
     for k in range(task.train.clients):
         examples = {name: np.asarray(values) for name, values in task.train.client(k).items()}
         count = len(next(iter(examples.values())))
-        if count < 4:
-            raise DataError.of(f"train[{k}]", f"{count} examples", "at least 4 for each client, one for each part")
         for part, rows in zip(parts, np.array_split(rng.permutation(count), 4), strict=True):
             part.append({name: values[rows] for name, values in examples.items()})
     target, shadow = (dataclasses.replace(task, train=Ragged.of(parts[i])) for i in (0, 2))
@@ -116,7 +115,7 @@ def membership(
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson et al., On the Importance of
     Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
     """
-    check_classification(task)
+    check_auditable(task)
     if not looks or any(b <= a for a, b in zip([-1, *looks[:-1]], looks, strict=True)):
         raise InvalidInput.of("membership(looks=...)", list(looks), "ascending whole numbers >= 0")
     parts, folder = quarters(task, seed), None if checkpoint is None else Path(checkpoint)
@@ -165,10 +164,14 @@ def membership(
     )
 
 
-def check_classification(task: Task) -> None:
-    """Refuses tasks whose models give no class probabilities."""
+def check_auditable(task: Task) -> None:
+    """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four examples."""
     if not isinstance(task.loss, CrossEntropy):
         raise InvalidInput.found("membership(task=...)", f"the task {task.name!r}", "classification tasks")
+    sizes = np.asarray(task.train.sizes)
+    if sizes.min() < 4:
+        got, allowed = f"{sizes.min()} examples", "at least 4 for each client, one for each part"
+        raise DataError.of(f"train[{int(sizes.argmin())}]", got, allowed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedax.audit import membership
 from fedax.core import Algorithm, Schedule
 from fedax.engines.loop import Progress, likeness, run, run_grid
+from fedax.experiments.sections import AuditSection
 from fedax.experiments.spec import Experiment, Member, Plan
 from fedax.report import Record
 
@@ -90,6 +92,8 @@ class Batch:
         every = max(experiment.rounds // 10, 1) if every is None else every
         checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
         common = {"task": experiment.name, "draw": draw_of(experiment), "hook": hook}
+        if experiment.audit is not None:
+            return [run_audited(plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints)]
         return run_batch(plan, self.labels, self.seeds, **common, **checkpoints)
 
     def run_alone(self, text: str, out: Path) -> list[bytes]:
@@ -125,7 +129,7 @@ def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[s
             wanted = slot.selecting if chosen is None else not slot.selecting and _reported(experiment, member, chosen)
             if slot.experiment != position or not wanted:
                 continue
-            alike = likeness(member.algorithm.make()) if experiment.grid else member.label
+            alike = likeness(member.algorithm.make()) if experiment.grid and not experiment.audit else member.label
             key = (member.method, str(member.solver), str(member.schedule), alike)
             groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
         for group in groups.values():
@@ -142,7 +146,9 @@ def _reported(experiment: Experiment, member: Member, chosen: Mapping[str, Mappi
 
 
 def together(experiment: Experiment) -> bool:
-    """Whether all seeds of an algorithm are one program."""
+    """Whether all seeds of an algorithm are one program. Audits are two runs each, and not together with others."""
+    if experiment.audit is not None:
+        return False
     if experiment.seeds_together is None:
         return experiment.engine == "simulation" and not experiment.trackers
     return experiment.seeds_together
@@ -182,6 +188,32 @@ def run_batch(
         )
         for history, (label, seed) in named
     ]
+
+
+def run_audited(
+    plan: Plan,
+    audit: AuditSection,
+    label: str,
+    seed: int,
+    *,
+    task: str,
+    draw: int,
+    hook: Callable[[Progress], bool | None] | None = None,
+    **checkpoints: Any,
+) -> Record:
+    """Membership inference on one algorithm of a plan: the curves of the attacked model at the looks, with `auc` (the shadow
+    attack) and `auc_calibrated` (the calibrated loss).
+    """
+    arguments = plan.arguments_of(label)
+    options = {name: arguments[name] for name in ("solver", "schedule", "engine", "channel", "observe")} | checkpoints
+    looks, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
+    found = membership(algorithm, plan.task, looks=looks, seed=seed, attack=audit.make(), progress=hook, **options)
+    history, areas = found.history, found.auc
+    seen = np.isin(history.rounds, found.rounds)
+    metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}
+    metrics |= {name: values[seen] for name, values in history.metrics.items()}
+    shown = dataclasses.replace(history, rounds=history.rounds[seen], metrics=metrics, seconds=found.seconds)
+    return Record.of(shown, task=task, label=label, seed=seed, draw=draw)
 
 
 def _gradients(algorithm: Algorithm[Any], schedule: Schedule, size: int) -> float:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from fedax.core import InvalidInput, RunExists
 from fedax.core.files import write
 from fedax.experiments.grid import grid_csv, grid_sheet, selections
+from fedax.experiments.leaks import audits_among, leak_csv
 from fedax.experiments.recipes import Findings, Recipe
 from fedax.experiments.sections import CostSection
 from fedax.experiments.spec import Experiment
@@ -153,6 +154,8 @@ class RunDirectory:
         write(self.path / "metrics.csv", to_csv(self.records))
         if self.grids:
             write(self.path / "grid.csv", grid_csv(self.grids, self.records))
+        if audits_among(self.records):
+            write(self.path / "audit.csv", leak_csv(self.records))
         if self.recipe:
             findings, kept = self.findings(self.recipe), self.versions()
             seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]

@@ -14,12 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside
-from fedax.experiments.sections import explained
+from fedax.experiments.leaks import leak_sheet
+from fedax.experiments.sections import AuditSection, explained
 from fedax.experiments.source import Place, Source, place_value
 from fedax.experiments.spec import Experiment
 from fedax.report import Record, Sheet
 from fedax.report.reading import reading, reads_values
 
+AUDITED = ", membership inference"
+"""After a variant's title: the task in which it is attacked."""
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
 
@@ -59,6 +62,7 @@ class Recipe(BaseModel):
         draws: seeds of the data; every variant runs on each. Not given: the task's own.
         experiment: the common part, as in an experiment file, without `name`.
         variant: the tasks; the claims and targets name them.
+        audit: membership inference beside every variant, as tasks of their own (`<variant>, membership inference`).
         scale: for each of `smoke`, `small` and `paper`, what it changes.
         targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`; accuracies in percent.
         claim: what the paper says.
@@ -76,6 +80,7 @@ class Recipe(BaseModel):
     draws: list[int] | None = None
     experiment: dict[str, Any]
     variant: list[Variant] = Field(min_length=1)
+    audit: AuditSection | None = None
     scale: dict[str, Scale]
     targets: dict[str, dict[str, list[float]]] = {}
     claim: list[Claim] = []
@@ -106,7 +111,7 @@ class Recipe(BaseModel):
         for read in (self.read, *(part.read for part in (*self.scale.values(), *self.claim))):
             if read is not None:
                 reading(read)
-        variants = [variant.name for variant in self.variant]
+        variants = self.titles
         algorithms = [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
         for scale in SCALES:
             for name in self.scale[scale].variants or ():
@@ -150,8 +155,9 @@ class Recipe(BaseModel):
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
         made = []
-        for variant in self.variant:
-            if size.variants is not None and variant.name not in size.variants:
+        for variant in (*self.variant, *self._audited()):
+            names = {variant.name, variant.name.removesuffix(AUDITED)}
+            if size.variants is not None and not names & set(size.variants):
                 continue
             for draw in draws or [None]:
                 changes = size.set | ({} if draw is None else {"task.seed": draw})
@@ -165,10 +171,21 @@ class Recipe(BaseModel):
 
     def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
         sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
+        changes = {p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")}
         for path, value in (variant.set | changes).items():
             place: Place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
             place_value(sections, place, value, f"set {path}")
         return Experiment.of(**sections)
+
+    def _audited(self) -> list[Variant]:
+        if self.audit is None:
+            return []
+        return [Variant(name=v.name + AUDITED, set=v.set | {"audit": self.audit.model_dump()}) for v in self.variant]
+
+    @property
+    def titles(self) -> list[str]:
+        """The tasks' titles: the variants, then their audits."""
+        return [variant.name for variant in (*self.variant, *self._audited())]
 
     @property
     def text(self) -> str:
@@ -216,14 +233,16 @@ class Findings:
 
     def __init__(self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]) -> None:
         self.recipe, ran = recipe, {experiment.name for experiment in experiments}
-        self.left_out = [variant.name for variant in recipe.variant if variant.name not in ran]
+        self.left_out = [title for title in recipe.titles if title not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}
         self.results = results = Results(records, methods)
         self.read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
         self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, self.read)
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
-            tasks = [task for task in claim.tasks or results.tasks if task in results.tasks]
+            leaks = (claim.metric or recipe.metric).startswith("auc")
+            all_ = [task for task in results.tasks if task.endswith(AUDITED) == leaks]
+            tasks = [task for task in claim.tasks or all_ if task in results.tasks]
             evidence = claim.model_copy(update={"tasks": tasks}).judge(results, recipe.metric, self.read)
             self.verdicts.append((claim.text, evidence))
 
@@ -239,7 +258,8 @@ class Findings:
         note += " sample standard deviation over the runs; the joint deviation is that of paper and ours together."
         numbers = Sheet("The paper beside ours", heads, [_cells(row) for row in self.rows], note, lead=True)
         open_ = Sheet("What the paper leaves open, and what was chosen", ["Choice"], [[text] for text in recipe.chosen])
-        return [sheet for sheet in (claims, numbers, open_) if sheet.rows]
+        leaks = leak_sheet(self.results.records)
+        return [sheet for sheet in (claims, numbers, leaks, open_) if sheet.rows]
 
     def csv(self) -> str:
         """The numbers as a table."""

@@ -63,7 +63,7 @@ def _identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]
 
 def _shared(experiment: Experiment) -> dict[str, Any]:
     resolved = experiment.resolved()
-    names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine", "schedule")
+    names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine", "schedule", "audit")
     return {name: resolved.get(name) for name in names}
 
 

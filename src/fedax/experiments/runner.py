@@ -137,13 +137,19 @@ def run_experiments(
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
     taken = taken_over(experiments, reuse)
-    experiments[0].plan()
+    for experiment in _kinds(experiments):
+        experiment.plan()
     directory = RunDirectory.create(out, title)
     if recipe is not None:
         directory.recipe = recipe
         write(out / "recipe.toml", recipe.text)
     directory.configure(experiments)
     return _work(directory, display, jobs, taken if reuse else None)
+
+
+def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """The first of each data set, and of each that is audited: what may be missing or unfit, before anything is compiled."""
+    return list({(e.task.name, e.audit is None): e for e in reversed(experiments)}.values())
 
 
 def reproduce(
@@ -326,4 +332,5 @@ def describe(experiment: Experiment, plan: Plan) -> str:
     task, train = experiment.task, plan.task.train
     data = f"{task.name} ({listed(task.options)}): {train.clients} clients, {train.total} training examples."
     solver = f"{experiment.solver.name}, {listed(experiment.solver.options)}"
-    return f"{data} Schedule: {listed(experiment.schedule)}. Solver: {solver}."
+    audit = " Membership inference: target and shadow model have a quarter of them each." if experiment.audit else ""
+    return f"{data} Schedule: {listed(experiment.schedule)}. Solver: {solver}.{audit}"

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedax import algorithms, codecs
+from fedax.audit import Attack
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
 from fedax.core.channel import Codec
 from fedax.core.hyper import declared
@@ -125,6 +126,37 @@ class CostSection(BaseModel):
     gigabit: float = 0.0
 
 
+class AuditSection(BaseModel):
+    """`[audit]`: runs are membership inference, see `fedax.audit.membership`: a target and a shadow model are trained on a quarter
+    of every client's training examples each, and attacked.
+
+    Args:
+        every: rounds between attacks, at least 1; the initial and the final models are always attacked.
+        top, hidden, epochs, learning_rate: of the attack model, see `fedax.audit.Attack`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    every: int = 10
+    top: int = Attack().top
+    hidden: int = Attack().hidden
+    epochs: int = Attack().epochs
+    learning_rate: float = Attack().learning_rate
+
+    def make(self) -> Attack:
+        if self.every < 1:
+            raise InvalidInput.of("audit.every", self.every, "whole numbers >= 1")
+        return Attack(self.top, self.hidden, self.epochs, self.learning_rate)
+
+    def looks(self, rounds: int) -> list[int]:
+        """The rounds after which models are attacked.
+
+        >>> AuditSection(every=4).looks(10)
+        [0, 4, 8, 10]
+        """
+        return sorted({0, *range(self.every, rounds + 1, self.every), rounds})
+
+
 class GridSection(BaseModel):
     """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`; all combinations run.
 
@@ -205,7 +237,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> tuple[Place, st
     place = first["loc"]
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
-        tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection}
+        tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection, "audit": AuditSection}
         known = [field.alias or name for name, field in tables.get(str(place[0]), model).model_fields.items()]
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":

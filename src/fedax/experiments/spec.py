@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fedax import observe, tasks
+from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import declared
 from fedax.engines.coding import Channel
@@ -19,6 +20,7 @@ from fedax.engines.loop import Divergence
 from fedax.experiments.sections import (
     ENGINES,
     AlgorithmSection,
+    AuditSection,
     ChannelSection,
     CostSection,
     GridSection,
@@ -107,6 +109,7 @@ class Experiment(BaseModel):
         grid: values to try, and the rule that selects among them.
         channel: codecs of what is sent; nothing is coded by default.
         cost: prices of a simulated time.
+        audit: makes every run one of membership inference.
         trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
         seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
@@ -136,6 +139,7 @@ class Experiment(BaseModel):
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cost: CostSection | None = None
+    audit: AuditSection | None = None
     trackers: list[str] = []
     checkpoint_every: int | None = None
     seeds_together: bool | None = None
@@ -213,6 +217,9 @@ class Experiment(BaseModel):
             with self._at("channel", name):
                 if (codec := getattr(self.channel, name, None)) is not None:
                     codec.make()
+        with self._at("audit"):
+            if self.audit is not None:
+                self.audit.make()
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
@@ -279,6 +286,8 @@ class Experiment(BaseModel):
         """
         with self._at("task"):
             task = tasks.make(self.task.name, **self.task.options)
+            if self.audit is not None:
+                check_auditable(task)
         with self._at("schedule"):
             schedule = self._schedule()
             schedule.check_population(task.train.clients)
@@ -341,6 +350,7 @@ class Experiment(BaseModel):
                     ("stop", self.stop),
                     ("channel", self.channel),
                     ("cost", self.cost),
+                    ("audit", self.audit),
                 )
                 if section is not None
             }

@@ -50,6 +50,8 @@ COLUMNS = (
     Column("client_accuracy_worst_tenth", "Worst tenth", brief=True),
     Column("local_accuracy_mean", "Mean of the clients' own models"),
     Column("node_accuracy_mean", "Mean of the nodes' models"),
+    Column("auc", "AUC, shadow attack", chart=True, brief=True),
+    Column("auc_calibrated", "AUC, calibrated loss", chart=True),
     Column("drawn_accuracy_gap", "Accuracy gap in a cohort", chart=True),
     Column("weight_gap", "Weight gap in a cohort", chart=True),
     Column("dissimilarity", "Dissimilarity B", chart=True),

@@ -1,0 +1,51 @@
+"""Membership inference in a run directory: areas under the curve by algorithm and run."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedax.report import Record, Sheet
+from fedax.report.record import by_label, by_task
+
+ATTACKS = {"auc": "Shadow attack", "auc_calibrated": "Calibrated loss"}
+
+
+def audits_among(records: Sequence[Record]) -> list[Record]:
+    """The runs that are audits."""
+    return [record for record in records if "auc" in record.scalars]
+
+
+def leak_csv(records: Sequence[Record]) -> str:
+    """Every look at every audit as one long table."""
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    table.writerow(["task", "algorithm", "seed", "draw", "round", *ATTACKS])
+    for run in audits_among(records):
+        for i, done in enumerate(run.rounds):
+            areas = [f"{run.scalars[name][i]:.6g}" for name in ATTACKS]
+            table.writerow([run.task, run.label, run.seed, run.draw, int(done), *areas])
+    return buffer.getvalue()
+
+
+def leak_sheet(records: Sequence[Record]) -> Sheet:
+    """The areas after the last round, for the report."""
+    rows = []
+    for task, runs in by_task(audits_among(records)).items():
+        for label, own in by_label(runs).items():
+            shadow = [float(run.scalars["auc"][-1]) for run in own]
+            single = ", ".join(f"{run.seed}: {area:.3f}" for run, area in zip(own, shadow, strict=True))
+            areas = [_number([float(run.scalars[name][-1]) for run in own]) for name in ATTACKS]
+            rows.append([task, label, str(max(int(run.rounds[-1]) for run in own)), str(len(own)), *areas, single])
+    head = ["Task", "Algorithm", "Rounds", "Runs", *ATTACKS.values(), "Shadow attack by seed"]
+    note = (
+        "Area under the ROC curve after the last round; 0.5 is guessing. ± is the sample standard deviation over the runs."
+    )
+    return Sheet("Membership inference", head, rows, note)
+
+
+def _number(areas: Sequence[float]) -> str:
+    deviation = float(np.std(areas, ddof=1)) if len(areas) > 1 else math.nan
+    return f"{np.mean(areas):.3f}" + (f" ± {deviation:.3f}" if math.isfinite(deviation) else "")

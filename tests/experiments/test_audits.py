@@ -1,0 +1,150 @@
+"""Membership inference as part of recipes and experiment files."""
+
+import csv
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput, Outcome, SpecError
+from fedax.experiments import recipes
+from fedax.experiments.directory import RunDirectory
+from fedax.experiments.display import Display
+from fedax.experiments.runner import reproduce, resume
+from fedax.experiments.spec import Experiment
+
+LEAKY = """
+paper = "Nobody, Nothing (2020)"
+shows = "Table 9"
+title = "Leaks"
+chosen = ["All of it."]
+[experiment]
+rounds = 3
+seeds = [0, 1]
+observe = ["train_loss", "test_accuracy"]
+[experiment.task]
+name = "digits"
+partition = "iid"
+clients = 4
+model = "mlp"
+[experiment.schedule]
+steps = 2
+[[experiment.algorithm]]
+name = "fedavg"
+label = "Plain"
+[[experiment.algorithm]]
+name = "fedprox"
+label = "Prox"
+[[variant]]
+name = "Digits"
+[audit]
+every = 2
+epochs = 3
+[scale.smoke]
+[scale.small]
+set = { rounds = 2, "audit.every" = 1, "audit.hidden" = 5 }
+variants = ["Digits, membership inference"]
+[scale.paper]
+[[claim]]
+text = "Plain leaks at most 0.2 more than Prox"
+check = "better"
+a = "Plain"
+b = "Prox"
+margin = -0.2
+metric = "auc"
+[[claim]]
+text = "Plain trains to a loss below 9"
+check = "below"
+a = "Plain"
+margin = 9.0
+metric = "train_loss"
+"""
+
+
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory):
+    return reproduce(recipes.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display())
+
+
+def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
+    titles = ["Digits", "Digits, membership inference"]
+    assert [experiment.name for experiment in leaky.experiments] == titles
+    audits = [run for run in leaky.records if run.task == titles[1]]
+    assert {(run.label, run.seed) for run in audits} == {(label, seed) for label in ("Plain", "Prox") for seed in (0, 1)}
+    for run in audits:
+        assert run.rounds.tolist() == [0, 2, 3]
+        assert run.metrics.keys() == {"auc", "auc_calibrated", "train_loss", "test_accuracy"}
+        assert ((run.metrics["auc"] > 0.3) & (run.metrics["auc"] < 0.7)).all()
+    assert all("auc" not in run.metrics for run in leaky.records if run.task == titles[0])
+    # the attacked model has a quarter of the examples: another loss than that of the main run
+    losses = {run.task: run.metrics["train_loss"][-1] for run in leaky.records if (run.label, run.seed) == ("Plain", 0)}
+    assert losses[titles[0]] != losses[titles[1]]
+
+
+def test_areas_are_in_report_readme_and_table(leaky):
+    table = list(csv.DictReader((leaky.path / "audit.csv").read_text().splitlines()))
+    assert len(table) == 2 * 2 * 3
+    run = next(run for run in leaky.records if "auc" in run.metrics)
+    first = [float(row["auc"]) for row in table if (row["algorithm"], row["seed"]) == (run.label, str(run.seed))]
+    np.testing.assert_allclose(first, run.metrics["auc"], rtol=1e-5)
+    readme = (leaky.path / "README.md").read_text()
+    assert "## Membership inference" in readme
+    assert f"{run.seed}: {run.metrics['auc'][-1]:.3f}" in readme
+    assert "AUC, shadow attack" in (leaky.path / "report.html").read_text()
+
+
+def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
+    (leak, loss) = leaky.findings(leaky.recipe).verdicts
+    assert leak[1].verdict == "holds"
+    assert loss[1].verdict == "holds"
+    runs = [
+        dataclasses.replace(run, metrics=run.metrics | {"auc": np.array([0.5, 0.5, 0.9 if run.label == "Plain" else 0.5])})
+        if "auc" in run.metrics
+        else run
+        for run in leaky.records
+    ]
+    # a planted leak of 0.4 is found, and a loss of the attacked models is not taken for that of the runs
+    runs = [
+        dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0}) if "auc" in r.metrics else r
+        for r in runs
+    ]
+    leak, loss = recipes.Findings(leaky.recipe, runs, leaky.experiments).verdicts
+    assert leak[1].verdict == "does not hold"
+    assert loss[1].verdict == "holds"
+
+
+def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
+    import shutil
+
+    shutil.copytree(leaky.path, tmp_path / "b")
+    directory = RunDirectory.load(tmp_path / "b")
+    number = max(directory.runs)
+    directory.add(dataclasses.replace(directory.runs[number], outcome=Outcome("interrupted", 1)), number)
+    directory.close("interrupted")
+    again = resume(tmp_path / "b", Display())
+    assert again.status == "finished"
+    for one, other in zip(leaky.records, again.records, strict=True):
+        assert one.metrics.keys() == other.metrics.keys()
+        for name, values in one.metrics.items():
+            np.testing.assert_array_equal(other.metrics[name], values)
+
+
+def test_a_scale_may_change_the_attack_and_leave_the_runs_out():
+    (audit,) = recipes.Recipe.parse(LEAKY).experiments("small")
+    assert audit.name == "Digits, membership inference"
+    assert (audit.audit.every, audit.audit.hidden, audit.audit.epochs) == (1, 5, 3)
+    plain, attacked = recipes.Recipe.parse(LEAKY).experiments("paper")
+    assert plain.audit is None
+    assert attacked.audit.every == 2
+    assert Experiment.parse(attacked.toml()).audit == attacked.audit
+
+
+def test_refusals():
+    with pytest.raises(SpecError, match=r"audit.every: got 0; allowed: whole numbers >= 1"):
+        recipes.Recipe.parse(LEAKY.replace("every = 2", "every = 0"))
+    with pytest.raises(SpecError, match=r"key of \[audit\].*hiden"):
+        Experiment.parse('name = "a"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n[audit]\nhiden = 3\n')
+    task = {"name": "digits", "clients": 600}
+    few = Experiment.of(name="a", task=task, algorithm=[{"name": "fedavg"}], audit={"every": 1})
+    with pytest.raises(InvalidInput, match="at least 4"):
+        few.plan()
