@@ -20,6 +20,29 @@ def test_fedadmm_reaches_the_optimum_with_half_of_the_clients(rho):
     assert np.linalg.norm(found - OPTIMUM) < 1e-8
 
 
+@pytest.mark.parametrize("sampling", ["uniform", "proportional", "proportional_without_replacement", "poisson"])
+@pytest.mark.parametrize(
+    ("method", "solver"),
+    [
+        (fedax.SCAFFOLD(), fedax.SGD(0.1)),
+        (fedax.SCAFFOLD(option="I"), fedax.SGD(0.1)),
+        (fedax.FedDyn(alpha=1.0), fedax.Exact(1e-12)),
+        (fedax.FedADMM(rho=1.0), fedax.Exact(1e-12)),
+    ],
+    ids=["SCAFFOLD II", "SCAFFOLD I", "FedDyn", "FedADMM"],
+)
+def test_sums_over_all_clients_stay_true_however_they_are_drawn(method, solver, sampling):
+    """Three draws of eight clients of unequal sizes: the run ends at the optimum of sum_k n_k / n f_k."""
+    sizes = [1, 2, 3, 5, 8, 2, 1, 10]
+    a, b = random_quadratic(clients=8, seed=1)
+    p = np.array(sizes) / sum(sizes)
+    optimum = np.linalg.solve(np.einsum("k,kij->ij", p, a), np.einsum("k,kij,kj->i", p, a, b))
+    schedule = fedax.Schedule(cohort=3, sampling=sampling, steps=3, batch_size="full")
+    options = {"solver": solver, "schedule": schedule, "rounds": 1000, "observe_every": 1000, "engine": ONE}
+    found = vector(fedax.run(method, quadratic(a, b, sizes), **options))
+    np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-8)
+
+
 SIZES = [1, 2, 9, 4, 1, 20]
 WEIGHTS = {"size": np.array(SIZES) / sum(SIZES), "equal": np.full(6, 1 / 6)}
 

@@ -40,13 +40,22 @@ def test_float32_to_1e_5_after_20_rounds(engine):
     np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sampling", [pytest.param("proportional", marks=pytest.mark.slow), "poisson"])
-def test_other_cohorts_agree_with_eager(sampling):
+@pytest.mark.parametrize(
+    ("sampling", "method"),
+    [
+        pytest.param("proportional", fedax.FedBC(dual_lr=0.2, lam=0.1), marks=pytest.mark.slow),
+        ("proportional", fedax.SCAFFOLD()),
+        ("proportional_without_replacement", fedax.FedBC(dual_lr=0.2, lam=0.1)),
+        ("poisson", fedax.FedBC(dual_lr=0.2, lam=0.1)),
+    ],
+    ids=lambda v: getattr(type(v), "__name__", v),
+)
+def test_other_cohorts_agree_with_eager(sampling, method):
     """A device drawn twice works once and counts twice; both engines read its memory as it was before the phase."""
     schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)
     options = {"solver": fedax.SGD(0.05), "schedule": schedule, "rounds": 4, "seed": 1, "observe_every": 4}
     runs = [
-        fedax.run(fedax.FedBC(dual_lr=0.2, lam=0.1), regression(), engine=engine, **options)
+        fedax.run(method, regression(), engine=engine, **options)
         for engine in (fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=2), fedax.Simulation(devices=1))
     ]
     for other in runs[1:]:

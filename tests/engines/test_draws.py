@@ -1,5 +1,7 @@
 """Cohorts, shuffles and placement, against counting."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,63 @@ def test_proportional_draws_follow_the_sizes():
     ).ravel()
     for k, p in enumerate((0.1, 0.3, 0.6)):
         assert abs((ids == k).sum() - len(ids) * p) < 5 * np.sqrt(len(ids) * p * (1 - p))
+
+
+def successive(chances, count):
+    """The chance of every ordered draw without replacement, by enumeration."""
+    drawn = {}
+    for order in itertools.permutations(range(len(chances)), count):
+        left, chance = 1.0, 1.0
+        for k in order:
+            chance, left = chance * chances[k] / left, left - chances[k]
+        drawn[order] = chance
+    return drawn
+
+
+@pytest.mark.parametrize("x64", [True, False])
+def test_proportional_draws_without_replacement_are_successive(x64):
+    """Inclusion of each client and of each pair of four, of sizes 1, 3, 6 and 10, within 5 standard errors."""
+    schedule = fedax.Schedule(cohort=2, sampling="proportional_without_replacement")
+    offsets = jnp.array([0, 1, 4, 10, 20], jnp.int32)
+    with jax.enable_x64(x64):
+        keys = jax.random.split(jax.random.key(5), DRAWS)
+        ids = np.asarray(jax.vmap(lambda key: schedule.draw(key, offsets)[0])(keys))
+    exact = successive([0.05, 0.15, 0.3, 0.5], 2)
+    for group in [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2)]:
+        p = sum(chance for order, chance in exact.items() if set(group) <= set(order))
+        observed = np.all([(ids == k).any(1) for k in group], axis=0).sum()
+        assert abs(observed - DRAWS * p) < 5 * np.sqrt(DRAWS * p * (1 - p))
+
+
+class MeanNumber(fedax.Algorithm):
+    """Notes the mean of the drawn clients' numbers, and the part of the federation that they are."""
+
+    def round(self, fed, w):
+        cohort = fed.sample()
+        fed.note(mean=fed.average(self.work, cohort, w), part=cohort.part, ids=cohort.ids)
+        return w
+
+    def work(self, client, w):
+        return fedax.Upload(jnp.asarray(client.index, w.dtype) + 0 * w.sum())
+
+
+@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["compiled", "eager"])
+def test_simple_averages_are_unbiased_with_replacement_only(engine):
+    """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what enumeration says."""
+    task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0], [1.0] * 2, [1.0] * 7])
+    rounds = 600 if isinstance(engine, fedax.Simulation) else 150
+    expected = {
+        "proportional": 1.6,
+        "proportional_without_replacement": sum(c * np.mean(o) for o, c in successive([0.1, 0.2, 0.7], 2).items()),
+    }
+    assert expected["proportional_without_replacement"] < 1.4
+    for sampling, value in expected.items():
+        schedule = fedax.Schedule(cohort=2, sampling=sampling)
+        options = {"rounds": rounds, "observe_every": rounds, "engine": engine}
+        notes = fedax.run(MeanNumber(), task, schedule=schedule, **options).notes
+        assert abs(notes["mean"].mean() - value) < 5 * notes["mean"].std() / np.sqrt(rounds)
+        parts = [sum((0.1, 0.2, 0.7)[k] for k in set(row)) for row in notes["ids"].tolist()]
+        np.testing.assert_allclose(notes["part"], parts, rtol=1e-12)
 
 
 def test_poisson_draws_each_client_on_its_own():

@@ -23,9 +23,9 @@ class FedADMM(Algorithm[Remembering]):
        \theta \leftarrow \theta + \eta \frac{\sum_S p_k \Delta_k}{\sum_S p_k}, \quad
        \Delta_k = \Big(w_k^+ + \frac{y_k^+}{\rho}\Big) - \Big(w_k + \frac{y_k}{\rho}\Big). $$
 
-    Local work starts at the client's own model. With `step="part"` $\eta$ is the cohort's part of the federation, which keeps
-    $\theta = \sum_k p_k (w_k + y_k / \rho)$. With everyone and $\eta = 1$ this is consensus ADMM, which is also FedPD with a
-    communication in every round.
+    Local work starts at the client's own model. With `step="part"` $\eta = \sum_S p_k$, each client of S once however clients
+    are drawn, which keeps $\theta = \sum_k p_k (w_k + y_k / \rho)$. With everyone and $\eta = 1$ this is consensus ADMM, which is
+    also FedPD with a communication in every round.
 
     Args:
         rho: $\rho$, above 0.
@@ -54,7 +54,7 @@ class FedADMM(Algorithm[Remembering]):
         return Remembering(w, fed.memory(Pair(w, jnp.zeros_like(w))))
 
     def round(self, fed: Federation, state: Remembering) -> Remembering:
-        cohort = fed.sample()
+        cohort = fed.sample().distinct
         change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
         return Remembering(state.w + (cohort.part if self.step == "part" else 1) * change, memory)
 

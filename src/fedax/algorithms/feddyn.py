@@ -23,8 +23,9 @@ class FedDyn(Algorithm[DynState]):
        h_k \leftarrow h_k - \alpha (w_k - w), $$
     $$ h \leftarrow h - \alpha \sum_S p_k (w_k - w), \qquad w \leftarrow \frac{\sum_S p_k w_k}{\sum_S p_k} - \frac{h}{\alpha}. $$
 
-    The paper has equal weights $p_k = 1/N$; here they are those of the cohort, so that $h = \sum_k p_k h_k$ vanishes at the
-    optimum of $\sum_k p_k f_k$. The released code scales $\alpha$ by the clients' sizes instead.
+    The paper has equal weights $p_k = 1/N$; here they are those of the objective, with each client of S once, however clients are
+    drawn, so that $h = \sum_k p_k h_k$ vanishes at the optimum of $\sum_k p_k f_k$. The released code scales $\alpha$ by the
+    clients' sizes instead.
 
     Args:
         alpha: $\alpha$, above 0.
@@ -50,7 +51,7 @@ class FedDyn(Algorithm[DynState]):
         return DynState(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: DynState) -> DynState:
-        cohort = fed.sample()
+        cohort = fed.sample().distinct
         mean, memory = fed.average(self.train, cohort, state.w, memory=state.memory)
         h = state.h - self.alpha * cohort.part * (mean - state.w)
         return DynState(mean - h / self.alpha, h, memory)

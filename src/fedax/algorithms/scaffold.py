@@ -24,8 +24,8 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
                 c_k - c + \frac{1}{K \eta_l}(x - y_k) & \text{option II} \end{cases} $$
     $$ x \leftarrow x + \eta_g \frac{\sum_S p_k (y_k - x)}{\sum_S p_k}, \qquad c \leftarrow c + \sum_S p_k (c_k^+ - c_k). $$
 
-    The paper has equal weights $p_k = 1/N$; here they are those of the cohort, so that c stays $\sum_k p_k c_k$ and the optimum of
-    $\sum_k p_k f_k$ is reached. All control variates start at zero.
+    The paper has equal weights $p_k = 1/N$; here they are those of the objective, with each client of S once, however clients are
+    drawn, so that c stays $\sum_k p_k c_k$ and the optimum of $\sum_k p_k f_k$ is reached. All control variates start at zero.
 
     Args:
         lr: $\eta_g$, above 0.
@@ -53,7 +53,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         return ScaffoldState(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: ScaffoldState) -> ScaffoldState:
-        cohort, x, c = fed.sample(), state.x, state.c
+        cohort, x, c = fed.sample().distinct, state.x, state.c
         (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
         return ScaffoldState(x + self.lr * dx, c + cohort.part * dc, memory)
 

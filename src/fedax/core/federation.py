@@ -56,25 +56,35 @@ class Memory(eqx.Module):
 
 
 class Cohort(eqx.Module):
-    """Clients that work together in a phase. Using the same cohort twice means the same devices.
+    r"""Clients that work together in a phase. Using the same cohort twice means the same devices.
 
     Attributes:
         ids: their numbers; those from `count` on are fillers and do not work.
         count: how many work.
-        weights: default weights of their uploads.
-        part: their part of the federation, the sum of their weights over the sum of everybody's; in (0, 1]. A sum over all
-            clients of which only the cohort's terms change moves by `part` times the cohort's mean change.
+        weights: default weights of their uploads, for a mean that estimates $\sum_k p_k$.
+        terms: the $p_k$ of the objective (up to a common factor) of each client once: 0 where it was drawn before.
+        part: their part of the federation, the sum of `terms` over the sum of everybody's; in (0, 1].
     """
 
     ids: Int[Array, "capacity"]
     count: Index
     weights: Float[Array, "capacity"]
+    terms: Float[Array, "capacity"]
     part: Float[Array, ""]
 
     def padded(self, capacity: int) -> "Cohort":
         """The same clients among more places; the further ones are fillers."""
-        more = (0, capacity - self.ids.shape[0])
-        return Cohort(jnp.pad(self.ids, more), jnp.asarray(self.count, jnp.int32), jnp.pad(self.weights, more), self.part)
+        ids, weights, terms = (jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.terms))
+        return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.part)
+
+    @property
+    def distinct(self) -> "Cohort":
+        r"""The same devices, weighted by `terms`, for methods that keep a sum $\sum_k p_k c_k$ over all clients' memories.
+
+        Of such a sum only the cohort's terms change, once each however often a client was drawn: it moves by `part` times the
+        mean change that `average` gives for this cohort. The default weights do that for draws that know no sizes only.
+        """
+        return Cohort(self.ids, self.count, self.terms, self.terms, self.part)
 
 
 class Gathered(eqx.Module, Generic[Value]):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedax.core.errors import InvalidInput
 from fedax.core.keys import Index
 
-Sampling: TypeAlias = Literal["uniform", "proportional", "poisson"]
+Sampling: TypeAlias = Literal["uniform", "proportional", "proportional_without_replacement", "poisson"]
 
 
 class Work(NamedTuple):
@@ -37,8 +37,11 @@ class Schedule(eqx.Module):
     Args:
         cohort: clients drawn by one `sample()`; None means everyone. From 1 to the number of clients.
         sampling: `"uniform"` draws without replacement (weights $n_k$), `"proportional"` with replacement with probability
-            $p_k = n_k/n$ (equal weights), `"poisson"` each client with probability `cohort / clients` (weights $n_k$; a round
-            in which nobody is drawn leaves the state as it was).
+            $p_k = n_k/n$ (equal weights, with which a mean is an unbiased estimate of $\sum_k p_k$),
+            `"proportional_without_replacement"` one after the other from those that are left, with probability $p_k$ over
+            their sum (equal weights: the simple average of FedProx and FedDANE, Alg. 2. It is not unbiased, because a large
+            client is drawn less often than `cohort` times $p_k$, and a small one more often), `"poisson"` each client with
+            probability `cohort / clients` (weights $n_k$; a round in which nobody is drawn leaves the state as it was).
         epochs: passes over the client's examples in one round; at least 1, or a pair. Ignored if `steps` or `times` is given.
         steps: minibatch steps in one round, at least 1, over as many epochs as they need; or a pair.
         batch_size: examples of a minibatch, at least 1, or `"full"`, or a pair whose second number may be `"all"` of the
@@ -83,8 +86,8 @@ class Schedule(eqx.Module):
         rising = times is None or (bool(times) and all(_counts(b - a) for a, b in zip((0, *times), times, strict=False)))
         self._require("times", rising, "rising whole numbers >= 1, or None")
         self._require("times", times is None or self.steps is None, "None if steps is given")
-        both = self.weights == "equal" and self.sampling == "proportional"
-        self._require("weights", not both, "'size' with sampling='proportional'")
+        both = self.weights == "equal" and self.sampling in _BY_SIZE
+        self._require("weights", not both, f"'size' with sampling={self.sampling!r}")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -103,7 +106,7 @@ class Schedule(eqx.Module):
     @property
     def weights_equal(self) -> bool:
         """Whether the mean over a drawn cohort estimates sum_k p_k with equal weights (else with weights n_k)."""
-        return self.cohort is not None and self.sampling == "proportional"
+        return self.cohort is not None and self.sampling in _BY_SIZE
 
     @property
     def may_be_empty(self) -> bool:
@@ -193,13 +196,16 @@ class Schedule(eqx.Module):
         if self.sampling == "proportional":
             tickets = jax.random.randint(key, (self.cohort,), 0, offsets[-1], jnp.int32)
             return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, self.cohort
+        if self.sampling == "proportional_without_replacement":
+            return by_odds(key, jnp.diff(offsets).astype(jnp.float32), self.cohort), self.cohort
         if self.sampling == "poisson":
             chosen = jax.random.uniform(key, (clients,), jnp.float32) < jnp.float32(self.cohort / clients)
             return jnp.argsort(~chosen, stable=True).astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)
         return subset(key, clients, self.cohort), self.cohort
 
 
-_CHOICES = {"sampling": ("uniform", "proportional", "poisson"), "order": ("shuffled", "given"), "weights": ("size", "equal")}
+_BY_SIZE = ("proportional", "proportional_without_replacement")
+_CHOICES = {"sampling": ("uniform", *_BY_SIZE, "poisson"), "order": ("shuffled", "given"), "weights": ("size", "equal")}
 
 
 def _counts(value: Any) -> bool:
@@ -242,11 +248,24 @@ def by_odds(key: Key[Array, ""], odds: Float[Array, "clients"], count: int) -> I
     return jnp.lexsort((-scores, odds <= 0))[:count].astype(jnp.int32)
 
 
-def mean_weights(
-    schedule: Schedule, share: Float[Array, "cohort"], count: Index, clients: int, drawn: bool
-) -> tuple[Float[Array, "cohort"], Float[Array, ""]]:
-    """The weights that make the mean over a cohort an estimate of the objective, and the cohort's part of everybody's."""
-    equal = schedule.weights == "equal" or (drawn and schedule.weights_equal)
-    weights = jnp.ones_like(share) if equal else share
-    working = jnp.where(jnp.arange(share.shape[0], dtype=jnp.int32) < count, weights, 0)
-    return weights, working.sum() / (clients if equal else 1)
+class Weights(NamedTuple):
+    """See `Cohort`, whose fields these are."""
+
+    weights: Float[Array, "capacity"]
+    terms: Float[Array, "capacity"]
+    part: Float[Array, ""]
+
+
+def cohort_weights(
+    schedule: Schedule, ids: Int[Array, "capacity"], share: Float[Array, "capacity"], count: Index, clients: int, drawn: bool
+) -> Weights:
+    """How the clients of a cohort count; `share` is their n_k / n, and `drawn` says that the schedule's sampling drew them."""
+    equal = schedule.weights == "equal"
+    objective = jnp.ones_like(share) if equal else share
+    weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective
+    terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
+    if drawn and schedule.cohort is not None and schedule.sampling == "proportional":
+        order = jnp.argsort(ids, stable=True)  # a client's first draw comes first, and fillers after those that work
+        again = jnp.diff(ids[order], prepend=-1) == 0
+        terms = terms.at[order].mul(jnp.where(again, 0, 1).astype(terms.dtype))
+    return Weights(weights, terms, terms.sum() / (clients if equal else 1))

@@ -20,7 +20,7 @@ from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.hyper import as_arrays
 from fedax.core.keys import stream
 from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule, mean_weights
+from fedax.core.schedule import Schedule, cohort_weights
 from fedax.core.solver import Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer, View
@@ -136,7 +136,7 @@ class EagerFederation(Federation):
             self.setup.task.train.sizes[np.asarray(ids)] / self.setup.task.train.total, self.setup.layout.dtype
         )
         count = ids.shape[0]
-        return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
+        return Cohort(ids, count, *cohort_weights(self.setup.schedule, ids, share, count, self.clients, drawn))
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)

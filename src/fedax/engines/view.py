@@ -55,7 +55,8 @@ def counts_alike(setup: Setup, algorithm: Algorithm[Any]) -> bool:
 
 def nobody(clients: int, dtype: Any) -> Cohort:
     """An empty cohort, as before the first round."""
-    return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), jnp.zeros(clients, dtype), jnp.zeros((), dtype))
+    nothing = jnp.zeros(clients, dtype)
+    return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype))
 
 
 def kept_by_clients(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:

@@ -40,18 +40,17 @@ def cases():
         **{f"Quantized {b}": fedax.QuantizedDFedAvgM(b=b) for b in (4, 8, 16, 32)},
         "Quantized random": fedax.QuantizedDFedAvgM(b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)),
         "Coded": fedax.FedAvg(),
+        **{sampling: fedax.SCAFFOLD() for sampling in BY_SIZE},
     }
 
 
+BY_SIZE = ("proportional", "proportional_without_replacement")
 WATCHED = {"FedBC", "FedDANE", "FedAWARE", "DFedAvgM"}
 OBSERVERS = [
     fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
     fedax.observe.Dissimilarity(), fedax.observe.Consensus(), fedax.observe.Objective(), fedax.observe.Extremes("loss"),
 ]  # fmt: skip
-OPTIONS = {
-    "solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=3, epochs=2, batch_size=4), "rounds": 6, "seed": 3,
-    "observe_every": 3,
-}  # fmt: skip
+OPTIONS = {"solver": fedax.SGD(0.05), "rounds": 6, "seed": 3, "observe_every": 3}
 
 
 def apart(a, b):
@@ -64,11 +63,14 @@ def main(names, own):
     for name in names:
         algorithm = cases()[name]
         channel = fedax.Channel(up=codecs.Quantizer(b=8)) if name == "Coded" else None
+        sampling = name if name in BY_SIZE else "uniform"
+        schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling)
+        options = {**OPTIONS, "schedule": schedule, "channel": channel}
         watched = {"observe": OBSERVERS, "personal": True} if name in WATCHED else {}
-        ours = fedax.run(algorithm, task(rank if own else None), engine=engine, channel=channel, **OPTIONS, **watched)
+        ours = fedax.run(algorithm, task(rank if own else None), engine=engine, **options, **watched)
         if rank:
             continue
-        theirs = fedax.run(algorithm, task(None), engine=fedax.Simulation(devices=1), channel=channel, **OPTIONS, **watched)
+        theirs = fedax.run(algorithm, task(None), engine=fedax.Simulation(devices=1), **options, **watched)
         results[name] = {
             "far": apart((ours.params, ours.personal), (theirs.params, theirs.personal)),
             "metrics": max([float(np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m]))) for m in theirs.metrics] or [0]),

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.core.channel import bits_of, opened
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import stream
-from fedax.core.schedule import mean_weights
+from fedax.core.schedule import cohort_weights
 from fedax.engines.client import Setup
 from fedax.engines.eager import NobodyError
 from fedax.engines.gossip import Sending, finite_rows
@@ -64,7 +64,7 @@ class MPIFederation(Federation):
     def _cohort(self, ids: Array, drawn: bool) -> Cohort:
         sizes = np.asarray(self.peers.population.train.sizes)
         share = jnp.asarray(sizes[np.asarray(ids)] / sizes.sum(), self.setup.layout.dtype)
-        return Cohort(ids, ids.shape[0], *mean_weights(self.setup.schedule, share, ids.shape[0], self.clients, drawn))
+        return Cohort(ids, ids.shape[0], *cohort_weights(self.setup.schedule, ids, share, ids.shape[0], self.clients, drawn))
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.core.channel import bits_of, opened, pack
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import Index, stream
-from fedax.core.schedule import mean_weights
+from fedax.core.schedule import cohort_weights
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.gossip import Receiving, Sending, finite_rows
 from fedax.engines.simulation.placement import longest_first
@@ -52,7 +52,7 @@ class SimulatedFederation(Federation):
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
         share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
-        return Cohort(ids, count, *mean_weights(self.setup.schedule, share, count, self.clients, drawn))
+        return Cohort(ids, count, *cohort_weights(self.setup.schedule, ids, share, count, self.clients, drawn))
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)
