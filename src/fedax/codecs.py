@@ -18,6 +18,8 @@ from fedax.core.hyper import Scalar, declared, hyper
 SCALE = 32
 """Bits of a scale or a value on the wire."""
 
+_BLUR = 2.0**-22  # relative error of a quotient by a 32-bit number
+
 
 class Identity(Codec):
     """Sends the numbers as they are.
@@ -52,7 +54,9 @@ class Quantizer(Codec):
        \text{ with probability } a / s - \lfloor a / s \rfloor. $$
 
     The pair (s, q) costs 32 + d b bits. Entries beyond the grid are clipped to it and counted. Stochastic rounding is unbiased with
-    $E \lVert Q(v) - v \rVert^2 \le d s^2 / 4$; the paper claims this also for rounding down, whose error reaches $d s^2$.
+    $E \lVert Q(v) - v \rVert^2 \le d s^2 / 4$; the paper claims this also for rounding down, whose error reaches $d s^2$. As s is
+    sent in 32 bits, rounding down takes an entry as a point of the grid that is one up to a relative error of $2^{-22}$; so the
+    largest entry of a message whose step is chosen for it keeps its value.
 
     Args:
         b: bits of an entry, 1 to 32; at least 2 if the step is chosen per message.
@@ -77,9 +81,11 @@ class Quantizer(Codec):
         step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)  # a client that diverged must not look healthy
         bottom, top = self._range(v.dtype)
         exact = jnp.where(step > 0, v / step.astype(v.dtype), 0)
-        if self.rounding == "stochastic":
-            exact = exact + jax.random.uniform(key, v.shape, v.dtype)
         levels = jnp.floor(exact)
+        if self.rounding == "stochastic":
+            levels = jnp.where(exact - levels + jax.random.uniform(key, v.shape, v.dtype) >= 1, levels + 1, levels)
+        else:  # a point of the grid stays one, although its step is known to 32 bits only
+            levels = jnp.where(jnp.abs(exact - jnp.round(exact)) <= _BLUR * jnp.abs(exact), jnp.round(exact), levels)
         clipped = ((levels < bottom) | (levels > top)).sum(dtype=jnp.int32)
         return {"step": step, "levels": jnp.clip(levels, bottom, top).astype(jnp.int32)}, clipped
 
@@ -104,7 +110,14 @@ class Quantizer(Codec):
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         if self.step:
             return jnp.float32(self.step)
-        return _rounded_up(jnp.abs(v).max() / self._range(v.dtype)[1])
+        return self._fitting(jnp.abs(v).max())
+
+    def _fitting(self, largest: Float[Array, ""]) -> Float[Array, ""]:
+        """The 32-bit step whose highest level is at `largest` or, where it has to be rounded, next above it."""
+        top = self._range(largest.dtype)[1]
+        step = (largest / top).astype(jnp.float32)
+        low = (step <= 0) | (largest / step.astype(largest.dtype) > top)
+        return jnp.where(largest > 0, jnp.where(low, jnp.nextafter(step, jnp.float32(np.inf)), step), jnp.float32(0))
 
     def _range(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """The lowest and the highest level; the highest one is the largest that the float type can hold."""
@@ -131,7 +144,7 @@ class QSGD(Quantizer):
         return min(dim / n**2, dim**0.5 / n) * (v**2).sum()
 
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return _rounded_up(jnp.sqrt((v**2).sum()) / self._range(v.dtype)[1])
+        return self._fitting(jnp.maximum(jnp.sqrt((v**2).sum()), jnp.abs(v).max()))  # a lone entry's norm is rounded
 
 
 class TopK(Codec):
@@ -260,7 +273,3 @@ def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
 def _place_bits(dim: int) -> int:
     return max(1, (dim - 1).bit_length())
 
-
-def _rounded_up(x: Float[Array, ""]) -> Float[Array, ""]:
-    """The next 32-bit float above a number >= 0; 0 stays."""
-    return jnp.where(x > 0, jnp.nextafter(x.astype(jnp.float32), jnp.float32(np.inf)), jnp.float32(0))

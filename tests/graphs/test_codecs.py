@@ -90,6 +90,50 @@ def test_a_step_for_every_message_clips_nothing(b, dtype):
         assert int(message.clipped) == 0
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("rounding", ["floor", "stochastic"])
+def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
+    """For every b: max |v| is the highest level of a step chosen for it, up to the 32 bits of that step.
+
+    At random it may go a step down by chance, where there are so many levels that the step's rounding shows.
+    """
+    with jax.enable_x64(x64):
+        for b in range(2, 33 if rounding == "floor" else 13):
+            codec = codecs.Quantizer(b=b, rounding=rounding)
+            for seed in range(3):
+                v = vector(seed, float if x64 else np.float32) / (4 if seed == 0 else 1)
+                v = v.at[3].set(sign * (1.0 if seed == 0 else 1.1 * jnp.abs(v).max()))
+                message = codec.message(v, jax.random.key(seed))
+                np.testing.assert_allclose(message.value[3], v[3], rtol=2.0**-21, atol=0)
+                assert int(message.clipped) == 0
+
+
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("b", [2, 4, 8, 16])
+def test_points_of_the_grid_stay(b, x64):
+    """Whole numbers with the highest level as their maximum, times a power of two: the step is exact."""
+    top = 2 ** (b - 1) - 1
+    with jax.enable_x64(x64):
+        v = jnp.asarray(np.linspace(-top, top, 2 * min(top, 50) + 1).round() / 8, float if x64 else np.float32)
+        for rounding in ("floor", "stochastic"):
+            np.testing.assert_array_equal(codecs.Quantizer(b=b, rounding=rounding).roundtrip(jax.random.key(0), v), v)
+        tenths = codecs.Quantizer(b=b, step=0.1, rounding="floor").roundtrip(jax.random.key(0), 0.1 * 8 * v)
+        np.testing.assert_allclose(tenths, 0.1 * 8 * v, rtol=1e-6, atol=0)
+
+
+def test_rounding_down_stays_below():
+    """Never above the entry by more than the step's own rounding, never a step below, also where the grid is finer than that."""
+    for b in (2, 8, 16, 24, 32):
+        v = vector(b)
+        codec = codecs.Quantizer(b=b, rounding="floor")
+        error = np.asarray(v - codec.roundtrip(jax.random.key(0), v))
+        step = float(codec.message(v, jax.random.key(0)).parts["step"])
+        assert np.all(error >= -np.abs(v) * 2.0**-22)
+        assert np.all(error <= step)
+        assert (error**2).sum() <= float(codec.bound(v))
+
+
 def test_rounding_down_misses_the_papers_bound():
     """Theorem 3 needs E|Q(x) - x|^2 <= d s^2 / 4, which floor exceeds: three points of four just below a grid point."""
     v = jnp.array([0.9, 1.9, 2.9, 0.0])
