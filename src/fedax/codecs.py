@@ -272,4 +272,3 @@ def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
 
 def _place_bits(dim: int) -> int:
     return max(1, (dim - 1).bit_length())
-

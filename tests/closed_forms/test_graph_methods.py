@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax.algorithms.gossip import Gossip
-from fedax.codecs import Identity
+from fedax.codecs import Identity, Quantizer, Sign, TopK
 from fedax.core import Card, InvalidInput, Phase, Upload
 from fedax.graphs import Graph
 from problems import SIZES, quadratic, regression, vector
@@ -134,8 +134,8 @@ def grid(v, b, s):
 
 
 def test_quantized_against_its_equations():
-    """Eq. (7), and replicas, with floor on a fixed grid that is too small for some entries."""
-    w, b, s = PATH.matrix(), 4, float(np.float32(0.013))
+    """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for some entries."""
+    w, b, s, gamma = PATH.matrix(), 4, float(np.float32(0.013)), 0.6
     overflow, copies = [], np.tile(World().start, (5, 1))
 
     def paper(x, z, t):
@@ -148,8 +148,14 @@ def test_quantized_against_its_equations():
         copies = copies + grid(z - copies, b, s)
         return w @ copies
 
-    for mode, step in (("paper", paper), ("replica", replica)):
-        method = fedax.QuantizedDFedAvgM(graph=PATH, b=b, step=s, rounding="floor", mode=mode)
+    def choco(x, z, t):
+        nonlocal copies
+        copies = np.tile(World().start, (5, 1)) if t == 0 else copies
+        copies = copies + grid(z - copies, b, s)
+        return z + gamma * np.array([sum(w[i, j] * (copies[j] - copies[i]) for j in range(5)) for i in range(5)])
+
+    for mode, step in (("paper", paper), ("replica", replica), ("choco", choco)):
+        method = fedax.QuantizedDFedAvgM(graph=PATH, b=b, step=s, rounding="floor", mode=mode, gamma=gamma)
         history = run(method)
         np.testing.assert_allclose(nodes(method, history), trajectory(step), rtol=0, atol=1e-11)
         if mode == "paper":
@@ -159,11 +165,27 @@ def test_quantized_against_its_equations():
             assert eager.notes["overflow"].tolist() == overflow[:2]
 
 
+@pytest.mark.parametrize("code", [Quantizer(b=3), Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()], ids=repr)
+def test_choco_keeps_the_mean_of_the_local_models(code):
+    """Whatever a message loses, the mean after a round is that of the trained models; replicas have that of the messages."""
+    world, far = Heavy(), {}
+    start = np.tile(world.start, (5, 1))
+    for mode, gamma in (("choco", 1.0), ("choco", 0.3), ("replica", 1.0)):
+        method, x = fedax.QuantizedDFedAvgM(graph=PATH, mode=mode, gamma=gamma, code=code), start
+        for t in range(3):
+            trained = np.mean([world.train(k, x[k], 0.0) for k in range(5)], axis=0)
+            x = nodes(method, run(method, rounds=t + 1))
+            far[mode, gamma] = np.abs(x.mean(0) - trained).max()
+            assert mode == "replica" or far[mode, gamma] < 1e-13
+    assert far["replica", 1.0] > 1e-3
+
+
 def test_replicas_without_quantization_are_algorithm_1():
-    method = fedax.QuantizedDFedAvgM(graph=PATH, mode="replica", code=Identity())
     plain = fedax.DFedAvgM(graph=PATH)
     exact = nodes(plain, run(plain))
-    np.testing.assert_allclose(nodes(method, run(method)), exact, rtol=0, atol=1e-12)
+    for mode in ("replica", "choco"):
+        method = fedax.QuantizedDFedAvgM(graph=PATH, mode=mode, code=Identity())
+        np.testing.assert_allclose(nodes(method, run(method)), exact, rtol=0, atol=1e-12)
     literal = fedax.QuantizedDFedAvgM(graph=PATH, mode="paper", code=Identity())
     found = nodes(literal, run(literal))
     np.testing.assert_allclose(found, trajectory(lambda x, z, t: x + PATH.matrix() @ (z - x)), rtol=0, atol=1e-12)
@@ -212,8 +234,9 @@ def test_bits_of_quantized_messages(b):
 def test_refusals():
     with pytest.raises(InvalidInput, match="graph: got 4; allowed: a graph of 5 clients"):
         run(fedax.DFedAvgM(graph=Graph.ring(4)))
-    with pytest.raises(InvalidInput, match="'paper' on a graph that changes"):
-        fedax.QuantizedDFedAvgM(graph=Graph.sequence([PATH, PATH]), mode="replica")
+    for mode in ("replica", "choco"):
+        with pytest.raises(InvalidInput, match="'paper' on a graph that changes"):
+            fedax.QuantizedDFedAvgM(graph=Graph.sequence([PATH, PATH]), mode=mode)
     with pytest.raises(InvalidInput, match="2 to 32, or 1 with a fixed step"):
         fedax.QuantizedDFedAvgM(b=1)
 
