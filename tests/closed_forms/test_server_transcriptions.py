@@ -94,6 +94,65 @@ def test_fedaware_as_the_paper_has_it():
     agree(run(fedax.FedAWARE(alpha=alpha, lr=lr)), x, 1e-8)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_fednova_as_released_with_fedaware(weighted):
+    """Weights p_k / tau_k of the changes, normalised to 1; also as the harmonic mean of tau in FedNova's own formula."""
+    world = World()
+    schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given", weights="size" if weighted else "equal")
+    w, harmonic = world.start, world.start
+    for cohort in world.cohorts():
+        p = (P if weighted else np.full(5, 0.2))[cohort]
+        p = p / p.sum()
+        models, steps = zip(*(world.sgd(k, w) for k in cohort), strict=True)
+        shares = p / steps / (p / steps).sum()
+        directions = (harmonic - np.array([world.sgd(k, harmonic)[0] for k in cohort])) / np.array(steps)[:, None]
+        harmonic = harmonic - (p @ directions) / (p / steps).sum()
+        w = w - shares @ (w - np.array(models))
+    found = run(fedax.FedNova(form="as_released"), schedule=schedule)
+    agree(found, w)
+    agree(found, harmonic)
+    assert np.abs(vector(found) - vector(run(fedax.FedNova(), schedule=schedule))).max() > 1e-3
+
+
+@pytest.mark.parametrize("engine", [ONE, fedax.Eager()])
+def test_fedaware_starts_with_everybody(engine):
+    """`startup="all"`: round 0 is everyone's, and already a step along the shortest combination; then cohorts by the weights."""
+    world, alpha, lr = World(), 0.3, 0.2
+    offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
+    root = jax.random.fold_in(jax.random.key(SEED), 1)
+    x, momenta, weights, old, new = world.start, np.zeros((5, 4)), np.ones(5), [], []
+    for t in range(4):
+        drawn = SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(weights))[0]
+        cohort = np.arange(5) if t == 0 else np.asarray(drawn)
+        updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
+        lengths, mean = np.linalg.norm(updates, axis=1), np.linalg.norm(updates.mean(0))
+        old.append(lengths.mean() / mean)
+        new.append(np.sqrt((lengths**2).mean()) / mean)
+        momenta[cohort] = alpha * momenta[cohort] + (1 - alpha) * updates
+        unit = momenta / np.linalg.norm(momenta, axis=1, keepdims=True)
+        weights = shortest(unit)
+        x = x - lr * weights @ unit
+    method = fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup="all", feedback=True)
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 4, "seed": SEED, "engine": engine}
+    found = fedax.run(method, regression(), **options)
+    agree(found, x, 1e-8)
+    np.testing.assert_allclose(found.notes["diversity_2023"], old, rtol=1e-7)
+    np.testing.assert_allclose(found.notes["diversity"], new, rtol=1e-7)
+    assert (found.bits.up / (4 * 64)).tolist() == [5, 3, 3, 3]
+
+
+def test_clients_without_weight_never_work_again():
+    """The segment between two clients' updates is the nearest to zero; the other three, and their momenta, are left alone."""
+    data = [[[1.0, 1.0]], [[-1.0, 1.0]], [[0.0, 3.0]], [[1.0, 4.0]], [[-1.0, 5.0]]]
+    task = fedax.tasks.from_loss(lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=data)
+    method = fedax.FedAWARE(lr=1e-3, startup="all", feedback=True)
+    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(cohort=1, steps=1), "engine": ONE}
+    first, last = (fedax.run(method, task, rounds=rounds, **options) for rounds in (1, 30))
+    np.testing.assert_allclose(first.state.weights, [0.5, 0.5, 0, 0, 0], rtol=0, atol=1e-9)
+    moved = np.any(np.asarray(first.state.momenta) != np.asarray(last.state.momenta), axis=1)
+    assert moved.tolist() == [True, True, False, False, False]
+
+
 @pytest.mark.parametrize("feedback", [True, False])
 def test_fedaware_as_released(feedback):
     """Unit momenta; first everybody once with FedAvg's steps; then, with feedback, cohorts by the last weights."""

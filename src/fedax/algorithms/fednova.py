@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Algorithm, Card, Client, Federation, Local, Phase, Reduction, Scalar, Upload, Vector, hyper
@@ -21,6 +22,9 @@ class FedNova(Algorithm[Vector]):
 
     Args:
         mu: $\mu$, at least 0.
+        form: "as_written", or "as_released" with FedAWARE, whose server normalises the weights $p_k / \tau_k$ of the changes anew,
+            $$ w \leftarrow w - \frac{\sum_S (p_k / \tau_k) (w - w_k)}{\sum_S p_k / \tau_k}, $$
+            so that $\tau_{\text{eff}}$ is the harmonic mean of the numbers of steps: another method, with shorter steps.
 
     Example:
         >>> import fedax
@@ -31,6 +35,9 @@ class FedNova(Algorithm[Vector]):
     """
 
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
+    form: str = hyper(
+        "as_written", choices=("as_written", "as_released"), doc="whether the server takes the mean of the steps"
+    )
 
     card: ClassVar[Card] = Card(
         title="FedNova",
@@ -40,13 +47,18 @@ class FedNova(Algorithm[Vector]):
         reductions=(
             Reduction({}, "fedavg", equal_sizes=True),
             Reduction({"mu": 0.3}, "fedprox", {"mu": 0.3}, equal_sizes=True),
+            Reduction({"form": "as_released"}, "fedavg", equal_sizes=True),
         ),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
-        direction, weight = fed.average(self.train, fed.sample(), state)
-        return state - weight * direction
+        direction, work = fed.average(self.train, fed.sample(), state)
+        return state - (work * direction if self.form == "as_written" else direction / work)
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
+        change = w - client.minimize(Local(anchor=w, prox=self.mu), start=w)
+        if self.form == "as_released":
+            each = 1 / jnp.asarray(client.steps, w.dtype)
+            return Upload((each * change, each))
         accumulated = client.solver.accumulated(client, self.mu)
-        return Upload(((w - client.minimize(Local(anchor=w, prox=self.mu), start=w)) / accumulated, accumulated))
+        return Upload((change / accumulated, accumulated))

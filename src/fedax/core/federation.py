@@ -72,6 +72,14 @@ class Cohort(eqx.Module):
     terms: Float[Array, "capacity"]
     part: Float[Array, ""]
 
+    @staticmethod
+    def either(condition: Bool[Array, ""] | bool, one: "Cohort", other: "Cohort") -> "Cohort":
+        """`one` if the condition holds, else `other`; in a compiled program with as many places as the larger of them."""
+        if isinstance(condition, bool):
+            return one if condition else other
+        capacity = max(one.ids.shape[0], other.ids.shape[0])
+        return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity))
+
     def padded(self, capacity: int) -> "Cohort":
         """The same clients among more places; the further ones are fillers."""
         ids, weights, terms = (jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.terms))
@@ -94,6 +102,25 @@ class Gathered(eqx.Module, Generic[Value]):
     weights: Float[Array, "capacity"]
     ids: Int[Array, "capacity"]
     valid: Bool[Array, "capacity"]
+
+    def mean(self) -> Float[Array, "dim"]:
+        """The weighted mean of uploads that are vectors."""
+        vectors: Any = self.value
+        weights = jnp.where(self.valid, self.weights, 0)
+        return weights @ vectors / weights.sum()
+
+    def diversity(self) -> dict[str, Float[Array, ""]]:
+        r"""How far uploads $g_i$ that are vectors disagree, at least 1, in two forms; all clients count alike.
+
+        `diversity`: $\sqrt{\operatorname{mean} \lVert g_i \rVert^2} / \lVert \operatorname{mean} g_i \rVert$; `diversity_2023`:
+        $\operatorname{mean} \lVert g_i \rVert / \lVert \operatorname{mean} g_i \rVert$.
+        """
+        vectors: Any = self.value
+        lengths = jnp.linalg.norm(vectors, axis=1)
+        shares = self.valid.astype(lengths.dtype) / self.valid.sum(dtype=lengths.dtype)
+        mean = shares @ vectors
+        length = jnp.sqrt(jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny))
+        return {"diversity": jnp.sqrt(shares @ lengths**2) / length, "diversity_2023": shares @ lengths / length}
 
 
 class Federation(ABC):

@@ -34,6 +34,7 @@ def cases():
         "FedDANE": fedax.FedDANE(mu=0.1),
         "FedBC": fedax.FedBC(dual_lr=0.1),
         "FedAWARE": fedax.FedAWARE(startup="explore", feedback=True),
+        "FedAWARE, all": fedax.FedAWARE(startup="all", feedback=True),
         "PFedMe": fedax.PFedMe(),
         "AFL": fedax.AFL(),
         "DFedAvgM": fedax.DFedAvgM(),
@@ -45,7 +46,7 @@ def cases():
 
 
 BY_SIZE = ("proportional", "proportional_without_replacement")
-WATCHED = {"FedBC", "FedDANE", "FedAWARE", "DFedAvgM"}
+WATCHED = {"FedBC", "FedDANE", "FedAWARE", "FedAWARE, all", "DFedAvgM"}
 OBSERVERS = [
     fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
     fedax.observe.Dissimilarity(), fedax.observe.Consensus(), fedax.observe.Objective(), fedax.observe.Extremes("loss"),

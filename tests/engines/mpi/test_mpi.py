@@ -29,7 +29,7 @@ def results():
 
 
 CASES = ["FedAvg", "SCAFFOLD", "FedDANE", "FedBC", "FedAWARE", "PFedMe", "AFL", "DFedAvgM", "Quantized 8", "Coded"]
-CASES += ["proportional", "proportional_without_replacement"]
+CASES += ["FedAWARE, all", "proportional", "proportional_without_replacement"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mpi")]
 
 
