@@ -265,14 +265,11 @@ def test_a_scale_may_run_some_of_the_algorithms():
 
 def test_fedbc_targets_are_those_of_the_paper():
     targets = recipes.load("fedbc-table-1").targets["E = 1"]
-    assert {name: round(mean, 1) for name, (mean, _) in targets.items()} == {
-        "FedBC": 87.8,
-        "q-FedAvg": 87.1,
-        "q-FedAvg as released": 87.1,
-        "FedProx": 86.2,
-        "FedAvg": 83.6,
-        "SCAFFOLD": 83.8,
-    }
+    paper = {"FedBC": 87.8, "q-FedAvg": 87.1, "FedProx": 86.2, "FedAvg": 83.6, "SCAFFOLD": 83.8}
+    # forms of one method have the paper's one number
+    found = {name: round(mean, 1) for name, (mean, _) in targets.items()}
+    assert found == {name: paper[next(method for method in paper if name.startswith(method))] for name in found}
+    assert paper.keys() <= found.keys()
 
 
 def test_the_metrics_of_single_clients_have_their_directions():

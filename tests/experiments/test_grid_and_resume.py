@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
-from fedax.experiments import runner
+from fedax.experiments import recipes, runner
 from fedax.experiments.batches import batches_of
 from fedax.experiments.directory import RunDirectory
 from fedax.experiments.display import Display
 from fedax.experiments.grid import grid_csv, selected
 from fedax.experiments.reuse import taken_over
-from fedax.experiments.runner import resume, run_experiment, run_experiments
+from fedax.experiments.runner import reproduce, resume, run_experiment, run_experiments
 from fedax.experiments.spec import Experiment
-from samples import TINY, record
+from samples import OWN, TINY, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
 
@@ -53,6 +53,25 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
         (alone,) = runner.run_batch(plan, [run[0]], [run[1]], task="t", draw=0)
         np.testing.assert_allclose(kept[run].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
     assert kept[best, 0].gradients.tolist() == [0.0, 3.0, 6.0]
+
+
+def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_path):
+    text = OWN.replace("draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]").replace("[5]", "[1, 5]")
+    recipe = recipes.Recipe.parse(text)
+    assert [e.grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
+    assert [e.grid.selecting(e.seeds) for e in recipe.experiments("paper")] == [[1], []]
+    assert [Experiment.parse(e.toml()).grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
+    directory = reproduce(recipe, "smoke", tmp_path / "a", Display())
+    best = directory.selections()["Only"]["Prox"]
+    trial = {(label, 1, 1) for label in ("Prox, mu=0.0", "Prox, mu=10000.0")}
+    report = {(label, draw, 0) for label in ("Plain", best) for draw in (0, 1, 2)}
+    assert {(run.label, run.draw, run.seed) for run in directory.records} == trial | report
+    assert {(run.label, run.draw, run.seed) for run in directory.shown()} == report
+    again = RunDirectory.load(tmp_path / "a")
+    assert again.selections() == directory.selections()
+    for wrong in ("select_draws = [7]", "select_draws = []"):
+        with pytest.raises(SpecError, match=r"select_draws: got .*some of the draws \[0, 1\] of the scale smoke"):
+            recipes.Recipe.parse(OWN.replace("draws = [0, 1]", "draws = [0, 1]\n" + wrong))
 
 
 def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finished):

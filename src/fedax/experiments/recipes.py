@@ -60,6 +60,7 @@ class Recipe(BaseModel):
         metric, read: what is compared with the paper, see `fedax.experiments.claims.Results.of`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.
         draws: seeds of the data; every variant runs on each. Not given: the task's own.
+        select_draws: those of them on which the members of a grid run to be selected; the selected one runs on all. By default all.
         experiment: the common part, as in an experiment file, without `name`.
         variant: the tasks; the claims and targets name them.
         audit: membership inference beside every variant, as tasks of their own (`<variant>, membership inference`).
@@ -78,6 +79,7 @@ class Recipe(BaseModel):
     read: str = "last"
     chosen: list[str] = []
     draws: list[int] | None = None
+    select_draws: list[int] | None = None
     experiment: dict[str, Any]
     variant: list[Variant] = Field(min_length=1)
     audit: AuditSection | None = None
@@ -154,6 +156,8 @@ class Recipe(BaseModel):
             raise UnknownName.among("scale", scale, SCALES)
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
+        if self.select_draws is not None and not set(self.select_draws) & set(draws or ()):
+            raise InvalidInput.of("select_draws", self.select_draws, f"some of the draws {draws} of the scale {scale}")
         made = []
         for variant in (*self.variant, *self._audited()):
             names = {variant.name, variant.name.removesuffix(AUDITED)}
@@ -164,6 +168,8 @@ class Recipe(BaseModel):
                 read = size.read or self.read
                 if reads_values(read):
                     changes = {"read": read} | changes
+                if self.select_draws is not None and draw not in self.select_draws and "grid" in self.experiment:
+                    changes = changes | {"grid.selects": False}
                 experiment = self._experiment(variant, changes)
                 chosen = [s for s in experiment.algorithm if size.algorithms is None or s.shown() in size.algorithms]
                 made.append(experiment.only(chosen))

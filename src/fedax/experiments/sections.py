@@ -165,6 +165,8 @@ class GridSection(BaseModel):
     diverged in any run counts as worst. What is selected on the same runs that are reported looks better than it is, so the
     members run with `seeds` of their own, none of which is among the experiment's; only the selected member then runs with
     those of the experiment. By default there are as many as the experiment has, from the first number after its largest on.
+    `selects = false` is for experiments that stand beside others with the same title, on other draws of the data: no member runs
+    to select there, and the one that is selected on the others is reported.
 
     >>> grid = GridSection(**{"fedprox": {"mu": [0.1, 1.0]}, "solver": {"learning_rate": [0.01]}})
     >>> [point["fedprox"] for point in grid.points(["fedprox"])]
@@ -175,6 +177,7 @@ class GridSection(BaseModel):
 
     select: Literal["train_loss", "test_loss", "test_accuracy"] = "train_loss"
     seeds: list[int] | None = None
+    selects: bool = True
 
     @property
     def lists(self) -> dict[str, Any]:
@@ -186,13 +189,15 @@ class GridSection(BaseModel):
         >>> GridSection().selecting([0, 1, 4])
         [5, 6, 7]
         """
+        if not self.selects:
+            return []
         first = max(reported) + 1
         return list(range(first, first + len(reported))) if self.seeds is None else self.seeds
 
     def check(self, owners: Sequence[str], reported: Sequence[int]) -> None:
         """Refuses owners that are not in the experiment, anything but lists with values, and seeds that are reported."""
         seeds = self.selecting(reported)
-        if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or set(seeds) & set(reported):
+        if self.selects and (not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or set(seeds) & set(reported)):
             allowed = f"at least one whole number >= 0, all different, none of the experiment's seeds {list(reported)}"
             raise InvalidInput.of("grid.seeds", seeds, allowed)
         for owner, values in self.lists.items():
@@ -207,7 +212,7 @@ class GridSection(BaseModel):
     def only(self, owners: Sequence[str]) -> "GridSection | None":
         """The same without other owners' lists; None if no list is left."""
         lists = {owner: values for owner, values in self.lists.items() if owner in owners}
-        return GridSection(select=self.select, seeds=self.seeds, **lists) if lists else None
+        return GridSection(select=self.select, seeds=self.seeds, selects=self.selects, **lists) if lists else None
 
     def points(self, owners: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
         """All combinations of the values of some owners: by owner and key."""
