@@ -139,7 +139,7 @@ def test_only_the_same_run_continues(tmp_path):
     go(checkpoint=tmp_path, rounds=4)
     with pytest.raises(InvalidInput, match=r"checkpoint=...\), seed: got 1; allowed: the same run as before"):
         go(checkpoint=tmp_path, seed=1)
-    with pytest.raises(InvalidInput, match="algorithms: got"):
+    with pytest.raises(InvalidInput, match=r"algorithms\[0\].kind: got"):
         go("fedbc", checkpoint=tmp_path)
     with pytest.raises(InvalidInput, match=r"rounds=...\): got 3; allowed: whole numbers >= 4"):
         go(checkpoint=tmp_path, rounds=3)

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,8 @@ from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, WriteFailed
 from fedax.core.files import write
 from fedax.core.history import History, Outcome
-from fedax.core.hyper import declared
 from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule
-from fedax.core.solver import Solver
-from fedax.core.task import Task
+from fedax.engines.identity import difference
 
 _HEAD = b"fedax checkpoint 1\n"
 _KEPT = 2  # the newest, and the one before in case the newest cannot be read
@@ -40,7 +36,7 @@ class Checkpoints:
     Args:
         folder: made if it does not exist.
         every: rounds between checkpoints, at least 1.
-        identity: what makes the run what it is; see `identity`.
+        identity: what makes the run what it is; see `fedax.engines.identity`.
 
     Raises:
         InvalidInput: a folder that cannot be made, `every` out of range.
@@ -105,10 +101,10 @@ class Checkpoints:
         return None
 
     def _check(self, kept: dict[str, Any]) -> None:
-        for name, value in self.identity.items():
-            if kept.get(name) != value:
-                hint = f"{self.folder} holds checkpoints of a run with {kept.get(name)!r}. Choose another folder."
-                raise InvalidInput.of(f"run(checkpoint=...), {name}", value, "the same run as before", hint)
+        if found := difference(self.identity, kept):
+            name, mine, before = found
+            hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder."
+            raise InvalidInput.of(f"run(checkpoint=...), {name}", mine, "the same run as before", hint)
 
     def _files(self) -> list[Path]:
         """Newest first."""
@@ -117,46 +113,6 @@ class Checkpoints:
 
 def _round(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
-
-
-def identity(
-    algorithms: Sequence[Algorithm[Any]],
-    task: Task,
-    solver: Solver,
-    schedule: Schedule,
-    layout: Layout,
-    seeds: Sequence[int],
-    **more: Any,
-) -> dict[str, Any]:
-    """What a run has to share with a checkpoint to continue it: all that its numbers depend on, the data by a checksum."""
-    sets = [task.train.arrays, {} if task.test is None else task.test.arrays, task.holdout or {}]
-    data = 0
-    for arrays in sets:
-        for name in sorted(arrays):
-            data = zlib.crc32(_bytes(arrays[name]), zlib.crc32(name.encode(), data))
-    owners = [{"name": type(owner).__name__, **_values(owner)} for owner in (*algorithms, solver)]
-    return {
-        "algorithms": owners[:-1],
-        "solver": owners[-1],
-        "schedule": dataclasses.asdict(schedule),
-        "seed": seeds[0] if len(seeds) == 1 else list(seeds),
-        "task": [task.name, task.train.clients, task.train.total, task.l2],
-        "data": zlib.crc32(_bytes(task.train.offsets), data),
-        "parameters": [layout.dtype, *map(list, layout.shapes)],
-        **{name: re.sub(r" at 0x[0-9a-f]+", "", repr(value)) for name, value in more.items()},
-    }
-
-
-def _bytes(array: Any) -> Any:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _values(owner: object) -> dict[str, Any]:
-    return {name: _plain(getattr(owner, name)) for name in declared(owner)}
-
-
-def _plain(value: Any) -> Any:
-    return np.asarray(value).tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
 
 
 def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History]) -> bytes:

@@ -20,8 +20,9 @@ from fedax.core.solver import SGD, Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import Engine, Log, stacked, starting_point
-from fedax.engines.checkpoint import Checkpoints, identity
+from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.coding import Channel, Coded
+from fedax.engines.identity import identity
 from fedax.engines.simulation import Simulation
 
 
@@ -229,9 +230,8 @@ def _run(
     members = [algorithm for algorithm in coded for _ in seeds]
     checkpoints = None
     if keep:
-        watched = {"observe_every": observe_every, "observers": [type(o).__name__ for o in observe], "stop": stop}
-        watched |= {} if channel is None else {"channel": repr(channel)}
-        checkpoints = Checkpoints(*keep, identity(plain, task, solver, schedule, layout, seeds, **watched))
+        watched = {"observe_every": observe_every, "observers": list(observe), "stop": stop, "channel": channel}
+        checkpoints = Checkpoints(*keep, identity(plain, task, solver, schedule, models, seeds, **watched))
     session = engine.session(coded, task, solver, schedule, layout, roots, min(observe_every, max(rounds, 1)))
     states = None if resume else session.start([layout.ravel(params) for params in models])
     if checkpoints and not resume:

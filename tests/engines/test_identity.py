@@ -1,0 +1,170 @@
+"""A checkpoint is continued by the run that made it, and refused to every other one."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.core import InvalidInput, Solver
+from fedax.engines.identity import Describer, difference, identity
+from problems import regression, squares
+
+TASK = regression()
+
+
+def task_with(loss=squares, start=0.1, **more):
+    clients = [{name: np.asarray(values) for name, values in TASK.train.client(k).items()} for k in range(5)]
+    return fedax.tasks.from_loss(loss, {"b": np.zeros(()), "w": np.full(3, start)}, clients, **more)
+
+
+class Scaled(fedax.FedAvg):
+    """A method of one's own with a plain field."""
+
+    factor: float = eqx.field(static=True, default=1.0)
+
+
+def own_method(step):
+    """Two classes of the same name whose work differs."""
+
+    class Own(fedax.Algorithm):
+        def round(self, fed, w):
+            return fed.average(self.train, fed.sample(), w)
+
+        def train(self, client, w):
+            return fedax.Upload(w + step * (client.minimize(start=w) - w))
+
+    class Half(fedax.Algorithm):
+        def round(self, fed, w):
+            return fed.average(self.train, fed.sample(), w)
+
+        def train(self, client, w):
+            return fedax.Upload(w + 0.5 * (client.minimize(start=w) - w))
+
+    Half.__qualname__ = Own.__qualname__
+    return Own() if step == 1 else Half()
+
+
+class Noted(Solver):
+    """A local solver of one's own that holds a function."""
+
+    rule: object = eqx.field(static=True, default=None)
+
+    def minimize(self, client, problem, start):
+        return self.rule(start)
+
+
+def scaled_loss(factor):
+    return lambda params, data: factor * squares(params, data)
+
+
+def run_of(method=None, task=TASK, solver=None, schedule=None, seed=0, **more):
+    starts = [task.start(None)] if task is not TASK else [{"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}]
+    return identity(
+        [method or fedax.FedAvg()], task, solver or fedax.SGD(0.1), schedule or fedax.Schedule(), starts, [seed], **more
+    )
+
+
+def rings(clients):
+    import networkx as nx
+
+    return fedax.Graph.of(nx.cycle_graph(clients)), fedax.Graph.of(nx.complete_graph(clients))
+
+
+RING, COMPLETE = rings(5)
+OTHERS = {
+    "server optimizer": [{"method": fedax.FedAvg(server=optax.sgd(1.0))}, {"method": fedax.FedAvg(server=optax.adam(1.0))}],
+    "its learning rate": [{"method": fedax.FedAvg(server=optax.sgd(1.0))}, {"method": fedax.FedAvg(server=optax.sgd(0.5))}],
+    "solver": [{"solver": fedax.Optax(optax.sgd(0.1))}, {"solver": fedax.Optax(optax.adam(0.1))}],
+    "its schedule": [{"solver": fedax.Optax(optax.sgd(optax.exponential_decay(0.1, 10, rate)))} for rate in (0.9, 0.8)],
+    "function of a solver": [{"solver": Noted(rule=lambda w: w)}, {"solver": Noted(rule=lambda w: 2 * w)}],
+    "hyperparameter": [{"method": fedax.FedProx(mu=0.1)}, {"method": fedax.FedProx(mu=0.2)}],
+    "per-client hyperparameter": [{"method": fedax.FedProx(mu=np.full(5, x))} for x in (0.1, 0.2)],
+    "graph": [{"method": fedax.DFedAvgM(graph=RING)}, {"method": fedax.DFedAvgM(graph=COMPLETE)}],
+    "codec": [{"method": fedax.QuantizedDFedAvgM(code=code)} for code in (fedax.codecs.Sign(), fedax.codecs.TopK(0.5))],
+    "plain field": [{"method": Scaled(factor=1.0)}, {"method": Scaled(factor=2.0)}],
+    "code of an own method": [{"method": own_method(1)}, {"method": own_method(0.5)}],
+    "loss": [{"task": task_with()}, {"task": task_with(lambda p, d: squares(p, d) ** 2)}],
+    "what a loss holds": [{"task": task_with(scaled_loss(factor))} for factor in (1.0, 2.0)],
+    "array that a loss holds": [{"task": task_with(scaled_loss(jnp.full(3, x).sum()))} for x in (1.0, 2.0)],
+    "score": [{"task": task_with(scores={"a": squares})}, {"task": task_with(scores={"a": scaled_loss(2.0)})}],
+    "start": [{"task": task_with(start=0.1)}, {"task": task_with(start=0.2)}],
+    "l2": [{"task": task_with()}, {"task": task_with(l2=0.5)}],
+    "schedule": [{"schedule": fedax.Schedule(order="given")}, {"schedule": fedax.Schedule()}],
+    "seed": [{"seed": 0}, {"seed": 1}],
+    "removed channel": [{"channel": fedax.Channel(up=fedax.codecs.Sign())}, {}],
+    "observer": [{"observers": [fedax.observe.HoldoutScore(name)]} for name in ("accuracy", "loss")],
+}
+
+
+@pytest.mark.parametrize("pair", OTHERS.values(), ids=OTHERS)
+def test_another_run_has_another_identity(pair):
+    first, second = (json.loads(json.dumps(run_of(**options))) for options in pair)
+    assert difference(first, json.loads(json.dumps(run_of(**pair[0])))) is None
+    assert difference(first, second) is not None
+    assert difference(second, first) is not None
+
+
+def test_the_run_itself_is_refused_to_another(tmp_path):
+    def go(server, rounds):
+        options = {"checkpoint": tmp_path, "checkpoint_every": 1, "solver": fedax.SGD(0.1)}
+        return fedax.run(fedax.FedAvg(server=server), TASK, rounds=rounds, **options)
+
+    go(optax.sgd(1.0), 1)
+    with pytest.raises(InvalidInput, match=r"algorithms\[0\].server.optimizer: got .* the same run as before"):
+        go(optax.sgd(0.5), 2)
+    assert go(optax.sgd(1.0), 2).outcome.ok
+
+
+def test_values_that_cannot_be_compared_are_refused():
+    with pytest.raises(InvalidInput, match=r"solver.rule: got a value of object; allowed"):
+        Describer([])(Noted(rule=object()), "solver")
+
+
+def test_jaxs_random_settings_count():
+    import jax
+
+    before = run_of()
+    with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
+        found = difference(run_of(), before)
+    assert found is not None
+    assert found[0] == "random.jax_threefry_partitionable"
+
+
+PROGRAM = """
+import sys, json
+sys.path[:0] = sys.argv[1:]
+import jax
+jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_enable_x64", True)
+import test_identity as t
+options = [pair[0] for pair in t.OTHERS.values()]
+print(json.dumps([t.run_of(**o) for o in options]))
+"""
+
+
+def test_other_processes_agree():
+    """Nothing of an address, a hash seed or an order of definition gets in."""
+    found = [
+        subprocess.run([sys.executable, "-c", PROGRAM, *sys.path], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    first, second = (json.loads(text.splitlines()[-1]) for text in found)
+    assert difference(first, second) is None
+
+
+def test_records_count_with_all_their_fields():
+    @dataclasses.dataclass
+    class Record:
+        a: int
+        b: tuple
+
+    describe = Describer([])
+    assert (
+        describe(Record(1, (2.0, "x")), "r") == describe(Record(1, (2.0, "x")), "r") != describe(Record(1, (2.5, "x")), "r")
+    )
