@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: demo test test-slow laws recipes check clean
+.PHONY: environment demo test test-slow laws recipes check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -15,6 +15,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 $(VENV)/.ready-to-test: $(VENV)/.ready
 	$(PIP) --editable ".[test,dev]"
 	touch $@
+
+environment: $(VENV)/.ready-to-test ## everything that tests and checks need
 
 demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
 	$(BIN)/fedax demo

@@ -1,5 +1,6 @@
 """Federated optimization in JAX: one text per algorithm, compiled for simulation, unchanged where it is deployed."""
 
+import difflib as _difflib
 from importlib.metadata import version as _version
 from typing import Any
 
@@ -8,6 +9,34 @@ from fedax import codecs as codecs
 from fedax import observe as observe
 from fedax import tasks as tasks
 from fedax import theory as theory
+from fedax.algorithms.afl import AFL as AFL
+from fedax.algorithms.dane import DANE as DANE
+from fedax.algorithms.dfedavgm import DFedAvgM as DFedAvgM
+from fedax.algorithms.dgd import DGD as DGD
+from fedax.algorithms.ditto import Ditto as Ditto
+from fedax.algorithms.dsgd import DSGD as DSGD
+from fedax.algorithms.fedadmm import FedADMM as FedADMM
+from fedax.algorithms.fedavg import FedAvg as FedAvg
+from fedax.algorithms.fedaware import FedAWARE as FedAWARE
+from fedax.algorithms.fedbc import FedBC as FedBC
+from fedax.algorithms.feddane import FedDANE as FedDANE
+from fedax.algorithms.feddyn import FedDyn as FedDyn
+from fedax.algorithms.fedmgda import FedMGDA as FedMGDA
+from fedax.algorithms.fednova import FedNova as FedNova
+from fedax.algorithms.fedopt import FedAdagrad as FedAdagrad
+from fedax.algorithms.fedopt import FedAdam as FedAdam
+from fedax.algorithms.fedopt import FedAvgM as FedAvgM
+from fedax.algorithms.fedopt import FedYogi as FedYogi
+from fedax.algorithms.fedprox import FedProx as FedProx
+from fedax.algorithms.gd import GD as GD
+from fedax.algorithms.gd import LocalGD as LocalGD
+from fedax.algorithms.perfedavg import PerFedAvg as PerFedAvg
+from fedax.algorithms.perfedbc import FedBCFineTune as FedBCFineTune
+from fedax.algorithms.perfedbc import PerFedBC as PerFedBC
+from fedax.algorithms.pfedme import PFedMe as PFedMe
+from fedax.algorithms.qfedavg import QFedAvg as QFedAvg
+from fedax.algorithms.quantized_dfedavgm import QuantizedDFedAvgM as QuantizedDFedAvgM
+from fedax.algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from fedax.core import SGD as SGD
 from fedax.core import Algorithm as Algorithm
 from fedax.core import Client as Client
@@ -28,6 +57,7 @@ from fedax.engines.loop import Divergence as Divergence
 from fedax.engines.loop import Progress as Progress
 from fedax.engines.loop import run as run
 from fedax.engines.loop import run_grid as run_grid
+from fedax.engines.mpi import MPI as MPI
 from fedax.engines.simulation import Simulation as Simulation
 from fedax.graphs import Graph as Graph
 
@@ -35,8 +65,6 @@ __version__ = _version("fedax")
 
 
 def __getattr__(name: str) -> Any:
-    """Algorithms are found by discovery: `fedax.FedDANE` is `fedax.algorithms.FedDANE`."""
-    try:
-        return getattr(algorithms, name)
-    except AttributeError:
-        raise AttributeError(f"module 'fedax' has no attribute {name!r}") from None
+    close = _difflib.get_close_matches(name, [known for known in globals() if not known.startswith("_")], n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise AttributeError(f"module 'fedax' has no attribute {name!r}.{hint}")

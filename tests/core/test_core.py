@@ -1,5 +1,8 @@
 """The small parts: layouts, local problems, tasks, traffic, hyperparameters."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,3 +159,24 @@ def test_any_optax_optimizer_is_a_solver():
     solver = fedax.Optax(optax.chain(optax.clip(1.0), optax.sgd(0.5)))
     history = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=fedax.Schedule(steps=3), rounds=1)
     assert float(history.params) == 1.5
+
+
+def test_the_package_exports_every_algorithm_that_is_discovered():
+    """By name, so that `dir`, completion and type checkers know them."""
+    source = Path(fedax.__file__).read_text()
+    exported = set(re.findall(r"from fedax\.algorithms\.\w+ import (\w+) as \1\n", source))
+    assert exported == {kind.__name__ for kind in catalogue().values()}
+    assert exported <= set(dir(fedax))
+
+
+def test_a_misspelt_name_gets_the_nearest_one():
+    with pytest.raises(AttributeError, match=r"no attribute 'FedProxx'\. Did you mean 'FedProx'"):
+        _ = fedax.FedProxx
+
+
+@pytest.mark.parametrize("kind", catalogue().values(), ids=lambda kind: kind.__name__)
+def test_hyperparameters_are_given_by_name(kind):
+    with pytest.raises(
+        InvalidInput, match=rf"^{kind.__name__}\(\.\.\.\): got 0.5; allowed: (hyperparameters by name|no hyperp)"
+    ):
+        kind(0.5)

@@ -9,6 +9,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from fedax.core.channel import Codec
+from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
 
@@ -111,6 +112,13 @@ class Algorithm(eqx.Module, Generic[State]):
     """
 
     card: ClassVar[Card]
+
+    def __new__(cls, *values: Any, **hyperparameters: Any) -> "Algorithm[State]":
+        if values:
+            known = ", ".join(f"{field.name}=..." for field in dataclasses.fields(cls))
+            allowed = f"hyperparameters by name, {cls.__name__}({known})" if known else "no hyperparameters"
+            raise InvalidInput.of(f"{cls.__name__}(...)", values[0], allowed)
+        return super().__new__(cls)
 
     def __check_init__(self) -> None:
         check_declared(self)

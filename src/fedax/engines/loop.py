@@ -226,7 +226,10 @@ def _run(
         observer.check(task)
     models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
     layout = Layout.of(models[0])
-    plain, coded = algorithms, [Coded(a, channel) for a in algorithms] if channel is not None else algorithms
+    plain, coded = (
+        algorithms,
+        [Coded(algorithm=a, channel=channel) for a in algorithms] if channel is not None else algorithms,
+    )
     members = [algorithm for algorithm in coded for _ in seeds]
     checkpoints = None
     if keep:
