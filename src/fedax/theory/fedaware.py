@@ -1,0 +1,386 @@
+r"""The theory of FedAWARE: diversity of gradients, surrogate weights, drift under unequal work, and the error of momenta.
+
+N clients with weights $\lambda_i$ of sum 1, $f = \sum_i \lambda_i f_i$, each $f_i$ is L-smooth. A round of `fedax.FedAWARE`
+steps along $d = \sum_i \tilde\lambda_i m_i$, the shortest convex combination of the clients' momenta $m_i$, here in the scale
+of gradients (local updates divided by $\eta_l K_i$).
+
+Source: Zeng et al., FedAWARE: Maximizing Gradient Diversity for Heterogeneous Federated Server-side Optimization
+(arXiv:2310.02702).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fedax.core import InvalidInput
+from fedax.theory._limits import check, rows, shares
+
+Weights = Float[Array | np.ndarray, "clients"]
+Gradients = Float[Array | np.ndarray, "clients dim"]
+
+
+def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: Weights | None = None) -> float:
+    r"""The diversity D of gradients, or $\tilde D$ with surrogate weights $\tilde\lambda$.
+
+    $$ D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \lambda_i \nabla f_i \rVert}, \qquad
+       \tilde D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \tilde\lambda_i \nabla f_i
+       \rVert}. $$
+
+    Args:
+        gradients: $\nabla f_i(x)$, every client's full gradient.
+        weights: $\lambda_i$, of sum 1; equal ones by default.
+        surrogate: $\tilde\lambda_i$ for the sum in the denominator; by default the weights. The shortest combination has the
+            largest $\tilde D$ of all.
+
+    Returns:
+        At least 1 with the weights themselves; with a surrogate it may be less, which the paper's (6) excludes. Infinity if the
+        denominator vanishes alone.
+
+    Raises:
+        InvalidInput: weights that are none.
+
+    >>> gradients = np.array([[2.0, 0.0], [0.0, 1.0]])
+    >>> diversity(gradients).__round__(6), diversity(gradients, surrogate=np.array([0.2, 0.8])).__round__(6)
+    (1.414214, 1.767767)
+
+    Source: Definitions 3.1 and 3.2, eqs. (3) and (6).
+    """
+    found = rows("diversity", "gradients", gradients)
+    given = shares("diversity", weights, len(found))
+    below = float(np.linalg.norm((given if surrogate is None else shares("diversity", surrogate, len(found))) @ found))
+    above = math.sqrt(float(given @ np.sum(found**2, axis=1)))
+    return above / below if below else math.inf if above else 1.0
+
+
+def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Float[np.ndarray, "clients"]:
+    r"""$\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their mean is $\sigma_g^2$ at x.
+
+    >>> dissimilarities(np.array([[1.0], [-1.0]])).tolist()
+    [1.0, 1.0]
+
+    Source: Corollary 3.2.
+    """
+    found = rows("dissimilarities", "gradients", gradients)
+    given = shares("dissimilarities", weights, len(found))
+    return np.sum((found - given @ found) ** 2, axis=1)
+
+
+def diversity_bound(*, global_variance: float, gradient: float) -> float:
+    r"""$D(x) \le \sqrt{1 + \sigma_g^2 / \lVert \nabla f(x) \rVert^2}$, an equality if $\sigma_g^2$ is the variance at x.
+
+    Args:
+        global_variance: $\sigma_g^2$, at least 0.
+        gradient: $\lVert \nabla f(x) \rVert$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> diversity_bound(global_variance=3.0, gradient=1.0)
+    2.0
+
+    Source: Corollary 3.1.
+    """
+    check("diversity_bound", global_variance=global_variance, gradient=gradient)
+    if not gradient:
+        return math.inf if global_variance else 1.0
+    return math.sqrt(1 + global_variance / gradient**2)
+
+
+class Divergence(NamedTuple):
+    r"""How far surrogate weights are from the clients' own.
+
+    Attributes:
+        square: $\chi^2_{\tilde\lambda \| \lambda} = \sum_i \tilde\lambda_i^2 / \lambda_i^2$.
+        linear: $\chi_{\tilde\lambda \| \lambda} = \sum_i \tilde\lambda_i / \lambda_i$.
+        gap: $N + \chi^2 - 2\chi = \sum_i (\tilde\lambda_i - \lambda_i)^2 / \lambda_i^2$, 0 for equal weights.
+        pearson: $\sum_i (\tilde\lambda_i - \lambda_i)^2 / \lambda_i$, the usual chi-squared divergence; at most `gap`.
+    """
+
+    square: float
+    linear: float
+    gap: float
+    pearson: float
+
+
+def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence:
+    r"""The paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against $\lambda$, and what they are used for.
+
+    Args:
+        surrogate: $\tilde\lambda$, at least 0, of sum 1.
+        weights: $\lambda$, above 0, of sum 1; equal ones by default.
+
+    Raises:
+        InvalidInput: weights that are none.
+
+    >>> divergence(np.array([1.0, 0.0]))
+    Divergence(square=4.0, linear=2.0, gap=2.0, pearson=1.0)
+
+    Source: Theorem 4.1 and Appendix B, before eq. (14).
+    """
+    tilde = shares("divergence", surrogate, len(surrogate))
+    given = shares("divergence", weights, len(tilde), positive=True)
+    ratio = tilde / given
+    return Divergence(
+        float(np.sum(ratio**2)),
+        float(np.sum(ratio)),
+        float(np.sum((ratio - 1) ** 2)),
+        float(np.sum(given * (ratio - 1) ** 2)),
+    )
+
+
+def surrogate_gradient_bound(
+    found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
+) -> float:
+    r"""The squared gradient of the surrogate objective, with the Pearson divergence $\chi_P^2$ of its weights.
+
+    $$ \lVert \nabla \tilde f \rVert^2 \le \Big( \lVert \nabla f \rVert + \sqrt{\chi_P^2} \sigma_g \Big)^2. $$
+
+    As the differences of the weights have the sum 0, $\nabla \tilde f - \nabla f = \sum_i (\tilde\lambda_i - \lambda_i)(\nabla
+    f_i - \nabla f)$, whose square is at most $\chi_P^2 \sum_i \lambda_i \zeta_i$. Equal weights give an equality. The paper's
+    bound is also true, but looser: $2 (1 + g) \lVert \nabla f \rVert^2 + 2 g \sigma_g^2$ with its $g = N + \chi^2 - 2 \chi \ge
+    \chi_P^2$. Its (14) and (15) have $g \lVert \nabla f \rVert^2$ alone, which is false where $\nabla f = 0$.
+
+    Args:
+        found: see `divergence`.
+        global_variance: $\sigma_g^2$, at least 0.
+        gradient: $\lVert \nabla f(x) \rVert$, at least 0.
+        as_printed: whether to give the paper's bound.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> surrogate_gradient_bound(divergence(np.array([1.0, 0.0])), global_variance=4.0, gradient=1.0)
+    9.0
+
+    Source: Theorem 4.2 and Lemma B.2, sharpened.
+    """
+    check("surrogate_gradient_bound", global_variance=global_variance, gradient=gradient)
+    if as_printed:
+        return 2 * (1 + found.gap) * gradient**2 + 2 * found.gap * global_variance
+    return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
+
+
+def drift_bound(
+    *,
+    local_steps: Int[Array | np.ndarray, "clients"],
+    rate: float,
+    smoothness: float,
+    local_variance: float,
+    dissimilarities: Float[Array | np.ndarray, "clients"],
+    gradient: float,
+) -> Float[np.ndarray, "clients"]:
+    r"""How far each client moves from the global model in its $K_i$ local steps.
+
+    $$ \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le 5 K_i \eta_l^2 (\sigma_l^2 + 6 K_i \zeta_i + 6 K_i \lVert \nabla f(x^t)
+    \rVert^2). $$
+
+    The recursion needs $6 K_i \eta_l^2 L^2 \le \frac{1}{K_i - 1} - \frac{1}{2K_i - 1}$, for which $\eta_l \le
+    \frac{1}{\sqrt{12} L K_i}$ is enough; the paper does not ask for it.
+
+    Args:
+        local_steps: $K_i$, at least 1.
+        rate: $\eta_l$, above 0 and at most $\frac{1}{\sqrt{12} L K_i}$ for every client.
+        smoothness: L, above 0.
+        local_variance: $\sigma_l^2$, at least 0.
+        dissimilarities: $\zeta_i(x^t)$; see `dissimilarities`.
+        gradient: $\lVert \nabla f(x^t) \rVert$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> given = {"smoothness": 1.0, "local_variance": 0.0, "gradient": 1.0, "rate": 0.125}
+    >>> drift_bound(local_steps=np.array([1, 2]), dissimilarities=np.zeros(2), **given).tolist()
+    [0.46875, 1.875]
+
+    Source: Lemma A.1.
+    """
+    k = _steps("drift_bound", local_steps, rate, smoothness)
+    check("drift_bound", local_variance=local_variance, variance=np.asarray(dissimilarities), gradient=gradient)
+    return 5 * k * rate**2 * (local_variance + 6 * k * (np.asarray(dissimilarities) + gradient**2))
+
+
+def heterogeneity(
+    *,
+    local_steps: Int[Array | np.ndarray, "clients"],
+    rate: float,
+    dissimilarities: Float[Array | np.ndarray, "clients"],
+    weights: Weights | None = None,
+    as_printed: bool = False,
+) -> float:
+    r"""$\Phi_{\text{Hetero}} = 30 \eta_l \sum_i \lambda_i (K_i - K_{\min}) \zeta_i(x^t)$, 0 for equal work.
+
+    The paper leaves $\lambda_i$ out, which is N times as much for equal weights; its derivation has it.
+
+    Args:
+        local_steps: $K_i$, at least 1.
+        rate: $\eta_l$, above 0.
+        dissimilarities: $\zeta_i(x^t)$; see `dissimilarities`.
+        weights: $\lambda_i$, of sum 1; equal ones by default.
+        as_printed: whether to leave the weights out.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> heterogeneity(local_steps=np.array([1, 3]), rate=0.5, dissimilarities=np.ones(2))
+    15.0
+
+    Source: Corollary 3.2, corrected.
+    """
+    k = np.asarray(local_steps, float)
+    check("heterogeneity", rate=rate, variance=np.asarray(dissimilarities))
+    given = np.ones(len(k)) if as_printed else shares("heterogeneity", weights, len(k))
+    return float(30 * rate * (given * (k - k.min())) @ np.asarray(dissimilarities))
+
+
+def mean_drift_bound(
+    *,
+    local_steps: Int[Array | np.ndarray, "clients"],
+    rate: float,
+    smoothness: float,
+    local_variance: float,
+    dissimilarities: Float[Array | np.ndarray, "clients"],
+    gradient: float,
+    weights: Weights | None = None,
+) -> float:
+    r"""The drift of all clients on average.
+
+    $$ \sum_i \lambda_i \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le \Phi_{\text{Hetero}}
+       + 5 \eta_l (\sigma_l^2 + 6 K_{\min} \sigma_g^2 + 6 \tilde K \lVert \nabla f \rVert^2). $$
+
+    $\tilde K = \sum_i \lambda_i K_i$ and $\sigma_g^2 = \sum_i \lambda_i \zeta_i$, $\Phi$ of `heterogeneity`. For equal work it
+    is Lemma 3.2, which the paper's $K_{\min}^2$ is not.
+
+    Args:
+        local_steps, smoothness, local_variance, dissimilarities, gradient: as in `drift_bound`.
+        rate: $\eta_l$, above 0, at most $\frac{1}{K_i}$ and $\frac{1}{\sqrt{12} L K_i}$ for every client.
+        weights: $\lambda_i$, of sum 1; equal ones by default.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> given = {"smoothness": 1.0, "local_variance": 0.0, "gradient": 1.0, "rate": 0.125}
+    >>> mean_drift_bound(local_steps=np.array([2, 2]), dissimilarities=np.zeros(2), **given)
+    7.5
+
+    Source: Lemma 3.2 and Corollary 3.2, eqs. (4) and (5), corrected.
+    """
+    k = _steps("mean_drift_bound", local_steps, rate, max(smoothness, 1 / math.sqrt(12)))
+    check("mean_drift_bound", smoothness=smoothness, local_variance=local_variance, gradient=gradient)
+    given = shares("mean_drift_bound", weights, len(k))
+    zeta = np.asarray(dissimilarities, float)
+    more = heterogeneity(local_steps=local_steps, rate=rate, dissimilarities=zeta, weights=given)
+    return more + 5 * rate * float(local_variance + 6 * k.min() * (given @ zeta) + 6 * (given @ k) * gradient**2)
+
+
+def momentum_error_bound(*, error: float, moved: float, drift: float, smoothness: float, share: float) -> float:
+    r"""$e_t = \sum_i \lambda_i \mathbb E \lVert m_i^t - \nabla f_i(x^t) \rVert^2$ after a round, from that before it.
+
+    $$ e_t \le \Big(1 - \frac\beta2\Big) e_{t-1} + \frac{2 L^2}{\beta} \lVert x^t - x^{t-1} \rVert^2 + \beta r_t, \qquad \beta
+    = (1 - \alpha) p. $$
+
+    Derivation: with odds p the momentum is $\alpha m + (1-\alpha) g$, so by convexity $\mathbb E \lVert m^t - \nabla f_i
+    \rVert^2 \le (1 - \beta) \lVert m^{t-1} - \nabla f_i(x^t) \rVert^2 + \beta \lVert g - \nabla f_i(x^t) \rVert^2$, and the
+    first square is at most $(1 + \frac\beta2)$ and $(1 + \frac2\beta)$ times those of $m^{t-1} - \nabla f_i(x^{t-1})$ and $L
+    (x^t - x^{t-1})$. Lemma 4.1 has $\beta^2 L^2$ times the drift instead, by which a momentum that is never renewed ($\beta =
+    0$) would have no error.
+
+    Args:
+        error: $e_{t-1}$, at least 0.
+        moved: $\lVert x^t - x^{t-1} \rVert$, at least 0.
+        drift: $r_t = \sum_i \lambda_i \mathbb E \lVert g_i - \nabla f_i(x^t) \rVert^2$, of the updates in the scale of
+        gradients; at least 0. smoothness: L, above 0.
+        share: $\beta = (1-\alpha) p$, above 0 and at most 1.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> momentum_error_bound(error=1.0, moved=0.0, drift=0.0, smoothness=1.0, share=0.5)
+    0.75
+
+    Source: Lemma 4.1 and Lemma B.1, replaced.
+    """
+    check("momentum_error_bound", error=error, moved=moved, drift=drift, smoothness=smoothness, share=share)
+    if not share:
+        raise InvalidInput.of("momentum_error_bound(share=...)", share, "numbers in (0, 1]")
+    return (1 - share / 2) * error + 2 * (smoothness * moved) ** 2 / share + share * drift
+
+
+def direction_error_bound(*, found: Divergence, global_variance: float, error: float) -> float:
+    r"""$\lVert d - \nabla f \rVert \le \sqrt{\chi_P^2} \sigma_g + \sqrt{e}$, how far FedAWARE's direction is from the gradient.
+
+    Args:
+        found: see `divergence`.
+        global_variance: $\sigma_g^2$, at least 0.
+        error: $e = \sum_i \tilde\lambda_i \lVert m_i - \nabla f_i \rVert^2$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> direction_error_bound(found=divergence(np.array([1.0, 0.0])), global_variance=4.0, error=1.0)
+    3.0
+
+    Source: in place of eq. (14).
+    """
+    check("direction_error_bound", global_variance=global_variance, error=error)
+    return math.sqrt(found.pearson * global_variance) + math.sqrt(error)
+
+
+def stationarity_bound(*, gap: float, rate: float, smoothness: float, errors: Float[Array | np.ndarray, "rounds"]) -> float:
+    r"""The squared gradient in the best of T rounds, for any directions d.
+
+    $$ \min_{t < T} \lVert \nabla f(x^t) \rVert^2 \le \frac{2 (f(x^0) - \min f)}{\eta T}
+       + \frac1T \sum_t \lVert d^t - \nabla f(x^t) \rVert^2, $$
+
+    as $f(x - \eta d) \le f - \frac\eta2 \lVert \nabla f \rVert^2 - \frac\eta2 (1 - L\eta) \lVert d \rVert^2
+    + \frac\eta2 \lVert d - \nabla f \rVert^2$. It stands in for Theorem 4.1, whose $\rho^t = 1 - \sqrt g - g - \ldots$ is
+    negative as soon as one of equal clients gets no weight (then $g = N + \chi^2 - 2\chi \ge 1$), whose (24) takes the
+    shortest combination to be longer than $\nabla f$, and which rests on Lemma 4.1.
+
+    Args:
+        gap: $f(x^0) - \min f$, at least 0.
+        rate: $\eta$, above 0 and at most $\frac1L$.
+        smoothness: L, above 0.
+        errors: $\lVert d^t - \nabla f(x^t) \rVert$ of each round, or bounds of `direction_error_bound`; at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> stationarity_bound(gap=1.0, rate=0.5, smoothness=1.0, errors=np.zeros(8))
+    0.5
+
+    Source: Theorem 4.1, replaced.
+    """
+    given = np.asarray(errors, float)
+    check("stationarity_bound", gap=gap, smoothness=smoothness, error=given)
+    if not 0 < rate <= 1 / smoothness * (1 + 1e-12):
+        raise InvalidInput.of("stationarity_bound(rate=...)", rate, f"numbers in (0, 1/L = {1 / smoothness:g}]")
+    return 2 * gap / (rate * len(given)) + float(np.mean(given**2))
+
+
+def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
+    r"""$\max_i \langle d, d - m_i \rangle$ with $d = \sum_i \tilde\lambda_i m_i$, the certificate of the shortest combination.
+
+    Half of $\lVert d \rVert^2$ is at most that far above its minimum. Where it is 0, d is a direction of descent for every
+    client: $\langle m_i, d \rangle \ge \lVert d \rVert^2$ for all i.
+
+    >>> frank_wolfe_gap(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0.5, 0.5]))
+    0.75
+
+    Source: eq. (8), the certificate of its solver.
+    """
+    found = rows("frank_wolfe_gap", "vectors", vectors)
+    d = shares("frank_wolfe_gap", weights, len(found)) @ found
+    return max(float(d @ d - (found @ d).min()), 0.0)
+
+
+def _steps(function: str, local_steps: Int[Array | np.ndarray, "clients"], rate: float, smoothness: float) -> np.ndarray:
+    k = np.asarray(local_steps)
+    check(function, smoothness=smoothness)
+    if not np.all(k >= 1):
+        raise InvalidInput.of(f"{function}(local_steps=...)", k.tolist(), "whole numbers >= 1")
+    most = 1 / (math.sqrt(12) * smoothness * float(k.max()))
+    if not 0 < rate <= most * (1 + 1e-12):
+        raise InvalidInput.of(f"{function}(rate=...)", rate, f"numbers in (0, {most:g}], for the client with the most steps")
+    return k.astype(float)

@@ -1,0 +1,254 @@
+"""FedAWARE's definitions and bounds on random gradients and quadratics, in NumPy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput
+from fedax.core.simplex import min_norm
+from fedax.theory import fedaware, feddane
+from random_problems import quadratics
+
+
+@jax.jit
+def solve(gram):
+    return min_norm(gram, jnp.ones(len(gram), bool)).weights
+
+
+def shortest(vectors):
+    return np.asarray(solve(jnp.asarray(vectors @ vectors.T)))
+
+
+def test_the_shortest_combination_has_the_largest_surrogate_diversity():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        gradients, weights = rng.normal(size=(6, 4)) + 0.7, rng.dirichlet(np.ones(6))
+        best = shortest(gradients)
+        assert fedaware.frank_wolfe_gap(gradients, best) < 1e-12
+        most = fedaware.diversity(gradients, weights, best)
+        points = rng.dirichlet(np.full(6, 0.5), size=10_000)
+        above = math.sqrt(weights @ np.sum(gradients**2, axis=1))
+        others = above / np.linalg.norm(points @ gradients, axis=1)
+        assert fedaware.diversity(gradients, weights, points[0]) == pytest.approx(others[0])
+        assert 0.8 * most < others.max() <= most * (1 + 1e-9)
+
+
+def test_the_gap_bounds_the_excess():
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        vectors, weights = rng.normal(size=(5, 3)) + 0.4, rng.dirichlet(np.ones(5))
+        d, best = weights @ vectors, shortest(vectors) @ vectors
+        assert (d @ d - best @ best) / 2 <= fedaware.frank_wolfe_gap(vectors, weights) + 1e-12
+
+
+def test_diversity_is_feddanes_dissimilarity_and_its_bound_an_equality():
+    """Lemma 3.1 is an identity: the bound holds with the variance at the point, and fails with less."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        gradients, weights = rng.normal(size=(5, 3)), rng.dirichlet(np.ones(5))
+        found = fedaware.diversity(gradients, weights)
+        assert found == pytest.approx(feddane.dissimilarity(gradients, weights))
+        variance = float(weights @ fedaware.dissimilarities(gradients, weights))
+        gradient = float(np.linalg.norm(weights @ gradients))
+        assert found == pytest.approx(fedaware.diversity_bound(global_variance=variance, gradient=gradient))
+        assert found > fedaware.diversity_bound(global_variance=0.99 * variance, gradient=gradient)
+    assert fedaware.diversity_bound(global_variance=0.0, gradient=0.0) == 1
+    assert fedaware.diversity_bound(global_variance=1.0, gradient=0.0) == math.inf
+
+
+def test_surrogate_diversity_may_be_below_1():
+    """The paper's (6) says that it is not."""
+    assert fedaware.diversity(np.array([[1.0], [3.0]]), surrogate=np.array([0.0, 1.0])) < 1
+
+
+def test_divergence():
+    rng = np.random.default_rng(0)
+    weights, surrogate = rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6))
+    found = fedaware.divergence(surrogate, weights)
+    assert found.square == pytest.approx(np.sum(surrogate**2 / weights**2))
+    assert found.gap == pytest.approx(6 + found.square - 2 * found.linear)
+    assert found.pearson == pytest.approx(np.sum((surrogate - weights) ** 2 / weights))
+    assert found.pearson <= found.gap
+    assert fedaware.divergence(weights, weights)[2:] == (0, 0)
+    # rho of Theorem 4.1, 1 - sqrt(gap) - gap and less, has no sense once one of equal clients has no weight
+    assert fedaware.divergence(np.array([0.0, *[1 / 99] * 99])).gap > 1
+
+
+def test_surrogate_gradient():
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        gradients = rng.normal(size=(5, 3)) + rng.choice([0.0, 3.0])
+        weights, surrogate = rng.dirichlet(np.ones(5) * 3), rng.dirichlet(np.ones(5))
+        found = fedaware.divergence(surrogate, weights)
+        given = {
+            "global_variance": float(weights @ fedaware.dissimilarities(gradients, weights)),
+            "gradient": float(np.linalg.norm(weights @ gradients)),
+        }
+        square = float(np.sum((surrogate @ gradients) ** 2))
+        sharp = fedaware.surrogate_gradient_bound(found, **given)
+        assert (
+            square <= sharp * (1 + 1e-12) <= fedaware.surrogate_gradient_bound(found, as_printed=True, **given) * (1 + 1e-9)
+        )
+
+
+def test_the_sharp_bound_is_reached():
+    """Deviations from the mean that are proportional to the change of the weights' ratio."""
+    rng = np.random.default_rng(1)
+    weights, surrogate = rng.dirichlet(np.ones(5) * 3), rng.dirichlet(np.ones(5))
+    v = np.array([1.0, 2.0])
+    gradients = 3 * v + (surrogate / weights - 1)[:, None] * v
+    variance = float(weights @ fedaware.dissimilarities(gradients, weights))
+    found = fedaware.divergence(surrogate, weights)
+    bound = fedaware.surrogate_gradient_bound(found, global_variance=variance, gradient=float(np.linalg.norm(3 * v)))
+    assert np.sum((surrogate @ gradients) ** 2) == pytest.approx(bound)
+
+
+def test_eq_14_fails_at_a_stationary_point():
+    gradients, surrogate = np.array([[1.0], [-1.0]]), np.array([1.0, 0.0])
+    gap = fedaware.divergence(surrogate).gap
+    assert np.sum(((surrogate - 0.5) @ gradients) ** 2) > gap * np.sum(gradients.mean(0) ** 2) == 0
+
+
+def drift(q, x, steps, rate):
+    """The largest square distance from x of each client within its steps."""
+    y, most = np.tile(x, (len(q.p), 1)), np.zeros(len(q.p))
+    for k in range(steps.max()):
+        y = np.where((k < steps)[:, None], y - rate * q.gradients(y), y)
+        most = np.maximum(most, np.sum((y - x) ** 2, axis=1))
+    return most
+
+
+def test_drift_of_balanced_and_unbalanced_work():
+    needed = []
+    for seed in range(500):
+        rng = np.random.default_rng(seed)
+        q = quadratics(rng, equal=bool(rng.integers(2)))
+        x, steps = rng.choice([0.0, 1.0, 10.0]) * rng.normal(size=4), rng.integers(1, 9, size=5)
+        steps = np.full(5, steps[0]) if rng.integers(2) else steps
+        rate = rng.choice([0.1, 1.0]) / (math.sqrt(12) * max(q.smoothness, 1 / math.sqrt(12)) * steps.max())
+        gradients = q.gradients(x)
+        given = {
+            "local_steps": steps,
+            "rate": rate,
+            "smoothness": q.smoothness,
+            "local_variance": 0.0,
+            "dissimilarities": fedaware.dissimilarities(gradients, q.p),
+            "gradient": float(np.linalg.norm(q.p @ gradients)),
+        }
+        found, bound = drift(q, x, steps, rate), fedaware.drift_bound(**given)
+        assert np.all(found <= bound)
+        assert q.p @ found <= q.p @ bound <= fedaware.mean_drift_bound(weights=q.p, **given) * (1 + 1e-12)
+        needed.append(float((found / bound).max()))
+    assert 0.02 < max(needed) <= 1
+
+
+def test_the_step_size_must_fit_the_smoothness():
+    """With rate 1/K alone, as the lemma asks for, a steep client leaves its bound."""
+    q = quadratics(np.random.default_rng(0), clients=2, dim=1)
+    q = q._replace(a=np.full((2, 1, 1), 50.0), b=np.zeros((2, 1)))
+    found = drift(q, np.ones(1), np.array([10, 10]), 0.1)
+    assert found.max() > 5 * 0.1 * 6 * 10 * 50.0**2
+
+
+def test_corollary_3_2_meets_lemma_3_2_for_equal_work():
+    zeta, k, rate = np.array([1.0, 2.0]), 4, 0.01
+    given = {"smoothness": 1.0, "local_variance": 0.3, "gradient": 2.0, "rate": rate, "dissimilarities": zeta}
+    assert fedaware.mean_drift_bound(local_steps=np.full(2, k), **given) == pytest.approx(
+        5 * rate * (0.3 + 6 * k * 1.5 + 6 * k * 4)
+    )
+    unequal = {"local_steps": np.array([1, 5]), "rate": rate, "dissimilarities": zeta}
+    assert fedaware.heterogeneity(**unequal) == pytest.approx(30 * rate * 4 * 2 / 2)
+    assert fedaware.heterogeneity(as_printed=True, **unequal) == pytest.approx(30 * rate * 4 * 2)
+
+
+def test_the_error_of_momenta():
+    """One round of random quadratics, the expectation over who is drawn taken exactly."""
+    needed = []
+    for seed in range(500):
+        rng = np.random.default_rng(seed)
+        q = quadratics(rng)
+        x, odds, alpha = rng.normal(size=4), rng.uniform(0.1, 1), rng.uniform(0, 0.9)
+        y = x + rng.choice([0.0, 0.1, 1.0]) * rng.normal(size=4)
+        m = q.gradients(x) + rng.choice([0.0, 1.0]) * rng.normal(size=(5, 4))
+        g = q.gradients(y) + rng.choice([0.0, 1.0]) * rng.normal(size=(5, 4))
+
+        def error(momenta, at, q=q):
+            return float(q.p @ np.sum((momenta - q.gradients(at)) ** 2, axis=1))
+
+        after = odds * error(alpha * m + (1 - alpha) * g, y) + (1 - odds) * error(m, y)
+        given = {"error": error(m, x), "moved": float(np.linalg.norm(y - x)), "drift": error(g, y)}
+        bound = fedaware.momentum_error_bound(smoothness=q.smoothness, share=(1 - alpha) * odds, **given)
+        assert after <= bound * (1 + 1e-12) + 1e-20
+        needed.append(after / bound if bound else 0.0)
+    assert 0.5 < max(needed) <= 1
+
+
+def test_lemma_4_1_as_printed_fails():
+    """A momentum that is hardly renewed keeps its old value while the model moves on; nothing drifts."""
+    q = quadratics(np.random.default_rng(3), lowest=0.5)
+    momenta, x = q.gradients(np.ones(4)), np.zeros(4)
+    error, share, drift_square = float(np.mean(np.sum((momenta - q.gradients(x)) ** 2, axis=1))), 1e-3, 1e-4
+    assert error > share**2 * q.smoothness**2 * drift_square
+
+
+def test_stationarity_along_runs_of_the_shortest_combination():
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        q = quadratics(rng, lowest=0.05)
+        x, rate, squares, errors, bounds = 5 * rng.normal(size=4), rng.uniform(0.1, 1) / q.smoothness, [], [], []
+        gap = q.gap(x)
+        for _ in range(30):
+            gradients = q.gradients(x)
+            momenta = gradients + 0.1 * rng.normal(size=gradients.shape)
+            weights = shortest(momenta) if rng.integers(2) else rng.dirichlet(np.ones(5))
+            d, gradient = weights @ momenta, q.p @ gradients
+            squares.append(gradient @ gradient)
+            errors.append(float(np.linalg.norm(d - gradient)))
+            bounds.append(
+                fedaware.direction_error_bound(
+                    found=fedaware.divergence(weights / weights.sum()),
+                    global_variance=float(np.mean(fedaware.dissimilarities(gradients))),
+                    error=float(weights @ np.sum((momenta - gradients) ** 2, axis=1)),
+                )
+            )
+            x = x - rate * d
+        assert np.all(np.array(errors) <= np.array(bounds) * (1 + 1e-9))
+        given = {"gap": gap, "rate": rate, "smoothness": q.smoothness}
+        assert min(squares) <= fedaware.stationarity_bound(errors=np.array(errors), **given)
+        assert np.mean(squares) <= fedaware.stationarity_bound(errors=np.array(errors), **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: fedaware.divergence(np.array([0.5, 0.5]), np.array([1.0, 0.0])),
+            r"divergence\(weights=\.\.\.\): got \[1.0, 0.0\]; allowed: one number above 0 for each client, of sum 1",
+        ),
+        (
+            lambda: fedaware.drift_bound(
+                local_steps=np.array([1, 10]),
+                rate=0.1,
+                smoothness=1.0,
+                local_variance=0.0,
+                dissimilarities=np.zeros(2),
+                gradient=0.0,
+            ),
+            r"drift_bound\(rate=\.\.\.\): got 0.1; allowed: numbers in \(0, 0.0288675\], for the client with the most steps",
+        ),
+        (
+            lambda: fedaware.stationarity_bound(gap=1.0, rate=1.1, smoothness=1.0, errors=np.zeros(1)),
+            r"stationarity_bound\(rate=\.\.\.\): got 1.1; allowed: numbers in \(0, 1/L = 1\]",
+        ),
+        (
+            lambda: fedaware.momentum_error_bound(error=0.0, moved=0.0, drift=0.0, smoothness=1.0, share=0.0),
+            r"momentum_error_bound\(share=\.\.\.\): got 0.0; allowed: numbers in \(0, 1\]",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()
