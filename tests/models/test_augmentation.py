@@ -15,7 +15,9 @@ IMAGES = RNG.random((64, 3, 4, 2))
 
 
 def test_a_crop_is_one_of_the_windows_and_all_occur():
-    images = jax.jit(Augmentation((3, 4, 2), crop=1))(jnp.asarray(IMAGES.reshape(64, -1)), jax.random.key(0))
+    flat = jax.jit(Augmentation((3, 4, 2), crop=1))(jnp.asarray(IMAGES.reshape(64, -1)), jax.random.key(0))
+    assert flat.shape == (64, 24)  # in the form in which they came
+    images = flat.reshape(IMAGES.shape)
     padded, seen = np.pad(IMAGES, ((0, 0), (1, 1), (1, 1), (0, 0))), set()
     for image, source in zip(np.asarray(images), padded, strict=True):
         windows = [(i, j) for i in range(3) for j in range(3) if np.array_equal(source[i : i + 3, j : j + 4], image)]

@@ -17,7 +17,7 @@ from fedax.models.layers.conv import Images
 class Augmentation:
     """Random crops and flips, drawn anew for every example of every step, then normalisation; in this order.
 
-    Without a key, that is in evaluation, images are normalised only.
+    Without a key, that is in evaluation, images are normalised only. They keep the form in which they come, flat or not.
 
     Args:
         shape: rows, columns and channels of an image; inputs may be flat.
@@ -30,8 +30,8 @@ class Augmentation:
         InvalidInput: an argument out of range, or not one number for each channel.
 
     >>> augmentation = Augmentation((1, 2, 1), mean=(1.0,), deviation=(2.0,))
-    >>> augmentation(jnp.array([[1.0, 5.0]]), None).ravel().tolist()
-    [0.0, 2.0]
+    >>> augmentation(jnp.array([[1.0, 5.0]]), None).tolist()
+    [[0.0, 2.0]]
     """
 
     shape: tuple[int, int, int]
@@ -49,7 +49,7 @@ class Augmentation:
         if self.deviation is not None and min(self.deviation) <= 0:
             raise InvalidInput.of("Augmentation(deviation=...)", self.deviation, "numbers > 0")
 
-    def __call__(self, x: Any, key: Any) -> Images:
+    def __call__(self, x: Any, key: Any) -> Float[Array, "batch ..."]:
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(()).dtype
         images = as_images(x, self.shape, dtype)
         if key is not None:
@@ -58,7 +58,9 @@ class Augmentation:
             images = random_flip(images, flip_key) if self.flip else images
         if self.mean is not None:
             images = images - jnp.asarray(self.mean, dtype)[None, None, None, :]
-        return images if self.deviation is None else images / jnp.asarray(self.deviation, dtype)[None, None, None, :]
+        if self.deviation is not None:
+            images = images / jnp.asarray(self.deviation, dtype)[None, None, None, :]
+        return images.reshape(x.shape)
 
 
 def random_crop(images: Images, pad: int, key: Any) -> Images:

@@ -8,8 +8,9 @@ from fedax import data
 from fedax.core import Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import CLIENTS, SEED, SPLIT, TEST_FRACTION, checked, choice, real
-from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
+from fedax.models import MLP, Augmentation, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
+from fedax.tasks.pictures import changed, check_changes, limits_of
 
 MODELS: dict[str, Callable[[int, int], Model]] = {
     "softmax": Softmax,
@@ -52,10 +53,10 @@ def synthetic(
     'Synthetic(0.5, 0.5)'
     """
     architecture = _model("synthetic", model)
-    return _task(data.synthetic(alpha, beta, iid, clients, seed, test_fraction), architecture, l2)
+    return _task(data.synthetic(alpha, beta, iid, clients, seed, test_fraction), None, architecture, l2)
 
 
-@checked(**_COMMON, split=SPLIT)
+@checked(**_COMMON, **limits_of("digits"), split=SPLIT)
 def digits(
     partition: str = "shards",
     clients: int = 20,
@@ -64,6 +65,10 @@ def digits(
     test_fraction: float | int = 0.2,
     split: str = "shuffled",
     l2: float | int = 0.0,
+    crop: int = 0,
+    flip: bool = False,
+    frozen: bool = False,
+    normalize: str = "none",
     **options: Any,
 ) -> Task:
     """The 1,797 small digits of scikit-learn: 64 features, 10 classes; see `fedax.data.digits`.
@@ -76,17 +81,20 @@ def digits(
         test_fraction: share of each client's examples kept for testing, in [0, 1).
         split: "shuffled" draws the test examples, "in_order" takes the last ones.
         l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
+        crop, flip, frozen, normalize: as in `mnist`.
         options: of the partition: `sigma` (quantity_skew), `shards_per_client` (shards), `alpha` and `minimum` (dirichlet),
             `classes_per_client` and `ratio` (power_law).
 
     >>> digits("dirichlet", clients=5, alpha=0.5).train.clients
     5
     """
-    architecture = _model("digits", model)
-    return _task(data.digits(partition, clients, seed, test_fraction, split, **options), architecture, l2)
+    architecture, changes = _model("digits", model), {"crop": crop, "flip": flip, "frozen": frozen, "normalize": normalize}
+    check_changes("digits", changes)
+    federated = data.digits(partition, clients, seed, test_fraction, split, **options)
+    return _task(*changed("digits", federated, seed, **changes), architecture, l2)
 
 
-@checked(**_COMMON, split=SPLIT, merged=choice(False, True))
+@checked(**_COMMON, **limits_of("mnist"), split=SPLIT, merged=choice(False, True))
 def mnist(
     partition: str = "shards",
     clients: int = 100,
@@ -98,6 +106,10 @@ def mnist(
     folder: str | Path | None = None,
     examples: int = 0,
     l2: float | int = 0.0,
+    crop: int = 0,
+    flip: bool = False,
+    frozen: bool = False,
+    normalize: str = "none",
     **options: Any,
 ) -> Task:
     """MNIST from a local file: 784 features, 10 classes; see `fedax.data.mnist`.
@@ -113,15 +125,21 @@ def mnist(
         folder: where `mnist.npz` lies; by default the variable FEDAX_DATA, or the user's cache.
         examples: takes only the first so many images, for a quick try; 0 is all.
         l2: as in `digits`.
+        crop: zeros on every side of a training image, from which a window of the old size is cut at random; at least 0.
+        flip: mirrors training images left and right with probability 1/2, after the crop.
+        frozen: draws crops and flips once, before training, by `seed`; otherwise anew for every example of every step, and
+            losses over whole training sets are without them. Not without `crop` or `flip`.
+        normalize: "none"; "published", by the constants in the papers' released code (mean 0.1307, deviation 0.3081); or
+            "dataset", by mean and deviation of each channel of the training images. Comes last, for test images too.
         options: of the partition, as in `digits`.
 
     Raises:
         DataError: a missing or broken file.
     """
-    architecture = _model("mnist", model)
-    return _task(
-        data.mnist(partition, clients, seed, test_fraction, split, merged, folder, examples, **options), architecture, l2
-    )
+    architecture, changes = _model("mnist", model), {"crop": crop, "flip": flip, "frozen": frozen, "normalize": normalize}
+    check_changes("mnist", changes)
+    federated = data.mnist(partition, clients, seed, test_fraction, split, merged, folder, examples, **options)
+    return _task(*changed("mnist", federated, seed, **changes), architecture, l2)
 
 
 def _model(owner: str, model: str | Model) -> Callable[[int, int], Model]:
@@ -132,6 +150,8 @@ def _model(owner: str, model: str | Model) -> Callable[[int, int], Model]:
     return MODELS[model]
 
 
-def _task(federated: FederatedData, architecture: Callable[[int, int], Model], l2: float | int) -> Task:
+def _task(
+    federated: FederatedData, augment: Augmentation | None, architecture: Callable[[int, int], Model], l2: float | int
+) -> Task:
     features = federated.train[0]["x"].shape[1]
-    return classification(federated, architecture(features, federated.classes), l2=l2)
+    return classification(federated, architecture(features, federated.classes), augment=augment, l2=l2)

@@ -10,6 +10,7 @@ from fedax.data import FederatedData
 from fedax.data.limits import check, real
 from fedax.models import Bigram, CharLSTM, Model
 from fedax.tasks.classify import classification
+from fedax.tasks.pictures import DEFAULTS, PICTURES, changed, check_changes
 from fedax.tasks.ready import MODELS
 
 Architecture = Callable[[int, int], Model]
@@ -28,6 +29,8 @@ def of_source(
 ) -> Callable[..., Task]:
     """A task of every data set that a function makes: its own options, and `model` and `l2` by keyword.
 
+    Those on images also have `crop`, `flip`, `frozen` and `normalize`, see `mnist`.
+
     Args:
         source: makes the data from options.
         models: by name, from the columns of the inputs and the number of classes.
@@ -38,30 +41,38 @@ def of_source(
     4
     """
     name = source.__name__
+    more = DEFAULTS if name in PICTURES else {}
 
     def task(*positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any) -> Task:
         check(name, {"l2": real(low=0)}, {"l2": l2})
+        changes = {key: options.pop(key, value) for key, value in more.items()}
+        if more:
+            check_changes(name, changes)
         if isinstance(model, str) and model not in models:
             raise UnknownName.among(f"{name}(model=...)", model, models)
         try:
-            inspect.signature(source).bind(*positional, **options)
+            bound = inspect.signature(source).bind(*positional, **options)
         except TypeError as error:
             raise InvalidInput.found(name, str(error), f"the options {inspect.signature(source)}") from error
-        federated = source(*positional, **options)
+        federated, augment = source(*positional, **options), None
+        if more:
+            bound.apply_defaults()
+            federated, augment = changed(name, federated, bound.arguments.get("seed", 0), **changes)
         columns = federated.train[0]["x"].shape[1]
         chosen = models[model](columns, federated.classes) if isinstance(model, str) else model
-        return classification(federated, chosen, l2=l2)
+        return classification(federated, chosen, augment=augment, l2=l2)
 
     own = list(inspect.signature(source).parameters.values())
     split = len(own) - sum(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
     added = [
-        inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, default=default),
-        inspect.Parameter("l2", inspect.Parameter.KEYWORD_ONLY, default=0.0),
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
+        for key, value in ({"model": default, "l2": 0.0} | more).items()
     ]
     task.__dict__["__signature__"] = inspect.Signature([*own[:split], *added, *own[split:]])
     task.__name__ = task.__qualname__ = name
+    also = "" if not more else " " + ", ".join(f"`{key}`" for key in more) + " are as in `fedax.tasks.mnist`."
     task.__doc__ = (
-        f"""Classification of `fedax.data.{name}`: its options, `model` ({", ".join(models)}, or a model) and `l2`."""
+        f"""Classification of `fedax.data.{name}`: its options, `model` ({", ".join(models)}, or a model) and `l2`.{also}"""
     )
     return task
 

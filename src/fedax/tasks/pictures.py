@@ -1,0 +1,99 @@
+"""Images on their way into a model: crops and flips of the training images, once or at every step, and normalisation."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from fedax.core import InvalidInput
+from fedax.core.hyper import Hyper
+from fedax.data import FederatedData
+from fedax.data.limits import check, choice, whole
+from fedax.models import Augmentation
+
+Rows = Float[np.ndarray, "examples features"]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images of a data set: rows, columns and channels, and the constants by which published work normalises them."""
+
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+
+
+_MNIST = Pictures((28, 28, 1), (0.1307,), (0.3081,))
+PICTURES = {
+    "cifar10": Pictures((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "digits": Pictures((8, 8, 1)),
+    "fashion_mnist": Pictures((28, 28, 1)),
+    "femnist": Pictures((28, 28, 1)),
+    "mnist": _MNIST,
+    "mnist_devices": Pictures((28, 28, 1)),  # standardised pixel by pixel already
+    "mnist_writers": _MNIST,
+}
+"""By the name of the task. The constants are those in the code released with FedBC and FedAWARE; the deviations of CIFAR-10 are
+means of the single images' deviations, so that its pixels come out with 1.2, not with 1."""
+
+DEFAULTS: dict[str, Any] = {"crop": 0, "flip": False, "frozen": False, "normalize": "none"}
+"""The options that every task on images has."""
+
+
+def limits_of(name: str) -> dict[str, Hyper]:
+    """The ranges of the options; only some data sets have published constants."""
+    known = ("none", "dataset") if PICTURES[name].mean is None else ("none", "published", "dataset")
+    truth = choice(False, True)
+    return {"crop": whole(low=0), "flip": truth, "frozen": truth, "normalize": choice(*known)}
+
+
+def check_changes(name: str, options: dict[str, Any]) -> None:
+    """Refuses options out of range, and frozen images that nothing changes, before any data are read."""
+    check(name, limits_of(name), options)
+    if options["frozen"] and not (options["crop"] or options["flip"]):
+        raise InvalidInput.of(f"{name}(frozen=...)", True, "False without crop or flip")
+
+
+def changed(
+    name: str, data: FederatedData, seed: int, crop: int, flip: bool, frozen: bool, normalize: str
+) -> tuple[FederatedData, Augmentation | None]:
+    """The data with frozen changes, and what remains to be done on the way into the model.
+
+    Test images are normalised only. The statistics of the data set are those of the training images before any change.
+    """
+    pictures, statistics = PICTURES[name], (None, None)
+    if normalize != "none":
+        statistics = pictures.mean, pictures.deviation
+    if normalize == "dataset":
+        statistics = _statistics(data, pictures.shape[2])
+    if frozen:
+        rng = np.random.default_rng([seed, 2])  # others draw the partition and the split
+        train = [{**client, "x": _redrawn(client["x"], pictures.shape, crop, flip, rng)} for client in data.train]
+        data = dataclasses.replace(data, train=train)
+    at_steps = (0, False) if frozen else (crop, flip)
+    if at_steps == (0, False) and normalize == "none":
+        return data, None
+    return data, Augmentation(pictures.shape, *at_steps, *statistics)
+
+
+def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    pixels = [np.asarray(client["x"]).reshape(-1, channels) for client in data.train]
+    count = sum(map(len, pixels))
+    mean = sum(part.sum(0, dtype=np.float64) for part in pixels) / count
+    square = sum((part**2).sum(0, dtype=np.float64) for part in pixels) / count
+    return tuple(np.asarray(mean).tolist()), tuple(np.sqrt(square - np.asarray(mean) ** 2).tolist())
+
+
+def _redrawn(x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator) -> Rows:
+    """Each image cut at random from itself with zeros around it, then mirrored with probability 1/2."""
+    images, place = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
+    if crop:
+        padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop), (0, 0)))
+        corners = rng.integers(0, 2 * crop + 1, (2, len(x), 1))
+        rows, columns = corners[0] + np.arange(shape[0]), corners[1] + np.arange(shape[1])
+        images = padded[place, rows[:, :, None], columns[:, None, :]]
+    if flip:
+        images = np.where(rng.random((len(x), 1, 1, 1)) < 0.5, images[:, :, ::-1], images)
+    return images.reshape(x.shape)
