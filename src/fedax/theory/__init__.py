@@ -2,5 +2,6 @@
 
 from fedax.theory import dfedavgm as dfedavgm
 from fedax.theory import fedaware as fedaware
+from fedax.theory import fedbc as fedbc
 from fedax.theory import feddane as feddane
 from fedax.theory import local_gd as local_gd

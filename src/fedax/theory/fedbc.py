@@ -1,0 +1,325 @@
+r"""The theory of FedBC: bounds of the multipliers, how far local models are from the global one, and stationarity.
+
+N devices, $f = \frac1N \sum_i f_i$, each $f_i$ is $L_i$-smooth. A round of `fedax.FedBC` has $\nabla f_i(x_i) + 2 \lambda_i
+(x_i - z) = e_i$ with $\lVert e_i \rVert^2 \le \varepsilon$ (25), a dual step of size $\alpha$ on $c_i = \lVert x_i - z
+\rVert^2 - \gamma_i$, and z the mean of the local models by the new multipliers. The bounds are for rounds of all devices.
+
+The paper's proofs lose a factor 2 from (54) to (55), where $2\lambda_i$ becomes $\lambda_i$, a square in (69), where
+$4\lambda^2$ becomes $2\lambda$, and the factor $2M_1^2$ of two terms in (72). The functions have what remains true.
+
+Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fedax.core import InvalidInput
+from fedax.theory._limits import check, rows
+
+PerDevice = Float[Array | np.ndarray, "clients"]
+Models = Float[Array | np.ndarray, "clients dim"]
+Vector = Float[Array | np.ndarray, "dim"]
+
+
+class Interval(NamedTuple):
+    """Bounds of the multipliers, one for each device; the upper ones are not reached."""
+
+    low: Float[np.ndarray, "clients"]
+    high: Float[np.ndarray, "clients"]
+
+
+def multiplier_bounds(smoothness: PerDevice) -> Interval:
+    r"""$\lambda_i \in [1 + L_i, (1 + L_i)^2 / L_i)$, the bounds $\Lambda$ of the analysis: `FedBC(lam_min=..., lam_max=...)`.
+
+    The lower bound makes the Lagrangian descend (43). The upper one serves (61), where $\lambda_j$ need not appear: it cancels
+    in $\frac{1}{a_i a_j} a_j L_i$. With it cancelled, $2 \lambda_i > L_i$ alone is enough; see `consensus_bound`.
+
+    Args:
+        smoothness: $L_i$, above 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> found = multiplier_bounds(np.array([1.0, 4.0]))
+    >>> found.low.tolist(), found.high.tolist()
+    ([2.0, 5.0], [4.0, 6.25])
+
+    Source: before (43), and after (61).
+    """
+    check("multiplier_bounds", smoothness=smoothness)
+    found = np.asarray(smoothness, float)
+    return Interval(1 + found, (1 + found) ** 2 / found)
+
+
+def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
+    r"""How far the devices' gradients are apart at one x under the multipliers that are worst for that.
+
+    $$ \delta = \max_{i \ne j} \max_{a, b \in [\lambda_{\min}, \lambda_{\max}]} \lVert a \nabla f_i(x) - b \nabla f_j(x)
+    \rVert. $$
+
+    A convex function of (a, b) is largest in a corner. Identical devices have $(\lambda_{\max} - \lambda_{\min}) \lVert \nabla
+    f \rVert$, not 0.
+
+    Args:
+        gradients: every device's full gradient at x.
+        low, high: $\lambda_{\min}$ and $\lambda_{\max}$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> heterogeneity(np.array([[1.0], [-1.0]]), low=2.0, high=3.0)
+    6.0
+
+    Source: Assumption 4.3.
+    """
+    found = rows("heterogeneity", "gradients", gradients)
+    check("heterogeneity", multiplier=np.array([low, high]))
+    corners = [a * found[:, None] - b * found[None] for a in (low, high) for b in (low, high)]
+    lengths = np.linalg.norm(np.array(corners), axis=-1).max(0)
+    return float(np.where(np.eye(len(found)), 0, lengths).max())
+
+
+def solve_errors(
+    *, gradients: Models, models: Models, global_model: Vector, multipliers: PerDevice
+) -> Float[np.ndarray, "clients"]:
+    r"""$\varepsilon_i = \lVert \nabla f_i(x_i) + 2 \lambda_i (x_i - z) \rVert^2$, how inexact each local solve was.
+
+    Args:
+        gradients: $\nabla f_i(x_i)$, each at the device's own model.
+        models: $x_i$.
+        global_model: z, that was sent down.
+        multipliers: $\lambda_i$ of that solve.
+
+    >>> one = np.ones((1, 1))
+    >>> solve_errors(gradients=one, models=one, global_model=np.zeros(1), multipliers=np.ones(1)).tolist()
+    [9.0]
+
+    Source: eqs. (17) and (25).
+    """
+    found, own = rows("solve_errors", "gradients", gradients), rows("solve_errors", "models", models)
+    inexact = found + 2 * np.asarray(multipliers)[:, None] * (own - np.asarray(global_model))
+    return np.sum(inexact**2, axis=1)
+
+
+def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | float) -> Float[np.ndarray, "clients"]:
+    r"""$c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is violated.
+
+    >>> violations(models=np.array([[2.0], [0.0]]), global_model=np.zeros(1), tolerances=1.0).tolist()
+    [3.0, -1.0]
+
+    Source: eq. (7), the gradient (19).
+    """
+    own = rows("violations", "models", models)
+    return np.sum((own - np.asarray(global_model)) ** 2, axis=1) - np.asarray(tolerances)
+
+
+def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevice) -> float:
+    r"""$\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
+
+    >>> lagrangian(losses=np.array([1.0, 3.0]), violations=np.array([1.0, -1.0]), multipliers=np.array([2.0, 4.0]))
+    1.0
+
+    Source: eq. (8).
+    """
+    return float(np.mean(np.asarray(losses) + np.asarray(multipliers) * np.asarray(violations)))
+
+
+def lagrangian_gradient_bound(*, moved: float, error: float, smoothness: float, multiplier: float) -> float:
+    r"""The Lagrangian's squared gradients by the local models, before a round.
+
+    $$ \frac1N \sum_i \lVert \nabla_{x_i} \mathcal L_i(x_i^t, z^t, \lambda_i^t) \rVert^2 \le 2 (L + 2\lambda_{\max})^2 D + 2
+    \varepsilon. $$
+
+    Args:
+        moved: $D = \frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$, at least 0.
+        error: $\varepsilon$, at least 0.
+        smoothness: $L = \max_i L_i$, above 0.
+        multiplier: $\lambda_{\max}$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> lagrangian_gradient_bound(moved=1.0, error=1.0, smoothness=1.0, multiplier=1.0)
+    20.0
+
+    Source: Lemma B.1 (i), eqs. (20) and (27).
+    """
+    check("lagrangian_gradient_bound", moved=moved, error=error, smoothness=smoothness, multiplier=multiplier)
+    return 2 * (smoothness + 2 * multiplier) ** 2 * moved + 2 * error
+
+
+def movement_bound(
+    *,
+    descent: float,
+    error: float,
+    smoothness: PerDevice,
+    dual_rate: float,
+    violation: float,
+    spread: float,
+    multiplier: float,
+) -> float:
+    r"""$\frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$ at most, for multipliers $\lambda_i^t \ge 1 + L_i$.
+
+    $$ \frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1}) + \frac1N \sum_i \frac{\varepsilon}{2L_i} + \alpha c^2
+       + \lambda_{\max} \frac1N \sum_i \lVert x_i^{t+1} - z^{t+1} \rVert^2. $$
+
+    The paper writes $\alpha G^2$ with the $G = 16R^4 + \gamma^2$ that already bounds $c^2$ (37), and one L for the least of
+    the $L_i$.
+
+    Args:
+        descent: $\frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1})$ of all variables, of any sign.
+        error: $\varepsilon$, at least 0.
+        smoothness: $L_i$, above 0.
+        dual_rate: $\alpha$, above 0.
+        violation: c, the largest $|\lVert x_i^{t+1} - z^t \rVert^2 - \gamma_i|$; at least 0.
+        spread: $\frac1N \sum_i \lVert x_i^{t+1} - z^{t+1} \rVert^2$, at least 0.
+        multiplier: $\lambda_{\max}$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> given = {"error": 1.0, "smoothness": np.array([0.5, 0.5]), "dual_rate": 0.25, "violation": 2.0}
+    >>> movement_bound(descent=1.0, spread=0.5, multiplier=2.0, **given)
+    4.0
+
+    Source: Lemma B.1 (ii), eqs. (21) and (43), corrected.
+    """
+    check("movement_bound", error=error, smoothness=smoothness, dual_rate=dual_rate, violation=violation)
+    check("movement_bound", spread=spread, multiplier=multiplier)
+    return descent + error * float(np.mean(0.5 / np.asarray(smoothness))) + dual_rate * violation**2 + multiplier * spread
+
+
+def consensus_bound(*, smoothness: float, multiplier: float, error: float, heterogeneity: float) -> float:
+    r"""$\lVert x_i^{t+1} - z^{t+1} \rVert^2$ at most, for every device and round.
+
+    $$ \Big( \frac{\sqrt\varepsilon / \lambda + \delta / 2 \lambda^2}{1 - L / 2\lambda} \Big)^2. $$
+
+    Derivation: from (25) with $a_i = 2\lambda_i$, $\lVert x_i - x_j \rVert \le \sqrt\varepsilon (\frac{1}{a_i} +
+    \frac{1}{a_j}) + \frac{1}{a_i a_j} \lVert a_j \nabla f_i(x_i) - a_i \nabla f_j(x_j) \rVert$, the last norm is at most $a_j
+    L_i \lVert x_i - x_j \rVert + 2 \delta$, and z lies between the local models. The paper's (65) has besides a factor S, as
+    it bounds a weighted mean by a sum.
+
+    Args:
+        smoothness: L, at least all $L_i$; above 0.
+        multiplier: $\lambda$, at most all $\lambda_i$ and above $\frac L2$.
+        error: $\varepsilon$, at least 0; see `solve_errors`.
+        heterogeneity: $\delta$ at the local models, at least 0; see `heterogeneity`.
+
+    Raises:
+        InvalidInput: a number out of its range, or a multiplier for which nothing is proved.
+
+    >>> consensus_bound(smoothness=1.0, multiplier=1.0, error=1.0, heterogeneity=0.0)
+    4.0
+
+    Source: Lemma B.2, eqs. (44) and (62), corrected.
+    """
+    check("consensus_bound", smoothness=smoothness, multiplier=multiplier, error=error, heterogeneity=heterogeneity)
+    if not multiplier > smoothness / 2:
+        raise InvalidInput.of("consensus_bound(multiplier=...)", multiplier, f"numbers above L/2 = {smoothness / 2:g}")
+    apart = math.sqrt(error) / multiplier + heterogeneity / (2 * multiplier**2)
+    return (apart / (1 - smoothness / (2 * multiplier))) ** 2
+
+
+def stationarity_bound(
+    *,
+    gap: float,
+    rounds: int,
+    error: float,
+    smoothness: PerDevice,
+    multiplier: float,
+    spread: float,
+    dual_rate: float,
+    violation: float,
+    gradient_bound: float,
+    tolerance: float = 0.0,
+) -> float:
+    r"""$\frac1T \sum_{t<T} \lVert \nabla f(z^t) \rVert^2$ at most, from $x_i^0 = z^0$ and with $\lambda_i \ge 1 + L_i$.
+
+    $$ \frac{4 M_1^2}{T} (B_0 + \lambda_{\max} \gamma) + (M + 4 M_1^2 \lambda_{\max}) V + \varepsilon \Big(4 + \frac{2
+       M_1^2}{N} \sum_i \frac{1}{L_i}\Big) + 4 M_1^2 \alpha c^2, $$
+
+    $M_1 = L + 2\lambda_{\max}$, $M = 4 (L^2 + 4 \lambda_{\max}^2)$, $B_0 = f(z^0) - \min f + \frac1N \sum_i \frac{G^2}{2L_i}$.
+
+    Args:
+        gap: $f(z^0) - \min f$, at least 0.
+        rounds: T, at least 1.
+        error: $\varepsilon$, at least 0.
+        smoothness: $L_i$, above 0.
+        multiplier: $\lambda_{\max}$, at least every $1 + L_i$.
+        spread: V, of all rounds' $\frac1N \sum_i \lVert x_i^t - z^t \rVert^2$ the largest, or `consensus_bound`; at least 0.
+        dual_rate: $\alpha$, above 0.
+        violation: c, as in `movement_bound`.
+        gradient_bound: G, of all $\lVert \nabla f_i(x_i) \rVert$; at least 0.
+        tolerance: $\gamma$, of the $\gamma_i$ the mean; at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> given = {"error": 0.0, "smoothness": np.ones(2), "multiplier": 2.0, "spread": 0.0, "violation": 0.0, "dual_rate": 1.0}
+    >>> stationarity_bound(gap=1.0, rounds=100, gradient_bound=0.0, **given)
+    1.0
+
+    Source: Theorem 4.5, eq. (90), corrected.
+    """
+    check("stationarity_bound", gap=gap, rounds=rounds, error=error, smoothness=smoothness, multiplier=multiplier)
+    check("stationarity_bound", spread=spread, dual_rate=dual_rate, violation=violation, gradient_bound=gradient_bound)
+    check("stationarity_bound", tolerance=tolerance)
+    most, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
+    if multiplier < 1 + most:
+        raise InvalidInput.of("stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + most:g}")
+    square = (most + 2 * multiplier) ** 2
+    first = 4 * square * (gap + gradient_bound**2 * halves + multiplier * tolerance) / rounds
+    apart = (4 * (most**2 + 4 * multiplier**2) + 4 * square * multiplier) * spread
+    return first + apart + error * (4 + 4 * square * halves) + 4 * square * dual_rate * violation**2
+
+
+def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float) -> Float[np.ndarray, "rounds"]:
+    r"""$\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the constraint was violated.
+
+    It is $\alpha$ times the largest sum of signs over the last rounds, however many. The paper's (97) bounds it by $\alpha$
+    times the sum over all rounds, from which it may differ by any amount: what a satisfied constraint would take below 0 is
+    forgotten.
+
+    Args:
+        violated: whether $\lVert x_i^t - z^{t-1} \rVert^2 > \gamma_i$ in each round.
+        dual_rate: $\alpha$, above 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> relaxed_multipliers(np.array([False, False, True, True]), dual_rate=0.5).tolist()
+    [0.0, 0.0, 0.5, 1.0]
+
+    Source: eqs. (95) to (97), corrected.
+    """
+    check("relaxed_multipliers", dual_rate=dual_rate)
+    total = np.cumsum(np.where(np.asarray(violated), 1.0, -1.0))
+    return dual_rate * (total - np.minimum(np.minimum.accumulate(total), 0))
+
+
+def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
+    r"""The squared gradient of a device's loss at its own model.
+
+    $$ \lVert \nabla f_i(x_i^{t+1}) \rVert^2 \le (\sqrt\varepsilon + 2 \lambda \lVert x_i^{t+1} - z^t \rVert)^2. $$
+
+    The paper's $2\varepsilon + 8 \lambda^2 \lVert x_i^{t+1} - z^t \rVert^2$ is at least as large. Its mean over rounds, with
+    the multipliers of `relaxed_multipliers` and $\lVert x_i - z \rVert \le 2R$, is Corollary 4.6.
+
+    Args:
+        error: $\varepsilon_i$, at least 0.
+        multiplier: $\lambda_i^t$, at least 0.
+        distance: $\lVert x_i^{t+1} - z^t \rVert$, at least 0.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
+    >>> local_gradient_bound(error=4.0, multiplier=0.5, distance=1.0)
+    9.0
+
+    Source: Corollary 4.6, eqs. (92) to (94).
+    """
+    check("local_gradient_bound", error=error, multiplier=multiplier, distance=distance)
+    return (math.sqrt(error) + 2 * multiplier * distance) ** 2

@@ -1,0 +1,213 @@
+"""FedBC's lemmas and theorem along runs on random quadratics with all devices, in NumPy."""
+
+import numpy as np
+import pytest
+
+from fedax.core import InvalidInput
+from fedax.theory import fedbc
+from random_problems import quadratics
+
+
+def solve(q, z, lam, error, rng):
+    """Each device's minimiser of f_i + lam_i |x - z|^2, off so that the gradient of the Lagrangian has the length sqrt(error)."""
+    eye = np.eye(len(z))
+    found = []
+    for a, b, each in zip(q.a, q.b, lam, strict=True):
+        hessian, direction = a + 2 * each * eye, rng.normal(size=len(z))
+        residual = np.sqrt(error) * direction / np.linalg.norm(direction)
+        found.append(np.linalg.solve(hessian, a @ b + 2 * each * z + residual))
+    return np.array(found)
+
+
+class Run:
+    """FedBC from x_i = z, everything kept."""
+
+    def __init__(self, seed, rounds=25):
+        rng = np.random.default_rng(seed)
+        self.q = quadratics(rng, spread=rng.choice([0.0, 0.3, 3.0]))
+        self.smoothness = np.linalg.eigvalsh(self.q.a)[:, -1]
+        self.low, self.high = 1 + self.smoothness.max(), 1 + self.smoothness.max() + rng.choice([0.5, 5.0])
+        self.dual_rate, self.error = rng.choice([0.01, 1.0]), rng.choice([0.0, 1e-4, 0.1])
+        self.tolerances = rng.uniform(0, 0.1, size=5)
+        z = rng.choice([1.0, 10.0]) * rng.normal(size=4)
+        x, lam = np.tile(z, (5, 1)), rng.uniform(self.low, self.high, size=5)
+        self.z, self.x, self.lam, self.violation = [z], [x], [lam], []
+        for _ in range(rounds):
+            x = solve(self.q, z, lam, self.error, rng)
+            errors = fedbc.solve_errors(gradients=self.q.gradients(x), models=x, global_model=z, multipliers=lam)
+            np.testing.assert_allclose(errors, self.error, atol=1e-9 * (1 + np.abs(x).max() * self.high) ** 2)
+            c = fedbc.violations(models=x, global_model=z, tolerances=self.tolerances)
+            lam = np.clip(lam + self.dual_rate * c, self.low, self.high)
+            z = lam @ x / lam.sum()
+            self.z.append(z), self.x.append(x), self.lam.append(lam), self.violation.append(float(np.abs(c).max()))
+
+    def losses(self, x):
+        off = x - self.q.b
+        return np.einsum("ki,kij,kj->k", off, self.q.a, off) / 2
+
+    def lagrangian(self, t):
+        c = fedbc.violations(models=self.x[t], global_model=self.z[t], tolerances=self.tolerances)
+        return fedbc.lagrangian(losses=self.losses(self.x[t]), violations=c, multipliers=self.lam[t])
+
+    def spread(self, t):
+        return float(np.mean(np.sum((self.x[t] - self.z[t]) ** 2, axis=1)))
+
+    def moved(self, t):
+        return float(np.mean(np.sum((self.x[t + 1] - self.x[t]) ** 2, axis=1)))
+
+
+def test_lemma_b_1_at_every_round():
+    needed = []
+    for seed in range(50):
+        run = Run(seed)
+        for t in range(25):
+            gradients = run.q.gradients(run.x[t])
+            off = {"models": run.x[t], "global_model": run.z[t], "multipliers": run.lam[t]}
+            square = float(np.mean(fedbc.solve_errors(gradients=gradients, **off)))
+            given = {"error": run.error, "multiplier": run.high}
+            first = fedbc.lagrangian_gradient_bound(moved=run.moved(t), smoothness=run.smoothness.max(), **given)
+            assert square <= first * (1 + 1e-9) + 1e-9
+            second = fedbc.movement_bound(
+                descent=run.lagrangian(t) - run.lagrangian(t + 1),
+                smoothness=run.smoothness,
+                dual_rate=run.dual_rate,
+                violation=run.violation[t],
+                spread=run.spread(t + 1),
+                **given,
+            )
+            scale = 1e-9 * (1 + abs(run.lagrangian(t)))
+            assert run.moved(t) <= second + scale
+            needed.append(run.moved(t) / (second + scale))
+    assert 0.1 < max(needed) <= 1
+
+
+def test_consensus_along_runs():
+    """Lemma B.2, with delta the largest at the models that were visited; the multipliers are in their interval."""
+    needed = []
+    for seed in range(500):
+        run = Run(seed, rounds=3)
+        assert all(np.all((run.low <= lam) & (lam <= run.high)) for lam in run.lam)
+        for t in range(3):
+            delta = max(
+                fedbc.heterogeneity(run.q.gradients(x), low=run.lam[t].min(), high=run.lam[t].max()) for x in run.x[t + 1]
+            )
+            bound = fedbc.consensus_bound(
+                smoothness=run.smoothness.max(), multiplier=run.lam[t].min(), error=run.error, heterogeneity=delta
+            )
+            found = np.sum((run.x[t + 1] - run.z[t + 1]) ** 2, axis=1).max()
+            assert found <= bound * (1 + 1e-9) + 1e-20
+            needed.append(found / bound if bound else 0.0)
+    assert 0.02 < max(needed) <= 1
+
+
+def test_consensus_is_reached_by_opposed_linear_losses():
+    """Gradients +-g, solved exactly: the models are g/lam apart, which the bound says of each model's distance to z."""
+    g, lam = 3.0, 2.0
+    delta = fedbc.heterogeneity(np.array([[g], [-g]]), low=lam, high=lam)
+    bound = fedbc.consensus_bound(smoothness=1e-12, multiplier=lam, error=0.0, heterogeneity=delta)
+    assert delta == 2 * lam * g
+    assert bound == pytest.approx((g / lam) ** 2)
+
+
+def test_theorem_4_5_along_runs():
+    for seed in range(100):
+        run = Run(seed)
+        squares = [np.sum(run.q.gradient(z) ** 2) for z in run.z[:-1]]
+        steepest = max(float(np.linalg.norm(run.q.gradients(x), axis=1).max()) for x in run.x)
+        bound = fedbc.stationarity_bound(
+            gap=run.q.gap(run.z[0]),
+            rounds=25,
+            error=run.error,
+            smoothness=run.smoothness,
+            multiplier=run.high,
+            spread=max(run.spread(t) for t in range(26)),
+            dual_rate=run.dual_rate,
+            violation=max(run.violation),
+            gradient_bound=steepest,
+            tolerance=float(run.tolerances.mean()),
+        )
+        assert np.mean(squares) <= bound
+
+
+def test_local_models():
+    for seed in range(50):
+        run = Run(seed, rounds=5)
+        for t in range(5):
+            squares = np.sum(run.q.gradients(run.x[t + 1]) ** 2, axis=1)
+            for i, square in enumerate(squares):
+                given = {"multiplier": run.lam[t][i], "distance": float(np.linalg.norm(run.x[t + 1][i] - run.z[t]))}
+                bound = fedbc.local_gradient_bound(error=run.error, **given)
+                assert square <= bound * (1 + 1e-9) + 1e-12
+                paper = 2 * run.error + 8 * given["multiplier"] ** 2 * given["distance"] ** 2
+                assert bound <= paper * (1 + 1e-12)
+                # solved exactly it is an equality
+                assert run.error or square == pytest.approx(bound, abs=1e-9)
+
+
+def test_relaxed_multipliers():
+    """Against the recursion (95); the paper's (97), the sum over all rounds, is too small."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        violated, lam, seen = rng.uniform(size=40) < 0.5, 0.0, []
+        for each in violated:
+            lam = max(lam + (0.5 if each else -0.5), 0.0)
+            seen.append(lam)
+        assert fedbc.relaxed_multipliers(violated, dual_rate=0.5).tolist() == seen
+    forgotten = np.array([False, False, True])
+    printed = max(0.5 * np.sum(np.where(forgotten, 1, -1)), 0)
+    assert fedbc.relaxed_multipliers(forgotten, dual_rate=0.5)[-1] > printed == 0
+
+
+def test_heterogeneity_is_the_largest_of_a_grid():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        gradients = rng.normal(size=(4, 3))
+        found = fedbc.heterogeneity(gradients, low=1.0, high=2.5)
+        grid = [
+            np.linalg.norm(a * gradients[i] - b * gradients[j])
+            for a in np.linspace(1, 2.5, 5)
+            for b in np.linspace(1, 2.5, 5)
+            for i in range(4)
+            for j in range(4)
+            if i != j
+        ]
+        assert found == pytest.approx(max(grid))
+    alike = np.tile(rng.normal(size=3), (3, 1))
+    assert fedbc.heterogeneity(alike, low=1.0, high=2.5) == pytest.approx(1.5 * np.linalg.norm(alike[0]))
+    assert fedbc.heterogeneity(np.ones((1, 2)), low=1.0, high=2.0) == 0
+
+
+def test_the_bounds_of_multipliers_leave_room():
+    found = fedbc.multiplier_bounds(np.geomspace(1e-3, 1e3, 50))
+    assert np.all(found.low < found.high)
+    assert found.high.min() == pytest.approx(4, rel=0.02)
+
+
+def test_fedbc_takes_the_bounds():
+    import fedax
+
+    low, high = fedbc.multiplier_bounds(np.array([0.5, 2.0]))
+    method = fedax.FedBC(lam_min=low, lam_max=high, lam=low)
+    np.testing.assert_array_equal(method.lam_min, low)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: fedbc.consensus_bound(smoothness=2.0, multiplier=1.0, error=0.0, heterogeneity=0.0),
+            r"consensus_bound\(multiplier=\.\.\.\): got 1.0; allowed: numbers above L/2 = 1",
+        ),
+        (
+            lambda: fedbc.multiplier_bounds(np.array([1.0, 0.0])),
+            r"multiplier_bounds\(smoothness=\.\.\.\): got array\(\[1., 0.\]\); allowed: numbers in \(0, infinity\), one",
+        ),
+        (
+            lambda: fedbc.relaxed_multipliers(np.array([True]), dual_rate=0.0),
+            r"relaxed_multipliers\(dual_rate=\.\.\.\): got 0.0",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(InvalidInput, match=message):
+        call()
