@@ -3,6 +3,8 @@
 import functools
 import http.server
 import io
+import json
+import shutil
 import tarfile
 import threading
 
@@ -152,7 +154,18 @@ def test_without_a_network_the_message_says_so(tmp_path, monkeypatch):
 
 
 def test_files_that_a_user_brings_are_named(tmp_path):
-    assert "preprocess.sh" in refused("prepare", "femnist")
+    """With the command that makes them; in the place where tasks look for them they are checked."""
+    for name in ("femnist", "femnist_letters", "sent140", "shakespeare"):
+        message = refused("prepare", name)
+        assert "preprocess.sh" in message or "litian96/FedProx" in message
+        assert f"no folder {tmp_path / 'data' / name / 'train'}" in message
+        assert f"`fedax data prepare {name}`" in message
+    users = {"users": ["me"], "num_samples": [1], "user_data": {"me": {"x": [[0.5] * 784], "y": [3]}}}
+    (tmp_path / "data" / "femnist" / "train").mkdir(parents=True)
+    (tmp_path / "data" / "femnist" / "train" / "all.json").write_text(json.dumps(users))
+    assert f"ready and verified in {tmp_path / 'data'}" in call("prepare", "femnist").stdout
+    assert "training examples" in call("describe", "femnist").stdout
+    shutil.rmtree(tmp_path / "data")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a9a").write_text("1 1:1\n")
     assert "published data, SHA-256" in refused("prepare", "a9a")

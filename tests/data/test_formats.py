@@ -7,11 +7,14 @@ import struct
 import sys
 import types
 
+import jax
 import numpy as np
 import pytest
 
-from fedax import data
+import fedax
+from fedax import data, tasks
 from fedax.core import DataError, InvalidInput
+from fedax.models import SentimentLSTM
 
 
 @pytest.mark.parametrize(
@@ -157,9 +160,41 @@ def test_published_leaf_files(data_folder):
 
 
 def test_glove_needs_equal_lines(tmp_path):
-    (tmp_path / "g.txt").write_text("a 1 2\nb 1\n")
-    with pytest.raises(DataError, match=r"g.txt: got .*all of one length"):
-        data.read_glove(tmp_path / "g.txt")
+    for bad in ("a 1 2\nb 1\n", "a 1 2\nb x y\n"):
+        (tmp_path / "g.txt").write_text(bad)
+        with pytest.raises(DataError, match=r"g.txt: got .*all of one length"):
+            data.read_glove(tmp_path / "g.txt")
+    with pytest.raises(DataError, match="without any of the words"):
+        data.read_glove(tmp_path / "g.txt", {"absent"})
+
+
+def test_only_the_vectors_of_words_that_occur_are_read(tmp_path):
+    leaf_file(tmp_path / "train" / "a.json", me=([["1", "Mon", "Q", "me", "go, now"]], ["4"]))
+    leaf_file(tmp_path / "test" / "a.json", me=([["1", "Mon", "Q", "me", "no"]], ["0"]))
+    (tmp_path / "glove.6B.300d.txt").write_text("never 9 9\nno 1 2\ngo 3 4\n, 5 6\n")
+    vocabulary, table = data.tweet_vectors(tmp_path)
+    assert vocabulary == {"no": 0, "go": 1, ",": 2}
+    assert table.tolist() == [[1, 2], [3, 4], [5, 6], [0, 0]]
+    loaded = data.sent140(folder=tmp_path)
+    assert loaded.train[0]["x"][0, :4].tolist() == [1, 2, 3, 3]
+    assert loaded.test[0]["x"][0, :2].tolist() == [0, 3]
+
+
+def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
+    """The task's logits are those of the model on the vectors themselves, padding and unknown words as zeros."""
+    leaf_file(tmp_path / "train" / "a.json", me=(["go now go", "now"], [1, 0]), you=(["go"], [0]))
+    (tmp_path / "glove.6B.300d.txt").write_text("go 0.5 -1 2\n")
+    task = tasks.make("sent140", folder=str(tmp_path))
+    params = task.start(jax.random.key(0))
+    x = np.zeros((1, 25, 3))
+    x[0, [0, 2]] = [0.5, -1, 2]
+    z = np.asarray(SentimentLSTM(3)(params, jax.numpy.asarray(x)))[0, 1]
+    first = {key: values[:1] for key, values in task.train.client(0).items()}
+    np.testing.assert_allclose(task.loss(params, first, None), [np.log1p(np.exp(-z))], rtol=1e-6)
+    history = fedax.run(fedax.FedAvg(), task, rounds=1, schedule=fedax.Schedule(steps=1, batch_size=2))
+    assert history.outcome.ok
+    with pytest.raises(InvalidInput, match="model"):
+        tasks.make("sent140", folder=str(tmp_path), model="lstn")
 
 
 TABLE = {"a": [1.0, 2.5, 3.0], "b": [0.0, -1.0, 4.0], "y": [1, 0, 2]}

@@ -1,5 +1,8 @@
 """Every recipe of the package: whole, and its smoke runs; those that read files are skipped where the files are not."""
 
+import json
+import shutil
+
 import pytest
 
 from fedax.core import DataError
@@ -45,4 +48,44 @@ def test_missing_data_are_one_message_before_anything_is_written(name, tmp_path,
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"no file at .*FEDAX_DATA"):
         reproduce(recipes.load(name), "smoke", tmp_path / "a", Display())
+    assert not (tmp_path / "a").exists()
+
+
+REAL = ("femnist_letters", "sent140", "shakespeare")
+
+
+@pytest.fixture
+def leaf_folder(tmp_path, monkeypatch):
+    """Two users of each of the data sets that a user brings, and the vectors of two words."""
+    kinds = {"femnist_letters": ([[0.5] * 784] * 4, [0, 1, 2, 3]), "sent140": (["so good", "so what"] * 2, [1, 0, 1, 0])}
+    kinds["shakespeare"] = (["To be " * 13 + "or"] * 4, list("abcd"))
+    for name in REAL:
+        (tmp_path / "data" / name / "train").mkdir(parents=True)
+        held = {user: {"x": kinds[name][0], "y": kinds[name][1]} for user in ("me", "you")}
+        document = {"users": ["me", "you"], "num_samples": [4, 4], "user_data": held}
+        for part in ("train", "test"):
+            (tmp_path / "data" / name / part).mkdir(exist_ok=True)
+            (tmp_path / "data" / name / part / "all.json").write_text(json.dumps(document))
+    (tmp_path / "data" / "sent140" / "glove.6B.300d.txt").write_text("so 0.5 1\ngood -1 2\n")
+    monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["feddane-figure-1-real", "feddane-figure-3-real"])
+def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder, tmp_path):
+    directory = reproduce(recipes.load(name), "smoke", tmp_path / "a", Display())
+    assert directory.status == "finished"
+    assert {record.task for record in directory.shown()} == {"FEMNIST", "Sent140", "Shakespeare"}
+    rates = {e.name: (e.solver.options["learning_rate"], e.algorithm[1].options["mu"]) for e in directory.experiments}
+    assert rates == {"FEMNIST": (0.003, 1.0), "Sent140": (0.3, 0.01), "Shakespeare": (0.8, 0.001)}
+
+
+@pytest.mark.parametrize("missing", REAL)
+def test_data_that_a_user_brings_are_missed_before_anything_is_run(missing, leaf_folder, tmp_path):
+    """Each of a recipe's data sets, not the first one only; the message says what prepares it."""
+    shutil.rmtree(leaf_folder / missing / "train")
+    recipe = recipes.load("feddane-figure-1-real")
+    with pytest.raises(MissingFile, match=rf"no folder .*{missing}.*`fedax data prepare {missing}`"):
+        reproduce(recipe, "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()

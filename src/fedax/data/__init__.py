@@ -8,12 +8,14 @@ from fedax.data.hub import hub as hub
 from fedax.data.idx import read_idx as read_idx
 from fedax.data.leaf import characters as characters
 from fedax.data.leaf import femnist as femnist
+from fedax.data.leaf import femnist_letters as femnist_letters
 from fedax.data.leaf import leaf as leaf
 from fedax.data.leaf import numbers as numbers
 from fedax.data.leaf import read_glove as read_glove
 from fedax.data.leaf import read_users as read_users
 from fedax.data.leaf import sent140 as sent140
 from fedax.data.leaf import shakespeare as shakespeare
+from fedax.data.leaf import tweet_vectors as tweet_vectors
 from fedax.data.leaf import words as words
 from fedax.data.partition import PARTITIONS as PARTITIONS
 from fedax.data.partition import by_index as by_index

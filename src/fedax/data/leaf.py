@@ -1,8 +1,9 @@
 """The JSON files of LEAF: `users`, `num_samples` and `user_data[user] = {x, y}`."""
 
+import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,7 +12,7 @@ from jaxtyping import Float
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, data_folder, read_whole
+from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
 from fedax.data.text import LEAF_CHARACTERS, encode
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
@@ -138,15 +139,30 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
         codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
         for row, tweet in zip(codes, x):
             text = tweet if isinstance(tweet, str) else tweet[4]
-            for place, word in enumerate(re.findall(r"[\w']+|[.,!?;]", text)[:length]):
+            for place, word in enumerate(tokens(text)[:length]):
                 row[place] = vocabulary.get(word, len(vocabulary))
         return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
 
     return convert
 
 
-def read_glove(path: str | Path) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+def tokens(text: str) -> list[str]:
+    """The words and marks of a tweet, as FedProx has them.
+
+    >>> tokens("so good, really")
+    ['so', 'good', ',', 'really']
+    """
+    return re.findall(r"[\w']+|[.,!?;]", text)
+
+
+def read_glove(
+    path: str | Path, among: Container[str] | None = None
+) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
     r"""Word vectors in GloVe's text format (`glove.6B.300d.txt`), and a last row of zeros for unknown words and padding.
+
+    Args:
+        path: the file, plain or gzipped.
+        among: reads only the vectors of these words; of all by default.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -161,15 +177,20 @@ def read_glove(path: str | Path) -> tuple[dict[str, int], Float[np.ndarray, "wor
     Source: Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, 2014.
     """
     path = Path(path)
-    lines = read_whole(path).decode("utf-8", errors="replace").splitlines()
-    rows = [line.rstrip().split(" ") for line in lines]
+    rows: dict[str, np.ndarray] = {}
     try:
-        table = np.array([row[1:] for row in rows], dtype=np.float32)
+        for line in io.BytesIO(read_whole(path)):
+            word, _, numbers = line.decode("utf-8", errors="replace").rstrip().partition(" ")
+            if among is None or word in among:
+                rows[word] = np.array(numbers.split(" "), dtype=np.float32)
+        table = np.array(list(rows.values()), dtype=np.float32)
     except ValueError as error:
         raise DataError.of(
             path.name, f"a file at {path} with {error}", "lines of a word and numbers, all of one length"
         ) from error
-    return {row[0]: number for number, row in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
+    if not rows:
+        raise DataError.of(path.name, f"a file at {path} without any of the words", "vectors of some words of the texts")
+    return {word: number for number, word in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
 
 
 def femnist(folder: str | Path | None = None) -> FederatedData:
@@ -181,20 +202,52 @@ def femnist(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _parts(folder, 62, None, "FEMNIST")
+    return _parts(folder, 62, None, "FEMNIST", _COMMANDS["femnist"])
 
 
-def sent140(vocabulary: Mapping[str, int], folder: str | Path | None = None) -> FederatedData:
-    """Sent140 from the folders `train` and `test` that LEAF writes: 25 words, 2 classes.
+def femnist_letters(folder: str | Path | None = None) -> FederatedData:
+    """The 200 devices of FedProx and FedDANE with the lower-case letters a to j, from their published files: 784 numbers in [0, 1].
+
+    26 classes, of which 0 to 9 occur. See `letter_devices` for own draws of such devices.
 
     Args:
-        vocabulary: as in `words`.
-        folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
+        folder: that holds the folders `train` and `test`; by default `femnist_letters` in `fedax.data.data_folder`.
 
     Raises:
         DataError: see `leaf`.
     """
-    return _parts(folder, 2, words(vocabulary), "Sent140")
+    return _parts(folder, 26, None, "FEMNIST_letters", _ARCHIVE.format("nist"))
+
+
+def sent140(vocabulary: Mapping[str, int] | None = None, folder: str | Path | None = None) -> FederatedData:
+    """Sent140 from the folders `train` and `test` that LEAF writes: 25 words, 2 classes.
+
+    Args:
+        vocabulary: as in `words`; by default that of `tweet_vectors`.
+        folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf` and `tweet_vectors`.
+    """
+    known = tweet_vectors(folder)[0] if vocabulary is None else vocabulary
+    return _parts(folder, 2, words(known), "Sent140", _COMMANDS["sent140"])
+
+
+def tweet_vectors(folder: str | Path | None = None) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+    """The vectors of the words that occur in Sent140, as `read_glove` gives them.
+
+    Args:
+        folder: that holds the folders `train` and `test`, and `glove.6B.300d.txt` (or `.gz`); by default `sent140` in
+            `fedax.data.data_folder`.
+
+    Raises:
+        DataError: a missing or broken file.
+    """
+    train, test = _folders(folder, "Sent140", _COMMANDS["sent140"])
+    how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
+    path = data_file(_GLOVE, train.parent, how, [f"{_GLOVE}.gz"])
+    texts = (tweet for part in (train, test) if part.is_dir() for x, _ in read_users(part).values() for tweet in x)
+    return read_glove(path, {word for tweet in texts for word in tokens(tweet if isinstance(tweet, str) else tweet[4])})
 
 
 def shakespeare(folder: str | Path | None = None) -> FederatedData:
@@ -206,13 +259,28 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _parts(folder, len(LEAF_CHARACTERS), characters, "Shakespeare")
+    return _parts(folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"])
 
 
-def _parts(folder: str | Path | None, classes: int, convert: Convert | None, name: str) -> FederatedData:
+_GLOVE = "glove.6B.300d.txt"
+_ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."
+_LEAF = "Run `./preprocess.sh {}` in data/{} of github.com/TalwalkarLab/leaf, and put the folders train and test there."
+_COMMANDS = {
+    "femnist": _LEAF.format("-s niid --sf 0.05 -k 0 -t sample", "femnist"),
+    "shakespeare": _LEAF.format("-s niid --sf 0.2 -k 0 -t sample --tf 0.8", "shakespeare"),
+    "sent140": _LEAF.format("-s niid --sf 0.3 -k 30 -t sample --tf 0.8", "sent140"),
+}
+
+
+def _folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path]:
     place = data_folder() / name.lower() if folder is None else data_folder(folder)
     train, test = place / "train", place / "test"
     if not train.is_dir():
-        hint = "Run LEAF's preprocess.sh for this data set and give the folder data that it writes."
+        hint = f"{how} `fedax data prepare {name.lower()}` then checks them."
         raise MissingFile.of(name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint)
+    return train, test
+
+
+def _parts(folder: str | Path | None, classes: int, convert: Convert | None, name: str, how: str) -> FederatedData:
+    train, test = _folders(folder, name, how)
     return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)

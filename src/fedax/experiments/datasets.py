@@ -21,6 +21,7 @@ class DataSet:
         files: addresses of its files by the names under which they are kept in the data folder; none if it needs no file, or
             if a user brings it.
         light: options with which its files are verified at the least cost.
+        within: the folder of its files in the data folder, for those that name it themselves.
     """
 
     make: Callable[..., FederatedData]
@@ -28,6 +29,7 @@ class DataSet:
     classes: int
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     light: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    within: str = ""
 
     @property
     def local(self) -> bool:
@@ -63,8 +65,12 @@ DATASETS: dict[str, DataSet] = {
         _FEW,
     ),
     "cifar10": DataSet(data.cifar10, "60,000 colour images of 32 x 32 pixels", 10, _CIFAR, _FEW),
-    "femnist": DataSet(data.femnist, "handwriting by writer, files written by LEAF", 62),
-    "shakespeare": DataSet(data.shakespeare, "plays by speaking role, files written by LEAF", 80),
+    "femnist": DataSet(data.femnist, "handwriting by writer, files written by LEAF", 62, within="femnist"),
+    "femnist_letters": DataSet(
+        data.femnist_letters, "letters a to j on 200 devices, files of FedProx", 26, within="femnist_letters"
+    ),
+    "sent140": DataSet(data.sent140, "tweets by user, files written by LEAF, and GloVe's vectors", 2, within="sent140"),
+    "shakespeare": DataSet(data.shakespeare, "plays by speaking role, files written by LEAF", 80, within="shakespeare"),
     "tinyshakespeare": DataSet(
         data.tinyshakespeare,
         "1.1 million characters of plays, 309 speaking roles",

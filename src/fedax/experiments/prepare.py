@@ -58,7 +58,7 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
 def _missing(chosen: DataSet, place: Path) -> MissingFile | None:
     """What a missing file leads to, None if all is there and right; anything else that is wrong is raised."""
     try:
-        chosen.make(folder=place, **chosen.light)
+        chosen.make(folder=place / chosen.within, **chosen.light)
     except MissingFile as error:
         return error
     return None

@@ -149,7 +149,10 @@ def run_experiments(
 
 def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
     """The first of each data set, and of each that is audited: what may be missing or unfit, before anything is compiled."""
-    return list({(e.task.name, e.audit is None): e for e in reversed(experiments)}.values())
+    found: dict[Any, Experiment] = {}
+    for experiment in experiments:
+        found.setdefault((experiment.task.name, experiment.audit is None), experiment)
+    return list(found.values())
 
 
 def reproduce(

@@ -21,8 +21,10 @@ from fedax.tasks.sources import cifar10 as cifar10
 from fedax.tasks.sources import client_files as client_files
 from fedax.tasks.sources import fashion_mnist as fashion_mnist
 from fedax.tasks.sources import femnist as femnist
+from fedax.tasks.sources import femnist_letters as femnist_letters
 from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers
 from fedax.tasks.sources import of_source as of_source
 from fedax.tasks.sources import shakespeare as shakespeare
 from fedax.tasks.sources import tinyshakespeare as tinyshakespeare
+from fedax.tasks.tweets import sent140 as sent140

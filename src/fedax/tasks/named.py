@@ -9,12 +9,14 @@ from fedax.models import Model
 from fedax.tasks import sources
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.ready import digits, mnist, synthetic
+from fedax.tasks.tweets import sent140
 
 SOURCES = (
     "cifar10",
     "client_files",
     "fashion_mnist",
     "femnist",
+    "femnist_letters",
     "mnist_devices",
     "mnist_writers",
     "shakespeare",
@@ -30,7 +32,7 @@ def catalogue() -> dict[str, Callable[..., Task]]:
     True
     """
     convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
-    own = {"digits": digits, "mnist": mnist, "synthetic": synthetic}
+    own = {"digits": digits, "mnist": mnist, "sent140": sent140, "synthetic": synthetic}
     made = [getattr(sources, name) for name in SOURCES]
     return convex | own | dict(zip(SOURCES, made))
 
