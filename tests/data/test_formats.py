@@ -189,7 +189,7 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     x = np.zeros((1, 25, 3))
     x[0, [0, 2]] = [0.5, -1, 2]
     z = np.asarray(SentimentLSTM(3)(params, jax.numpy.asarray(x)))[0, 1]
-    first = {key: values[:1] for key, values in task.train.client(0).items()}
+    first = {key: jax.numpy.asarray(values[:1]) for key, values in task.train.client(0).items()}
     np.testing.assert_allclose(task.loss(params, first, None), [np.log1p(np.exp(-z))], rtol=1e-6)
     history = fedax.run(fedax.FedAvg(), task, rounds=1, schedule=fedax.Schedule(steps=1, batch_size=2))
     assert history.outcome.ok
