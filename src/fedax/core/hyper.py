@@ -129,6 +129,15 @@ def entry(value: PerClient, client: Any) -> Array:
     return value[client] if value.ndim else value
 
 
+def check_population(owner: object, clients: int) -> None:
+    """Refuses per-client hyperparameters of another length than there are clients."""
+    for name, limits in declared(owner).items():
+        value = getattr(owner, name)
+        if limits.per_client and np.ndim(value) == 1 and np.shape(value) != (clients,):
+            allowed = f"one number, or {clients}, one per client"
+            raise InvalidInput.found(f"{type(owner).__name__}({name}=...)", f"{np.shape(value)[0]} numbers", allowed)
+
+
 def as_arrays(tree: Any, dtype: Any) -> Any:
     """Turns the real numbers of a pytree into arrays, so that another value is no other program."""
 

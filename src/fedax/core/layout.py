@@ -15,6 +15,22 @@ Vector: TypeAlias = Float[Array, "dim"]
 """A model, a gradient or a direction: all parameters in one flat vector."""
 
 
+def accumulator(dtype: Any) -> Any:
+    """The float type in which sums over clients are formed: at least 32 bits.
+
+    >>> accumulator("bfloat16"), accumulator("float64")
+    (dtype('float32'), dtype('float64'))
+    """
+    dtype = jnp.dtype(dtype)
+    return dtype if dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
+
+
+def share_of(sizes: Array, total: int, dtype: Any) -> Array:
+    """Shares of all examples, n_k / n. Half precision has no room for n, so the quotient is formed in more."""
+    wide = accumulator(dtype)
+    return (jnp.asarray(sizes).astype(wide) / jnp.asarray(total, wide)).astype(dtype)
+
+
 class Layout(eqx.Module):
     """Ravels a pytree of equal real dtypes into `Float[Array, "dim"]` and back.
 

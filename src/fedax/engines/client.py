@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.keys import Index, stream
-from fedax.core.layout import Layout
+from fedax.core.layout import Layout, share_of
 from fedax.core.schedule import Schedule
 from fedax.core.solver import Solver
 from fedax.core.task import Ragged, Task
@@ -76,7 +76,7 @@ class CompiledClient(Client):
         self.setup, self.index, self.round = setup, index, round
         self.examples = self.part(setup.task.train)
         self.size = self.examples.size
-        self.share = self.size.astype(setup.layout.dtype) / setup.task.train.total
+        self.share = share_of(self.size, setup.task.train.total, setup.layout.dtype)
         work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)

@@ -19,7 +19,7 @@ from fedax.core.errors import FedaxError, WorkError
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.hyper import as_arrays
 from fedax.core.keys import stream
-from fedax.core.layout import Layout
+from fedax.core.layout import Layout, accumulator
 from fedax.core.schedule import Schedule, cohort_weights
 from fedax.core.solver import Solver
 from fedax.core.task import Task
@@ -152,13 +152,14 @@ class EagerFederation(Federation):
         if not uploads:
             raise NobodyError
         weights = _weights(uploads, cohort)
-        total = jnp.stack(weights).sum()
-        mean = jax.tree.map(
-            lambda *parts: (
-                sum(w.astype(p.dtype) * p for w, p in zip(weights, parts, strict=True)) / total.astype(parts[0].dtype)
-            ),
-            *(upload.value for upload in uploads),
-        )
+        total = jnp.stack(weights).astype(accumulator(weights[0].dtype)).sum()
+
+        def weighted(*parts: Array) -> Array:
+            wide = accumulator(parts[0].dtype)
+            terms = (w.astype(wide) * p.astype(wide) for w, p in zip(weights, parts, strict=True))
+            return (sum(terms) / total.astype(wide)).astype(parts[0].dtype)
+
+        mean = jax.tree.map(weighted, *(upload.value for upload in uploads))
         return mean if memory is None else (mean, memory)
 
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:

@@ -13,7 +13,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed
 from fedax.core.history import History, Outcome
-from fedax.core.hyper import as_arrays
+from fedax.core.hyper import as_arrays, check_population
 from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD, Solver
@@ -220,6 +220,8 @@ def _run(
             raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
     schedule, solver, engine = schedule or Schedule(), solver or SGD(), engine or Simulation()
     schedule.check_population(engine.clients(task))
+    for algorithm in algorithms:
+        check_population(algorithm, engine.clients(task))
     if schedule.rounds is not None and rounds > schedule.rounds:
         raise InvalidInput.of("run(rounds=...)", rounds, f"at most {schedule.rounds}, the number of synchronisation times")
     for observer in observe:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from fedax import observe, tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
-from fedax.core.hyper import declared
+from fedax.core.hyper import check_population, declared
 from fedax.engines.coding import Channel
 from fedax.engines.loop import Divergence
 from fedax.experiments.sections import (
@@ -297,8 +297,9 @@ class Experiment(BaseModel):
         made = {member.label: member.algorithm.make() for member in members}
         own = {m.label: {"solver": m.solver.make(), "schedule": self._schedule(m.schedule)} for m in members}
         with self._at("grid"):
-            for arguments in own.values():
+            for member, arguments in own.items():
                 arguments["schedule"].check_population(task.train.clients)
+                check_population(made[member], task.train.clients)
         stop = None if self.stop is None else Divergence(self.stop.rise, self.stop.window)
         for section, metric in (("stop", "train_loss" if stop else None), ("grid", self.grid and self.grid.select)):
             if metric and OBSERVERS[metric]() not in observers:

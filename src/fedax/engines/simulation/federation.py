@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.core.channel import bits_of, opened, pack
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import Index, stream
+from fedax.core.layout import accumulator, share_of
 from fedax.core.schedule import cohort_weights
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.gossip import Receiving, Sending, finite_rows
@@ -51,7 +52,8 @@ class SimulatedFederation(Federation):
         return self._cohort(ids, count, drawn=odds is None)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
-        share = self.setup.task.train.sizes_of(ids).astype(self.setup.layout.dtype) / self.setup.task.train.total
+        data = self.setup.task.train
+        share = share_of(data.sizes_of(ids), data.total, self.setup.layout.dtype)
         return Cohort(ids, count, *cohort_weights(self.setup.schedule, ids, share, count, self.clients, drawn))
 
     def key(self, purpose: str) -> Key[Array, ""]:
@@ -73,13 +75,7 @@ class SimulatedFederation(Federation):
         self.notes.update({name: jnp.asarray(value) for name, value in values.items()})
 
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        sums, _, memory = self._phase(work, cohort, down, memory, keep=False)
-        value, weight, *fallback = sums
-        if fallback:  # the algorithm's own weights may all be zero; then the default ones count
-            fallback, fallback_weight = fallback
-            value = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), value, fallback)
-            weight = jnp.where(weight > 0, weight, fallback_weight)
-        mean = jax.tree.map(lambda x: x / weight.astype(x.dtype), value)
+        mean, _, memory = self._phase(work, cohort, down, memory, keep=False)
         return mean if memory is None else (mean, memory)
 
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
@@ -123,7 +119,7 @@ class SimulatedFederation(Federation):
         keep: bool,
         messages: Index | None = None,
     ) -> tuple[Any, Any, Memory | None]:
-        """Runs one phase: sums of the uploads (unless `keep`), the uploads (if `keep`), the new memory.
+        """Runs one phase: the mean of the uploads (unless `keep`), the uploads (if `keep`), the new memory.
 
         `messages` is how many are sent, if that is not one by each participant.
         """
@@ -151,7 +147,7 @@ class SimulatedFederation(Federation):
             # a filler's id is out of range, so its row is dropped
             ids = jnp.where(jnp.arange(capacity, dtype=jnp.int32) < cohort.count, cohort.ids, self.clients)
             memory = Memory(_put(memory._rows, ids, remembered))
-        return sums, kept, memory
+        return None if keep else _mean(sums, shapes[0]), kept, memory
 
     def _load(self, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
         """How long the clients will take, in examples per round."""
@@ -194,7 +190,7 @@ class SimulatedFederation(Federation):
             sums = (*sums, *sums)
         kept = _zeros((value_shape, default_shape), capacity) if keep else None
         start = (
-            None if keep else _zeros(sums),
+            None if keep else (_zeros(_wide(sums)),) * 2,  # totals, and what rounding added to them
             kept,
             _zeros(memory_shape, capacity),
             jnp.int32(capacity),
@@ -223,7 +219,8 @@ class SimulatedFederation(Federation):
                 clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
             return sums, kept, _put(remembered, rows, memory), bad, clipped
 
-        return jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
+        sums, *rest = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
+        return None if keep else jax.tree.map(jnp.subtract, *sums), *rest
 
 
 class _Job(eqx.Module):
@@ -267,16 +264,34 @@ def _put(rows: Any, places: Array, values: Any) -> Any:
     return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), rows, values)
 
 
-def _plus(sums: Any, chunk: tuple[Any, ...]) -> Any:
-    """Adds a chunk to pairs of (weighted sum of values, sum of weights)."""
+def _wide(shapes: Any) -> Any:
+    """At least 32 bits for sums over clients."""
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
 
-    def weighted(total: Array, values: Array, weights: Array) -> Array:
-        weights = weights.astype(total.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
-        return total + (weights * values).sum(0)
 
-    result: tuple[Any, ...] = ()
-    for i in range(0, len(chunk), 2):
-        value, weights = chunk[i], chunk[i + 1]
-        total = jax.tree.map(lambda t, v, weights=weights: weighted(t, v, weights), sums[i], value)
-        result = (*result, total, sums[i + 1] + weights.sum())
-    return result
+def _plus(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Adds a chunk to pairs of (weighted sum of values, sum of weights), compensated.
+
+    Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1), 1965.
+    """
+
+    def weighted(value: Array, weights: Array) -> Array:
+        wide = accumulator(value.dtype)
+        return (weights.astype(wide).reshape(weights.shape + (1,) * (value.ndim - 1)) * value.astype(wide)).sum(0)
+
+    terms: tuple[Any, ...] = ()
+    for value, weights in zip(chunk[::2], chunk[1::2], strict=True):
+        terms = (*terms, jax.tree.map(lambda v, w=weights: weighted(v, w), value), weighted(weights, jnp.ones_like(weights)))
+    totals, lost = sums
+    missing = jax.tree.map(jnp.subtract, terms, lost)
+    after = jax.tree.map(jnp.add, totals, missing)
+    return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, missing)
+
+
+def _mean(sums: Any, shapes: Any) -> Any:
+    """The weighted mean from its sums; where an algorithm's own weights are all zero, that with the default ones."""
+    value, weight, *fallback = sums
+    if fallback:
+        value = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), value, fallback[0])
+        weight = jnp.where(weight > 0, weight, fallback[1])
+    return jax.tree.map(lambda x, shape: (x / weight.astype(x.dtype)).astype(shape.dtype), value, shapes)
