@@ -6,13 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedax.core import InvalidInput, Outcome, SpecError, UnknownName
 from fedax.experiments import recipes
-from fedax.experiments.claims import Beside, Claim, Results, Run, beside, decide, decide_close
+from fedax.experiments.cells import Cell, Number, beside
+from fedax.experiments.claims import Claim
 from fedax.experiments.directory import RunDirectory
 from fedax.experiments.display import Display
+from fedax.experiments.findings import Findings
+from fedax.experiments.results import Results, Run
 from fedax.experiments.runner import reproduce, resume
 from fedax.report.reading import read_curve
 from samples import OWN, record
@@ -35,43 +37,50 @@ def judged(results, **claim):
     return Claim(text="c", **claim).judge(results, "test_accuracy", "last").verdict
 
 
-def test_the_decision_is_the_paired_t_test():
-    """Against SciPy's own test, on differences around its threshold."""
-    rng, seen = np.random.default_rng(1), set()
-    for shift in (-0.9, -0.5, 0.0, 0.5, 0.9):
-        for _ in range(20):
-            values = rng.normal(shift, 1.0, 6)
-            test = stats.ttest_1samp(values, 0.0)
-            expected = "undecided" if test.pvalue > 0.05 else "holds" if values.mean() > 0 else "does not hold"
-            assert decide({Run(0, i): float(v) for i, v in enumerate(values)}).verdict == expected
-            seen.add(expected)
-    assert len(seen) == 3
-
-
 def test_draws_of_the_data_are_the_units_if_there_are_several():
     """Nine differences, clear if they were independent; but one of three draws goes the other way."""
-    values = {Run(d, s): v + 0.01 * s for d, v in enumerate((1.0, 1.1, -0.3)) for s in range(3)}
-    assert stats.ttest_1samp(list(values.values()), 0.0).pvalue < 0.05
-    assert decide(values).verdict == "undecided"
-    assert "(3 draws)" in decide(values).text
+    runs = [
+        record(label, "T", s, d, losses=(9.0, 5.0 - (label == "A") * (v + 0.01 * s)))
+        for label in "AB"
+        for d, v in enumerate((1.0, 1.1, -0.3))
+        for s in range(3)
+    ]
+    evidence = Claim(text="c", check="better", a="A", b="B").judge(Results(runs), "train_loss", "last")
+    assert (evidence.verdict, evidence.direction) == ("undecided", "1 of 1")
+    assert evidence.text.endswith("(3 draws)")
+    (part,) = evidence.parts
+    np.testing.assert_allclose(part.effect.mean, np.mean([1.01, 1.11, -0.29]))
+    one = [run for run in runs if run.draw == 0]
+    assert Claim(text="c", check="better", a="A", b="B").judge(Results(one), "train_loss", "last").text.endswith("(3 seeds)")
 
 
-def test_too_little_is_undecided():
-    assert decide({}).verdict == decide({Run(0, 0): 9.0}).verdict == "undecided"
-
-
-def test_diverged_runs_count_as_worst():
-    assert decide({Run(0, 0): math.inf, Run(0, 1): 0.1}).verdict == "holds"
-    assert decide({Run(0, 0): math.inf, Run(0, 1): -0.1}).verdict == "undecided"
-    assert decide({Run(0, 0): -math.inf, Run(0, 1): -0.1}).verdict == "does not hold"
-    assert decide({Run(0, 0): math.nan, Run(1, 0): 0.1}).verdict in ("undecided", "holds")
-    runs = [record("A", seed=s, losses=(2.0, 1.0)) for s in (0, 1)]
-    runs += [record("B", seed=s, losses=(2.0, 0.5), outcome=Outcome("diverged", 1)) for s in (0, 1)]
+def test_a_run_without_a_final_value_counts_as_the_worst_of_its_task():
+    """Initial losses 2, others 1 and 0.5; the highest accuracy at the beginning is 0.1, the lowest of all at the end 0.3."""
+    runs = [record("A", seed=s, losses=(2.0, 1.0 + s / 100), test_accuracy=np.array([0.1, 0.3])) for s in (0, 1, 2)]
+    runs += [record("B", seed=s, losses=(2.0, 0.5), outcome=Outcome("diverged", 1)) for s in (0, 1, 2)]
     results = Results(runs)
-    claim = Claim(text="c", check="better", a="A", b="B")
-    assert claim.judge(results, "train_loss", "last").verdict == "holds"
+    assert list(results.of("T", "B", "train_loss", "last").values()) == [2.0] * 3
+    assert list(results.of("T", "B", "test_accuracy", "last").values()) == [10.0] * 3
+    assert list(results.of("T", "B", "train_loss", "rounds_to_0.1").values()) == [math.inf] * 3
+    evidence = Claim(text="c", check="better", a="A", b="B").judge(results, "train_loss", "last")
+    assert evidence.verdict == "holds"
+    assert evidence.text.endswith("T: 3 of 3 runs of B diverged")
+    assert Claim(text="c", check="better", a="B", b="A").judge(results, "train_loss", "last").verdict == "does not hold"
     assert Claim(text="c", check="diverges", a="B").judge(results, "train_loss", "last").verdict == "holds"
     assert Claim(text="c", check="diverges", a="A").judge(results, "train_loss", "last").verdict == "does not hold"
+    once = Results([*runs[:3], *runs[4:], record("B", seed=0, losses=(2.0, 0.9))])
+    assert Claim(text="c", check="diverges", a="B").judge(once, "train_loss", "last").verdict == "undecided"
+    for check, margin in (("above", 0.0), ("below", 5.0), ("ratio", 0.1)):
+        claim = Claim(text="c", check=check, a="B", b="A" if check == "ratio" else None, margin=margin)
+        assert claim.judge(results, "train_loss", "last").verdict != "holds", check
+
+
+def test_a_run_that_ends_above_its_start_has_diverged_and_counts_with_its_value():
+    runs = [record(label, seed=s, losses=(2.0, end + s / 10)) for label, end in (("A", 1.0), ("B", 3.0)) for s in (0, 1, 2)]
+    assert [run.diverged for run in runs] == [False] * 3 + [True] * 3
+    assert list(Results(runs).of("T", "B", "train_loss", "last").values()) == [3.0, 3.1, 3.2]
+    assert Claim(text="c", check="diverges", a="B").judge(Results(runs), "train_loss", "last").verdict == "holds"
+    assert Results(runs).diverged("T", "B") == 3
 
 
 @pytest.mark.parametrize(
@@ -106,14 +115,45 @@ def test_claims_on_planted_results(claim, verdict):
     assert judged(results, **claim) == verdict
 
 
+def on(task, results):
+    return [record(r.label, task, r.seed, test_accuracy=r.metrics["test_accuracy"]) for r in results.records]
+
+
 def test_a_claim_has_to_hold_on_every_task():
-    good, bad = planted(A=0.8, B=0.7).records, planted(A=0.6, B=0.7).records
-    other = [record(r.label, "U", r.seed, test_accuracy=r.metrics["test_accuracy"]) for r in bad]
-    results = Results([*good, *other])
+    good, bad = planted(A=0.8, B=0.7), planted(A=0.6, B=0.7)
+    results = Results([*good.records, *on("U", bad)])
     assert judged(results, check="better", a="A", b="B", tasks=["T"]) == "holds"
     evidence = Claim(text="c", check="better", a="A", b="B").judge(results, "test_accuracy", "last")
-    assert evidence.verdict == "does not hold"
-    assert evidence.text.startswith("U: -10 ± ")
+    assert (evidence.verdict, evidence.direction) == ("does not hold", "1 of 2")
+    assert "U: -10 [-10." in evidence.text
+    assert "T: +9.99 [9." in evidence.text
+
+
+def test_a_claim_may_be_about_some_of_its_tasks():
+    """Ahead on two of three, behind on one, all by ten points."""
+    good, bad = planted(A=0.8, B=0.7), planted(A=0.6, B=0.7)
+    results = Results([*good.records, *on("U", good), *on("V", bad)])
+    verdicts = [judged(results, check="better", a="A", b="B", at_least=count) for count in (1, 2, 3)]
+    assert verdicts == ["holds", "holds", "does not hold"]
+    assert judged(results, check="better", a="B", b="A", at_least=2) == "does not hold"
+
+
+def test_a_claim_of_which_a_part_ran_cannot_hold():
+    good = planted(A=0.8, B=0.7, C=0.6)
+
+    def judge(*tasks, algorithms=(), **claim):
+        return Claim(text="c", **claim).judge(good, "test_accuracy", "last", tasks, algorithms)
+
+    whole = judge("T", check="better", a="A", b="B")
+    part = judge("T", "U", check="better", a="A", b="B")
+    assert (whole.verdict, part.verdict) == ("holds", "holds on what ran")
+    assert (part.direction, part.text.split("; ")[-1]) == ("1 of 2, 1 ran", "only 1 of 2 tasks ran")
+    assert judge("T", "U", check="better", a="B", b="A").verdict == "does not hold"  # one task refutes
+    assert judge("T", "U", check="better", a="A", b="B", at_least=1).verdict == "holds"  # one task is enough
+    assert judge("T", "U", check="better", a="B", b="A", at_least=1).verdict == "undecided"  # U may still save it
+    fewer = judge("T", check="best", a="A", algorithms=["A", "B", "C", "D"])
+    assert (fewer.verdict, fewer.text.split("; ")[-1]) == ("holds on what ran", "did not run: A over D")
+    assert judge("T", check="best", a="A", algorithms=["A", "B", "C"]).verdict == "holds"
 
 
 def test_without_chance_a_single_run_decides():
@@ -137,14 +177,15 @@ def test_without_chance_a_single_run_decides():
 
 def test_a_claim_about_a_task_that_has_not_run_is_undecided():
     results = planted(A=0.8, B=0.7)
-    assert judged(results, check="better", a="A", b="B", tasks=[]) == "undecided"
+    assert judged(results, check="better", a="A", b="B", tasks=["U"]) == "undecided"
 
 
 def test_closeness_needs_both_sides():
-    off = {Run(0, i): 5.0 + 0.1 * i for i in range(4)}
-    assert decide_close(off, 6.0).verdict == "holds"
-    assert decide_close(off, 3.0).verdict == "does not hold"
-    assert decide_close({run: -v for run, v in off.items()}, 3.0).verdict == "does not hold"
+    for shift, margin, verdict in ((5.0, 6.0, "holds"), (5.0, 3.0, "does not hold"), (-5.0, 3.0, "does not hold")):
+        runs = [record("B", "T", s, losses=(99.0, 50.0)) for s in range(4)]
+        runs += [record("A", "T", s, losses=(99.0, 50.0 + shift + 0.1 * s)) for s in range(4)]
+        claim = Claim(text="c", check="close", a="A", b="B", margin=margin)
+        assert claim.judge(Results(runs), "train_loss", "last").verdict == verdict
 
 
 def test_reading_curves():
@@ -183,17 +224,46 @@ def test_bits_until_an_accuracy_count_what_was_sent():
         claim = Claim(text="c", check="better", a=a, b=b, read="gigabits_to_80", exact=True)
         assert claim.judge(results, "test_accuracy", "last").verdict == verdict
     ratio = Claim(text="c", check="ratio", a="A", b="B", margin=2.0, read="gigabits_to_80", exact=True)
-    assert ratio.judge(results, "test_accuracy", "last").text.startswith("+0, +0")
+    assert ratio.judge(results, "test_accuracy", "last").text == "+0 (2 seeds)"
 
 
 def test_numbers_beside_the_papers():
-    rows = beside(planted(A=0.80), {"T": {"A": [83.0, 0.3], "absent": [1.0, 1.0]}}, "test_accuracy", "last")
-    (row,) = rows
+    (cell,) = beside(planted(A=0.80), {"test_accuracy": {"T": {"A": [83.0, 0.3], "absent": [1.0, 1.0]}}}, "last", runs=4)
     ours = [100 * r.metrics["test_accuracy"][-1] for r in planted(A=0.80).records]
-    assert (row.algorithm, row.runs) == ("A", 5)
-    np.testing.assert_allclose(row.ours, (np.mean(ours), np.std(ours, ddof=1)))
-    np.testing.assert_allclose(row.joint, (np.mean(ours) - 83.0) / np.sqrt(0.3**2 + np.var(ours, ddof=1)))
-    assert math.isnan(Beside("T", "A", (1.0, math.nan), (2.0, math.nan), 1).joint)
+    assert (cell.algorithm, cell.runs, cell.paper) == ("A", 5, (83.0, 0.3, 4))
+    np.testing.assert_allclose(cell.ours, (np.mean(ours), np.std(ours, ddof=1), 5))
+    np.testing.assert_allclose(cell.error, 0.3 * np.sqrt(1 / 4 + 1 / 5))
+    t = (np.mean(ours) - 83) / np.sqrt(0.3**2 / 4 + np.var(ours, ddof=1) / 5)
+    assert (cell.welch < 0.05) == (abs(t) > 2.8)  # 4.5 to 5 degrees of freedom
+    assert cell.status == "missed"
+
+
+def test_a_number_is_the_papers_by_points_or_by_chance_and_scatter_does_not_help():
+    def status(ours, scatter, paper=(80.0, 1.0, 5), metric="test_accuracy"):
+        return Cell("T", "A", metric, Number(*paper), Number(ours, scatter, 5), 5).status
+
+    for scatter in (0.0, 1.0, 30.0, math.nan):
+        assert status(81.9, scatter) == status(78.1, scatter) == "within 2 points"
+        assert status(82.1, scatter) == "missed"  # two joint standard errors are 1.26
+        assert status(82.1, scatter, (80.0, 2.0, 5)) == "within two joint standard errors"
+        assert status(82.1, scatter, (80.0, math.nan, 0)) == "missed"
+        assert status(1.1, scatter, (1.0, 0.1, 5), "train_loss") == "within two joint standard errors"
+        assert status(1.2, scatter, (1.0, 0.1, 5), "train_loss") == "missed"  # points are of accuracy
+
+
+def test_a_diverged_run_takes_part_in_a_cell_and_is_counted():
+    runs = [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1, 2)]
+    runs += [record("A", seed=3, losses=(2.0, np.nan, np.nan), outcome=Outcome("non-finite", 1, 0))]
+    (cell,) = beside(Results(runs), {"test_accuracy": {"T": {"A": [80.0]}}}, "last")
+    np.testing.assert_allclose(cell.ours.mean, (3 * 80 + 10) / 4)
+    assert (cell.runs, cell.diverged, cell.status) == (4, 1, "missed")
+
+
+def test_variances_of_accuracies_are_in_squared_points():
+    runs = [record("A", client_accuracy_variance=np.array([0.0, 0.0, 0.008]))]
+    (cell,) = beside(Results(runs), {"client_accuracy_variance": {"T": {"A": [79.75, 8.91]}}}, "last", 5)
+    np.testing.assert_allclose(cell.ours.mean, 80.0)
+    assert cell.status == "within two joint standard errors"
 
 
 @pytest.mark.slow
@@ -201,13 +271,16 @@ def test_a_recipe_from_file_to_report(tmp_path):
     recipe = recipes.Recipe.parse(OWN)
     assert [e.rounds for e in recipe.experiments("small")] == [3, 3]
     assert [e.task.options["seed"] for e in recipe.experiments("paper")] == [5]
-    directory = reproduce(recipe, "smoke", tmp_path / "a", Display())
-    assert [(r.draw, r.label) for r in directory.records] == [
-        (d, label) for d in (0, 1) for label in ("Plain", "Prox, mu=0.0", "Prox, mu=10000.0")
+    directory = reproduce(recipe, "small", tmp_path / "a", Display())
+    assert [(r.draw, r.label, r.seed) for r in directory.records] == [
+        (d, *run)
+        for d in (0, 1)
+        for run in (("Plain", 0), ("Prox, mu=0.0", 1), ("Prox, mu=0.0", 0), ("Prox, mu=10000.0", 1))
     ]
     text = (tmp_path / "a" / "README.md").read_text()
-    assert "| Plain is as good as Prox with mu = 0 | holds | " in text
-    assert "Scale: smoke." in text
+    assert "| Plain is as good as Prox with mu = 0 | holds | 1 of 1 | " in text
+    assert "Scale: small." in text
+    assert "The claims are about the paper's length; these runs are shorter." in text
     assert "- All of it." in text
     with (tmp_path / "a" / "results.csv").open() as stream:
         table = list(csv.DictReader(stream))
@@ -217,11 +290,14 @@ def test_a_recipe_from_file_to_report(tmp_path):
     page = (tmp_path / "a" / "report.html").read_text()
     assert '"title":"Claims"' in page
     assert '"title":"The paper beside ours"' in page
-    (tmp_path / "a" / "runs" / "0005.npz").unlink()
+    (tmp_path / "a" / "runs" / "0006.npz").unlink()
     (tmp_path / "a" / "README.md").unlink()
     resume(tmp_path / "a", Display())
     assert (tmp_path / "a" / "README.md").read_text().split("## How")[0] == text.split("## How")[0]
-    assert RunDirectory.load(tmp_path / "a").recipe.ran == "smoke"
+    assert RunDirectory.load(tmp_path / "a").recipe.ran == "small"
+    with (tmp_path / "a" / "claims.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert (row["verdict"], row["comparison"], row["units"], row["unit"]) == ("holds", "Plain and Prox", "2", "draws")
 
 
 @pytest.mark.parametrize(
@@ -251,9 +327,19 @@ def test_a_scale_may_read_curves_in_its_own_way():
         update={"ran": "small"}
     )
     runs = [record("Plain", "Only", losses=(9.0, 3.0, 1.0))]
-    assert [row.ours[0] for row in recipes.Findings(recipe, runs, []).rows] == [2.0]
-    other = recipes.Findings(recipe.model_copy(update={"ran": "paper"}), runs, [])
-    assert [row.ours[0] for row in other.rows] == [1.0]
+    assert [row.ours.mean for row in Findings(recipe, runs, []).rows] == [2.0]
+    other = Findings(recipe.model_copy(update={"ran": "paper"}), runs, [])
+    assert [row.ours.mean for row in other.rows] == [1.0]
+
+
+def test_a_smoke_run_gets_no_verdict():
+    recipe = recipes.Recipe.parse(OWN)
+    runs = [record(label, "Only", draw=d) for label in ("Plain", "Prox") for d in (0, 1)]
+    verdicts = {
+        scale: Findings(recipe.model_copy(update={"ran": scale}), runs, []).verdicts[0][1].verdict
+        for scale in recipes.SCALES
+    }
+    assert verdicts == {"smoke": "not judged", "small": "holds", "paper": "holds"}
 
 
 def test_a_scale_may_run_some_of_the_algorithms():
@@ -302,4 +388,5 @@ def test_a_claim_may_compare_tasks():
     assert judged(Results(runs), tasks=["T", "V", "U"], **rises) == "does not hold"
     assert judged(Results(runs), tasks=["T"], **rises) == "undecided"
     evidence = Claim(text="c", tasks=["T", "U", "V"], **rises).judge(Results(runs), "test_accuracy", "last")
+    assert evidence.direction == "2 of 2"
     assert evidence.text.startswith("T to U: +")

@@ -16,6 +16,7 @@ from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import Display, Lines
 from fedax.experiments.runner import run_experiment
 from fedax.experiments.spec import Experiment
+from fedax.report.summary import summarize
 from samples import TINY, record
 
 
@@ -170,10 +171,11 @@ def test_the_demo_compares_what_it_says():
 
 
 def test_a_run_that_ends_above_its_start_has_diverged():
-    kinds = [
-        demo.judged(record(losses=losses)).outcome.kind for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))
-    ]
-    assert kinds == ["ok", "diverged", "diverged"]
+    runs = [record(losses=losses) for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))]
+    assert [run.diverged for run in runs] == [False, True, True]
+    assert [run.ending for run in runs] == ["ok", *["diverged: above its initial loss"] * 2]
+    (row,) = summarize(runs)
+    assert (row.outcome, row.ok) == ("1 ok, 2 diverged", False)
 
 
 def test_plain_lines_for_logs(tmp_path):

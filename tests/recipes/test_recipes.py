@@ -1,5 +1,6 @@
 """Every recipe of the package: whole, and its smoke runs; those that read files are skipped where the files are not."""
 
+import itertools
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import pytest
 from fedax.core import DataError
 from fedax.data import MissingFile
 from fedax.experiments import recipes
+from fedax.experiments.claims import Claim
 from fedax.experiments.display import Display
 from fedax.experiments.runner import reproduce
 
@@ -22,6 +24,48 @@ def test_recipes_are_whole(name):
     assert recipe.shows.startswith(("Table", "Figure", "Section"))
     for scale in recipes.SCALES:
         assert recipe.experiments(scale)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_hold_in_the_papers_own_cells(name):
+    """A claim that the paper's numbers contradict is not the paper's."""
+    recipe = recipes.load(name)
+    for claim in recipe.claim:
+        metric = claim.metric or recipe.metric
+        found = claim.in_cells(recipe.cells.get(metric, {}), metric, recipe.rivals(claim.a))
+        if found is not None:
+            assert found[0] >= (claim.at_least or found[1]), claim.text
+            assert claim.at_least is None or found == (claim.at_least, len(claim.tasks or recipe.variant)), claim.text
+
+
+def test_cells_are_asked_in_the_sense_of_the_claim():
+    cells = {"T": {"A": [3.0], "B": [2.0], "C": [1.0]}, "U": {"A": [2.0], "B": [2.0], "C": [3.0]}}
+
+    def found(metric="test_accuracy", **claim):
+        return Claim(text="c", **claim).in_cells(cells, metric, ["A", "B", "C"])
+
+    assert found(check="best", a="A") == (1, 2)
+    assert found(check="best", a="A", metric="train_loss") == (0, 2)
+    assert found(check="better", a="A", b="B") == (1, 2)
+    assert found(check="better", a="B", b="A") == (0, 2)
+    assert found(check="better", a="C", b="A", tasks=["U"]) == (1, 1)
+    assert found(check="better", a="A", b="C", margin=3.0) == (0, 2)
+    assert found(check="close", a="A", b="B", margin=0.5) == (1, 2)
+    assert found(check="order", among=["A", "B", "C"]) == (1, 2)
+    assert found(check="ratio", a="A", b="C", margin=3.0) == (1, 2)
+    assert (found(check="above", a="A", margin=2.5), found(check="below", a="A", margin=2.5)) == ((1, 2), (1, 2))
+    assert found(check="better", a="A", b="D") is None
+    assert found(check="better", a="A", b="B", read="rounds_to_2") is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_that_stand_twice_say_so(name):
+    recipe = recipes.load(name)
+    for numbers in recipe.cells.values():
+        rows = {label: [numbers[task].get(label) for task in numbers] for label in recipe.algorithms}
+        for one, other in itertools.combinations([label for label in rows if any(rows[label])], 2):
+            again = recipe.repeats.get(one, one) == recipe.repeats.get(other, other)
+            assert again == (rows[one] == rows[other]), (one, other)
 
 
 QUICK = ("local-gd-figure-1",)  # `make recipes` runs the others

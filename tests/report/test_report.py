@@ -82,7 +82,7 @@ def test_the_table_has_means_deviations_and_outcomes(page):
     assert table["head"] == ["Algorithm", "Runs", "Rounds", "Train loss", "Test accuracy", "Dissimilarity B", "Outcome"]
     assert cells["FedAvg"] == ["2", "2", "0.600 ± 0.141", "80.0 ± 0.0 %", "-", "ok"]
     assert cells["Bad"][2] == "not finite"
-    assert cells["Bad"][-1] == "1 ok, 1 non-finite"
+    assert cells["Bad"][-1] == "2 diverged"
     assert [row["cells"][-1]["mark"] for row in table["rows"]] == ["", "bad"]
 
 

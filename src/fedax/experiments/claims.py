@@ -1,132 +1,57 @@
-"""What a paper says beside what the runs say: numbers against targets, and claims in words with a verdict from the data."""
+"""Sentences of a paper with a check, and the verdict of the runs on them."""
 
-import dataclasses
 import itertools
 import math
-import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy import stats
 
-from fedax.core import InvalidInput, UnknownName
-from fedax.report import Record
-from fedax.report.reading import read_curve
-from fedax.report.summary import is_percent, more_is_better
+from fedax.core import InvalidInput
+from fedax.experiments.results import Results, Values, higher_is_better
+from fedax.experiments.statistics import LEVEL, Effect, at_least, effect_of
+from fedax.report.reading import reads_values
 
-Verdict = Literal["holds", "does not hold", "undecided"]
-LEVEL = 0.95
-"""Confidence of a verdict: of the interval for a mean paired difference."""
+Verdict = Literal["holds", "does not hold", "undecided", "holds on what ran", "not judged"]
+Checks = Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges", "rises"]
 
 
-class Run(NamedTuple):
-    """What pairs runs of different algorithms: the draw of the data, and the seed."""
+class Part(NamedTuple):
+    """One comparison of a claim.
 
-    draw: int
-    seed: int
-
-
-Values = dict[Run, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Results:
-    """The runs of an experiment, read as numbers.
-
-    Args:
-        records: the runs.
-        methods: the algorithm that a record's label stands for, where that is not the label itself (members of grids).
+    Attributes:
+        task: on which; of `rises`, between which two.
+        about: which algorithms.
+        effect: of the difference that the check names, above zero if it is as claimed; of `close`, the difference itself.
+        ahead, behind: p-values of the two verdicts, as those of `Effect`.
+        agrees: whether the mean is as claimed, certain or not; None without runs.
+        text: what is shown in place of the effect.
     """
 
-    records: Sequence[Record]
-    methods: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-
-    def of(self, task: str, algorithm: str, metric: str, read: str) -> Values:
-        """The number of every run; accuracies in percent. A diverged run counts as worst, plus or minus infinity.
-
-        Args:
-            task: title of the task.
-            algorithm: label of the algorithm.
-            metric: name of a scalar metric.
-            read: how a curve becomes a number, see `fedax.report.reading.read_curve`.
-        """
-        found: Values = {}
-        for record in self.records:
-            if record.task != task or self.methods.get(record.label, record.label) != algorithm:
-                continue
-            if metric not in record.scalars:
-                raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
-            curve = record.scalars[metric] * (100 if is_percent(metric) else 1)
-            fine = record.outcome.kind not in ("diverged", "non-finite")
-            along = record.bits / 1e9 if read.startswith("gigabits_to_") else record.rounds
-            value = read_curve(curve, along, read, higher_is_better(metric)) if fine else math.nan
-            worst = -math.inf if higher_is_better(metric, read) else math.inf
-            found[Run(record.draw, record.seed)] = value if math.isfinite(value) else worst
-        return found
-
-    def algorithms(self, task: str) -> list[str]:
-        """Those that have run on a task, in order."""
-        return list(dict.fromkeys(self.methods.get(r.label, r.label) for r in self.records if r.task == task))
-
-    @property
-    def tasks(self) -> list[str]:
-        return list(dict.fromkeys(record.task for record in self.records))
-
-
-def higher_is_better(metric: str, read: str = "last") -> bool:
-    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds or bits until something: less."""
-    return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_"))
+    task: str
+    about: str
+    effect: Effect
+    ahead: float
+    behind: float
+    agrees: bool | None
+    text: str = ""
 
 
 class Evidence(NamedTuple):
-    """A verdict and what it rests on, in words."""
+    """A verdict and what it rests on.
+
+    Attributes:
+        verdict: of all tasks together.
+        text: the deciding effect with its interval on each task, and how many runs diverged.
+        direction: on how many tasks the means are as claimed, in words.
+        parts: all comparisons.
+    """
 
     verdict: Verdict
     text: str
-
-
-def decide(differences: Values, level: float = LEVEL, exact: bool = False) -> Evidence:
-    """Whether paired differences are above zero.
-
-    The units are the draws of the data if there are several (the mean over the seeds of each), else the seeds. It holds if the
-    confidence interval of the mean (Student's t) is above zero, does not hold if it is below, and is undecided otherwise, or
-    with a single unit. With infinite differences (diverged runs), or with `exact` ones, in which there is no chance, all units
-    have to agree.
-
-    >>> decide({Run(0, seed): 1.0 + 0.1 * seed for seed in range(3)}).verdict
-    'holds'
-    >>> decide({Run(0, 0): 1.0}).verdict
-    'undecided'
-    """
-    draws = sorted({run.draw for run in differences})
-    if len(draws) > 1:
-        values = np.array([_mean([d for run, d in differences.items() if run.draw == draw]) for draw in draws])
-    else:
-        values = np.array(list(differences.values()))
-    unit, count = "draws" if len(draws) > 1 else "seeds", len(values)
-    if exact and count:
-        return Evidence(_agreed(values), f"{', '.join(f'{value:+.3g}' for value in values)}, without chance")
-    if count < 2:
-        single = "no pair" if not count else f"one pair, difference {values[0]:+.3g}"
-        return Evidence("undecided", f"{single}; at least two are needed")
-    if not np.isfinite(values).all():
-        return Evidence(_agreed(values), f"with diverged runs; ahead in {int((values > 0).sum())} of {count} {unit}")
-    mean, error = float(values.mean()), float(values.std(ddof=1) / math.sqrt(count))
-    reach = float(stats.t.ppf((1 + level) / 2, count - 1)) * error
-    verdict: Verdict = "holds" if mean - reach > 0 else "does not hold" if mean + reach < 0 else "undecided"
-    return Evidence(verdict, f"{mean:+.3g} ± {error:.2g} ({count} {unit})")
-
-
-def _agreed(values: np.ndarray) -> Verdict:
-    return "holds" if (values > 0).all() else "does not hold" if (values < 0).all() else "undecided"
-
-
-def _mean(values: Sequence[float]) -> float:
-    with np.errstate(invalid="ignore"):
-        mean = float(np.mean(values))
-    return 0.0 if math.isnan(mean) else mean
+    direction: str = ""
+    parts: Sequence[Part] = ()
 
 
 class Claim(BaseModel):
@@ -141,7 +66,8 @@ class Claim(BaseModel):
             better; runs are paired by seed).
         a, b, among: labels of algorithms.
         margin: as the check says, in the metric's unit (accuracies in percent).
-        tasks: titles of the tasks on which it is claimed, by default all; it has to hold on each.
+        tasks: titles of the tasks on which it is claimed, by default all.
+        at_least: on how many of them it is claimed to hold, by default on each.
         metric, read: what is compared, by default those of the recipe.
         exact: the runs do not depend on chance, so that a single one decides.
     """
@@ -149,63 +75,191 @@ class Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     text: str
-    check: Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges", "rises"]
+    check: Checks
     a: str | None = None
     b: str | None = None
     among: list[str] | None = None
     margin: float = 0.0
     tasks: list[str] | None = None
+    at_least: int | None = None
     metric: str | None = None
     read: str | None = None
     exact: bool = False
 
-    def judge(self, results: Results, metric: str, read: str) -> Evidence:
-        """The verdict: of all tasks together, with what it rests on."""
-        metric, read = self.metric or metric, self.read or read
-        tasks = results.tasks if self.tasks is None else self.tasks
+    def judge(
+        self, results: Results, metric: str, read: str, tasks: Sequence[str] = (), algorithms: Sequence[str] = ()
+    ) -> Evidence:
+        """The verdict.
+
+        It holds if on every task every comparison is certain (`Effect.ahead` at most `LEVEL`), and does not hold if one is
+        certain of the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
+        `fedax.experiments.statistics.at_least`. Where tasks or algorithms of the claim have not run, it can hold on what ran only.
+
+        Args:
+            results: the runs.
+            metric, read: of the recipe.
+            tasks, algorithms: that the claim is about, if it names none; by default those that have run.
+        """
+        named = list(self.tasks or tasks or results.tasks)
+        parts = self._parts(results, self.metric or metric, self.read or read, named, algorithms)
+        by_task: dict[str, list[Part]] = {}
+        for part in parts:
+            by_task.setdefault(part.task, []).append(part)
+        groups = list(by_task.values())
+        ran = [[part for part in group if part.agrees is not None] for group in groups]
+        kept = [group for group in ran if group]
+        if not kept:
+            return Evidence("undecided", "no runs", "", parts)
+        needed = self.at_least or len(groups)
+        whole = np.array([max(part.ahead for part in group) for group in groups])
+        some = np.array([max(part.ahead for part in group) for group in kept])
+        against = np.array([min(len(group) * min(part.behind for part in group), 1.0) for group in groups])
+        verdict: Verdict = "undecided"
+        if at_least(whole, needed) <= LEVEL:
+            verdict = "holds"
+        elif at_least(against, len(groups) - needed + 1) <= LEVEL:
+            verdict = "does not hold"
+        elif sum(map(len, kept)) < len(parts) and at_least(some, min(needed, len(kept))) <= LEVEL:
+            verdict = "holds on what ran"
+        agreeing = sum(all(part.agrees for part in group) for group in kept)
+        direction = f"{agreeing} of {len(groups)}" + (f", {len(kept)} ran" if len(kept) < len(groups) else "")
+        return Evidence(verdict, self._told(results, groups, kept), direction, parts)
+
+    def _told(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]]) -> str:
+        """The comparison of each task that says least for the claim, with what did not run and what diverged."""
+        shown = []
+        for group in kept:
+            part = max(group, key=lambda part: (part.ahead, -part.behind))
+            head = ": ".join([part.task] * (len(groups) > 1) + [part.about] * (len(group) > 1))
+            shown.append((f"{head}: " if head else "") + (part.text or part.effect.text))
+        units = {(part.effect.units, part.effect.unit) for group in kept for part in group if part.effect.units}
+        if self.check != "diverges" and units:
+            fewest, unit = min(units)
+            count = str(fewest) if len(units) == 1 else f"{fewest} to {max(units)[0]}"
+            shown[-1] += f" ({count} {unit if fewest != 1 or len(units) > 1 else unit.removesuffix('s')})"
+        lacking = sorted({part.about for group in groups for part in group if part.agrees is None and part not in kept})
+        if len(kept) < len(groups):
+            shown.append(f"only {len(kept)} of {len(groups)} tasks ran")
+        elif lacking and any(part.agrees is None for group in groups for part in group):
+            shown.append(f"did not run: {', '.join(lacking)}")
+        for task in results.tasks if self.check != "diverges" else ():
+            for name in dict.fromkeys(filter(None, (self.a, self.b, *(self.among or ())))):
+                if (self.tasks is None or task in self.tasks) and (bad := results.diverged(task, name)):
+                    total = sum(r.task == task and results.methods.get(r.label, r.label) == name for r in results.records)
+                    shown.append(f"{task}: {bad} of {total} runs of {name} diverged")
+        return "; ".join(shown)
+
+    def _parts(
+        self, results: Results, metric: str, read: str, tasks: Sequence[str], algorithms: Sequence[str]
+    ) -> list[Part]:
         if self.check == "rises":
-            curves = {task: results.of(task, self._named(self.a), metric, read) for task in tasks}
-            steps = [
-                (low, high, _paired(curves[high], curves[low], operator.sub)) for low, high in itertools.pairwise(tasks)
+            a = self._named(self.a)
+            curves = [(task, results.of(task, a, metric, read)) for task in tasks]
+            return [
+                self._compared(results, f"{low} to {high}", a, _paired(above, below, lambda x, y: x - y))
+                for (low, below), (high, above) in itertools.pairwise(curves)
             ]
-            return _joined([(f"{low} to {high}: ", decide(step, exact=self.exact)) for low, high, step in steps])
-        found = [(task, self._on(results, task, metric, read)) for task in tasks]
-        return _joined([(f"{task}: " if len(found) > 1 else "", evidence) for task, evidence in found])
+        return [part for task in tasks for part in self._on(results, task, metric, read, algorithms)]
 
-    def _on(self, results: Results, task: str, metric: str, read: str) -> Evidence:
-        def values(algorithm: str | None) -> Values:
-            return results.of(task, self._named(algorithm), metric, read)
+    def _on(self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]) -> list[Part]:
+        def values(algorithm: str | None, worst: float | None = None) -> Values:
+            return results.of(task, self._named(algorithm), metric, read, worst)
 
-        def ahead(a: str | None, b: str | None, level: float = LEVEL) -> Evidence:
-            sign = 1 if higher_is_better(metric, read) else -1
-            return decide(_paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin), level, self.exact)
-
-        if self.check == "better":
-            return ahead(self.a, self.b)
-        if self.check == "close":
-            return decide_close(_paired(values(self.a), values(self.b), lambda x, y: x - y), self.margin, self.exact)
+        if self.check == "diverges":
+            return [self._divergence(results, task, len(values(self.a)))]
         if self.check == "ratio":
-            return decide(_paired(values(self.a), values(self.b), lambda x, y: x - self.margin * y), exact=self.exact)
+            pairs = _paired(values(self.a, -math.inf), values(self.b, math.inf), lambda x, y: x - self.margin * y)
+            return [self._compared(results, task, f"{self.a} and {self.b}", pairs)]
         if self.check in ("below", "above"):
             side = 1 if self.check == "above" else -1
-            return decide({run: side * (value - self.margin) for run, value in values(self.a).items()}, exact=self.exact)
-        if self.check == "diverges":
-            runs = list(values(self.a).values())
-            bad = sum(not math.isfinite(value) for value in runs)
-            verdict: Verdict = "undecided" if not runs or 0 < bad < len(runs) else "holds" if bad else "does not hold"
-            return Evidence(verdict, f"{bad} of {len(runs)} runs diverged")
+            single = {run: side * (value - self.margin) for run, value in values(self.a, -side * math.inf).items()}
+            return [self._compared(results, task, self._named(self.a), single)]
+        if self.check == "close":
+            return [
+                self._closeness(results, task, f"{a} and {b}", _paired(values(a), values(b), lambda x, y: x - y))
+                for a, b in self.pairs(algorithms)
+            ]
+        sign = 1 if higher_is_better(metric, read) else -1
+        return [
+            self._compared(
+                results, task, f"{a} over {b}", _paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin)
+            )
+            for a, b in self.pairs(algorithms or results.algorithms(task))
+        ]
+
+    def pairs(self, algorithms: Sequence[str]) -> list[tuple[str, str]]:
+        """Which algorithms are compared, the one that is claimed to be better first; `algorithms` are all there are."""
         if self.check == "order":
-            line = self.among or []
-            pairs: list[tuple[str | None, str]] = list(itertools.pairwise(line))
-        else:
-            pairs = [(self.a, other) for other in self.among or results.algorithms(task) if other != self.a]
-        # one of several comparisons may fail by chance: to refute, each gets its part of the error
-        parts = []
-        for a, b in pairs:
-            evidence, strict = ahead(a, b), ahead(a, b, 1 - (1 - LEVEL) / len(pairs))
-            refuted = evidence.verdict == "does not hold" and strict.verdict != "does not hold"
-            parts.append((f"{a} over {b}: ", evidence._replace(verdict="undecided") if refuted else evidence))
-        return _joined(parts)
+            return list(itertools.pairwise(self.among or []))
+        if self.check == "best":
+            return [(self._named(self.a), other) for other in self.among or algorithms if other != self.a]
+        return [(self._named(self.a), self._named(self.b))]
+
+    def _compared(self, results: Results, task: str, about: str, differences: Values) -> Part:
+        effect = effect_of(*results.units(differences), exact=self.exact)
+        return Part(task, about, effect, effect.ahead, effect.behind, effect.mean > 0 if effect.units else None)
+
+    def _closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
+        """Two one-sided tests."""
+        values, unit = results.units(differences)
+        effect = effect_of(values, unit, self.exact)
+        sides = [effect_of(self.margin - side * values, unit, self.exact) for side in (1, -1)]
+        agrees = all(side.mean >= 0 for side in sides) if effect.units else None
+        return Part(task, about, effect, max(s.ahead for s in sides), min(s.behind for s in sides), agrees)
+
+    def _divergence(self, results: Results, task: str, runs: int) -> Part:
+        bad = results.diverged(task, self._named(self.a))
+        nothing = effect_of(np.array([]), "seeds")
+        agrees = None if not runs else bad == runs
+        return Part(
+            task,
+            self._named(self.a),
+            nothing,
+            float(bad < max(runs, 1)),
+            float(bad > 0 or not runs),
+            agrees,
+            f"{bad} of {runs} runs diverged",
+        )
+
+    def in_cells(
+        self, targets: Mapping[str, Mapping[str, Sequence[float]]], metric: str, algorithms: Sequence[str]
+    ) -> tuple[int, int] | None:
+        """On how many tasks the paper's own numbers are as claimed, and on how many they can tell.
+
+        Args:
+            targets: by task and algorithm.
+            metric: what they are of.
+            algorithms: that the claim is about, if it names none.
+
+        Returns:
+            None if they say nothing about the claim: other checks than of values, tasks or algorithms without numbers.
+        """
+        read = self.read is None or reads_values(self.read)
+        compare = self._cell_check(metric, algorithms) if read else None
+        tasks = [task for task in self.tasks or targets if task in targets]
+        if compare is None or not tasks:
+            return None
+        verdicts = [compare({name: number[0] for name, number in targets[task].items()}) for task in tasks]
+        known = [verdict for verdict in verdicts if verdict is not None]
+        return (sum(known), len(known)) if known else None
+
+    def _cell_check(self, metric: str, algorithms: Sequence[str]) -> Callable[[Mapping[str, float]], bool | None] | None:
+        sign = 1 if higher_is_better(metric) else -1
+
+        def check(cells: Mapping[str, float]) -> bool | None:
+            if self.check in ("below", "above"):
+                side, a = 1 if self.check == "above" else -1, self._named(self.a)
+                return side * (cells[a] - self.margin) > 0 if a in cells else None
+            pairs = [(a, b) for a, b in self.pairs(algorithms) if a in cells and b in cells]
+            if not pairs:
+                return None
+            if self.check == "close":
+                return all(abs(cells[a] - cells[b]) <= self.margin for a, b in pairs)
+            if self.check == "ratio":
+                return all(cells[a] >= self.margin * cells[b] for a, b in pairs)
+            return all(sign * (cells[a] - cells[b]) > self.margin for a, b in pairs)
+
+        return None if self.check in ("diverges", "rises") else check
 
     def _named(self, algorithm: str | None) -> str:
         if algorithm is None:
@@ -213,62 +267,6 @@ class Claim(BaseModel):
         return algorithm
 
 
-def decide_close(differences: Values, margin: float, exact: bool = False) -> Evidence:
-    """Whether the mean of paired differences is within a margin: two one-sided tests."""
-    below = decide({run: margin - value for run, value in differences.items()}, exact=exact)
-    above = decide({run: margin + value for run, value in differences.items()}, exact=exact)
-    text = decide(differences, exact=exact).text
-    return Evidence(_all([below.verdict, above.verdict]), text)
-
-
-def _paired(a: Values, b: Values, difference: Any) -> Values:
-    return {run: difference(a[run], b[run]) for run in a if run in b}
-
-
-def _all(verdicts: Sequence[Verdict]) -> Verdict:
-    if not verdicts or ("undecided" in verdicts and "does not hold" not in verdicts):
-        return "undecided"
-    return "does not hold" if "does not hold" in verdicts else "holds"
-
-
-def _joined(parts: Sequence[tuple[str, Evidence]]) -> Evidence:
-    """All parts have to hold; what decided comes first."""
-    verdict = _all([evidence.verdict for _, evidence in parts])
-    deciding = [part for part in parts if part[1].verdict == verdict] or list(parts)
-    return Evidence(verdict, "; ".join(head + evidence.text for head, evidence in deciding) or "no runs")
-
-
-class Beside(NamedTuple):
-    """A number of the paper beside ours; deviations are sample standard deviations over runs, NaN if not known."""
-
-    task: str
-    algorithm: str
-    paper: tuple[float, float]
-    ours: tuple[float, float]
-    runs: int
-
-    @property
-    def difference(self) -> float:
-        return self.ours[0] - self.paper[0]
-
-    @property
-    def joint(self) -> float:
-        r"""The difference in units of the joint deviation $\sqrt{s_{paper}^2 + s_{ours}^2}$; NaN if it is zero or unknown."""
-        deviation = math.hypot(*(s if math.isfinite(s) else 0.0 for s in (self.paper[1], self.ours[1])))
-        return self.difference / deviation if deviation > 0 and math.isfinite(self.difference) else math.nan
-
-
-def beside(results: Results, targets: Mapping[str, Mapping[str, Sequence[float]]], metric: str, read: str) -> list[Beside]:
-    """The targets, by task and algorithm `[mean]` or `[mean, deviation]`, of those that have run."""
-    rows = []
-    for task, numbers in targets.items():
-        for algorithm, target in numbers.items():
-            values = np.array(list(results.of(task, algorithm, metric, read).values()))
-            if not len(values):
-                continue
-            finite = np.isfinite(values).all()
-            mean = float(values.mean()) if finite else float(values[~np.isfinite(values)][0])
-            deviation = float(values.std(ddof=1)) if finite and len(values) > 1 else math.nan
-            paper = (float(target[0]), float(target[1]) if len(target) > 1 else math.nan)
-            rows.append(Beside(task, algorithm, paper, (mean, deviation), len(values)))
-    return rows
+def _paired(a: Values, b: Values, difference: Callable[[float, float], float]) -> Values:
+    made = {run: difference(a[run], b[run]) for run in a if run in b}
+    return {run: 0.0 if math.isnan(value) else value for run, value in made.items()}  # neither of two gets there

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.core import Outcome
 from fedax.engines.loop import Progress
 from fedax.experiments.directory import RunDirectory, refuse_if_taken
 from fedax.experiments.display import Display
 from fedax.experiments.runner import Interruption, describe, run_one
 from fedax.experiments.spec import Experiment, Plan
-from fedax.report import Record
 
 SYNTHETIC = {"solver": {"name": "sgd", "learning_rate": 0.01}, "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10}}
 """Solver and schedule of the synthetic data in the FedProx and FedDANE papers."""
@@ -107,7 +105,7 @@ def _one_task(
         limited = dataclasses.replace(plan, arguments=plan.arguments | {"rounds": rounds or experiment.rounds})
         heading, enough = f"{experiment.name}: {label}", budget if rounds is None else None
         tools: dict[str, Any] = {"display": display, "interruption": interruption, "heading": heading, "enough": enough}
-        record = judged(run_one(limited, label, experiment.seeds[0], **common, **tools))
+        record = run_one(limited, label, experiment.seeds[0], **common, **tools)
         rounds = rounds or max(int(record.rounds[-1]), 1)
         directory.notes[experiment.name] = f"{describe(experiment, plan)} {_weights(experiment)}"
         directory.add(record)
@@ -141,11 +139,3 @@ class Budget:
     def __call__(self, observation: Progress) -> bool:
         spent = time.perf_counter() - self.begun
         return observation.round >= self.least and spent * self.runs >= self.seconds
-
-
-def judged(record: Record) -> Record:
-    """The record, marked as diverged if it ended above its initial training loss."""
-    losses = record.metrics["train_loss"]
-    if record.outcome.ok and not losses[-1] <= losses[0]:
-        return dataclasses.replace(record, outcome=Outcome("diverged"))
-    return record

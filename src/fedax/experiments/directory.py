@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
 from fedax.core.files import write
-from fedax.experiments.grid import grid_csv, grid_sheet, selections
+from fedax.experiments.findings import Findings
+from fedax.experiments.grid import grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.leaks import audits_among, leak_csv
-from fedax.experiments.recipes import Findings, Recipe
+from fedax.experiments.recipes import Recipe
 from fedax.experiments.sections import CostSection
 from fedax.experiments.spec import Experiment
 from fedax.experiments.versions import versions
@@ -95,7 +96,7 @@ class RunDirectory:
     @property
     def grids(self) -> list[Experiment]:
         """One experiment with a grid for every task; those on other draws of its data select together with it."""
-        return list({experiment.name: experiment for experiment in self.experiments if experiment.grid}.values())
+        return grids_of(self.experiments)
 
     @classmethod
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
@@ -161,6 +162,7 @@ class RunDirectory:
             seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
             write(self.path / "README.md", findings.readme(kept, files, seconds))
             write(self.path / "results.csv", findings.csv())
+            write(self.path / "claims.csv", findings.claims_csv())
         write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
         write(self.path / "report.html", render(self.page()))
 
@@ -205,10 +207,9 @@ class RunDirectory:
             counted(len(tasks), "task"),
             counted(len(self.records), "run"),
         ]
-        ended = [
-            (kind, sum(r.outcome.kind == kind for r in self.records)) for kind in ("diverged", "non-finite", "interrupted")
-        ]
-        troubles = [f"{count} {kind}" for kind, count in ended if count]
+        interrupted = sum(record.outcome.kind == "interrupted" for record in self.records)
+        ended = {"diverged": sum(record.diverged for record in self.records), "interrupted": interrupted}
+        troubles = [f"{count} {kind}" for kind, count in ended.items() if count]
         status = {"running": " Still running.", "interrupted": " Interrupted before all runs were done.", "finished": ""}
         return f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
 

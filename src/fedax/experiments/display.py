@@ -75,7 +75,7 @@ class Bars(Display):
     def end(self, title: str, record: Record) -> None:
         self._clear()
         self.bars.console.print(
-            Text.assemble(("✓ ", "green") if record.outcome.ok else ("! ", "yellow"), finished(title, record))
+            Text.assemble(("✓ ", "green") if record.ending == "ok" else ("! ", "yellow"), finished(title, record))
         )
 
     def say(self, message: str) -> None:
@@ -131,7 +131,7 @@ def finished(title: str, record: Record) -> str:
     loss = record.metrics.get("train_loss")
     parts = [f"{int(record.rounds[-1])} rounds in {record.seconds[-1]:.1f} s"]
     parts += [] if loss is None else [f"loss {loss[-1]:.4g}"]
-    parts += [] if record.outcome.ok else [str(record.outcome)]
+    parts += [] if record.ending == "ok" else [record.ending]
     return f"{title}: {', '.join(parts)}"
 
 

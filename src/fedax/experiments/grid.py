@@ -29,13 +29,6 @@ class Standing(NamedTuple):
         return self.diverged > 0, self.diverged, -value if higher else value
 
 
-def diverged(record: Record) -> bool:
-    """Whether a run counts as diverged: stopped as such, not finite, or ended above its initial training loss."""
-    losses = record.metrics.get("train_loss")
-    rose = losses is not None and not losses[-1] <= losses[0]
-    return record.outcome.kind in ("diverged", "non-finite") or bool(rose)
-
-
 def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Standing]]:
     """By algorithm, its members in the order of the file, those that have run, judged by the runs that select."""
     grid = experiment.grid or GridSection()
@@ -49,7 +42,7 @@ def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, li
             ends = [read_curve(*curve, experiment.reads, more_is_better(grid.select)) for curve in curves]
             finite = [end for end in ends if math.isfinite(end)]
             mean = float(np.mean(finite)) if finite else math.nan
-            found.setdefault(member.method, []).append(Standing(member, runs, mean, sum(map(diverged, runs))))
+            found.setdefault(member.method, []).append(Standing(member, runs, mean, sum(run.diverged for run in runs)))
     return found
 
 
@@ -64,8 +57,13 @@ def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str
 
 def selections(experiments: Sequence[Experiment], records: Sequence[Record]) -> dict[str, dict[str, str]]:
     """The same by task; experiments on other draws of a task's data select together with it."""
-    grids = {experiment.name: experiment for experiment in experiments if experiment.grid}
-    return {name: selected(experiment, records) for name, experiment in grids.items()}
+    return {experiment.name: selected(experiment, records) for experiment in grids_of(experiments)}
+
+
+def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """One experiment with a grid for every task, on whose draw of the data members are selected."""
+    selecting = [experiment for experiment in experiments if experiment.grid and experiment.grid.selects]
+    return list({experiment.name: experiment for experiment in reversed(selecting)}.values())[::-1]
 
 
 def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> str:
@@ -87,7 +85,7 @@ def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> st
                     continue
                 ends = [f"{run.scalars[name][-1]:.9g}" if name in run.scalars else "" for name in metrics]
                 purpose = "report" if run.seed in experiment.seeds else "selection"
-                how = [int(run.rounds[-1]), str(run.outcome), int(diverged(run))]
+                how = [int(run.rounds[-1]), str(run.outcome), int(run.diverged)]
                 which = [experiment.name, member.method, settings.replace(", ", " "), purpose, run.seed, run.draw]
                 table.writerow([*which, *how, *ends, int(member.label in chosen)])
     return buffer.getvalue()

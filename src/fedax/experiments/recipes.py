@@ -1,10 +1,7 @@
 """Recipes: one table or figure of a paper as a file, with the paper's numbers and claims."""
 
 import copy
-import csv
-import io
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,12 +10,10 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.claims import Beside, Claim, Evidence, Results, beside
-from fedax.experiments.leaks import leak_sheet
+from fedax.experiments.claims import Claim
 from fedax.experiments.sections import AuditSection, explained
 from fedax.experiments.source import Place, Source, place_value
 from fedax.experiments.spec import Experiment
-from fedax.report import Record, Sheet
 from fedax.report.reading import reading, reads_values
 
 AUDITED = ", membership inference"
@@ -66,6 +61,10 @@ class Recipe(BaseModel):
         audit: membership inference beside every variant, as tasks of their own (`<variant>, membership inference`).
         scale: for each of `smoke`, `small` and `paper`, what it changes.
         targets: the paper's numbers, by variant and algorithm, `[mean]` or `[mean, deviation]`; accuracies in percent.
+        more_targets: the same of other metrics, by metric; variances of accuracies over clients in squared points.
+        paper_runs: how many runs each of the paper's numbers is of, if it says so.
+        repeats: labels whose targets are again the paper's cells of another label, for another form of the same method.
+        counted: whether the targets are numbers that no other recipe has; a figure may show those of a table again.
         claim: what the paper says.
         ran: the scale, in the copy that a run directory keeps.
     """
@@ -85,6 +84,10 @@ class Recipe(BaseModel):
     audit: AuditSection | None = None
     scale: dict[str, Scale]
     targets: dict[str, dict[str, list[float]]] = {}
+    more_targets: dict[str, dict[str, dict[str, list[float]]]] = {}
+    paper_runs: int | None = None
+    repeats: dict[str, str] = {}
+    counted: bool = True
     claim: list[Claim] = []
     ran: str | None = None
 
@@ -114,23 +117,45 @@ class Recipe(BaseModel):
             if read is not None:
                 reading(read)
         variants = self.titles
-        algorithms = [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
+        algorithms = self.algorithms
         for scale in SCALES:
             for name in self.scale[scale].variants or ():
                 _among("scale.variants", name, variants)
             for name in self.scale[scale].algorithms or ():
                 _among("scale.algorithms", name, algorithms)
             self.experiments(scale)
-        for task, numbers in self.targets.items():
-            _among("targets", task, variants)
-            for algorithm in numbers:
-                _among(f"targets.{task}", algorithm, algorithms)
+        for targets in self.cells.values():
+            for task, numbers in targets.items():
+                _among("targets", task, variants)
+                for algorithm in numbers:
+                    _among(f"targets.{task}", algorithm, algorithms)
+        for name in (*self.repeats, *self.repeats.values()):
+            _among("repeats", name, algorithms)
         for claim in self.claim:
             for task in claim.tasks or ():
                 _among(f"tasks of the claim {claim.text!r}", task, variants)
             for name in (claim.a, claim.b, *(claim.among or ())):
                 if name is not None:
                     _among(f"claim {claim.text!r}", name, algorithms)
+            if claim.at_least is not None and not 1 <= claim.at_least <= (most := len(claim.tasks or variants)):
+                raise InvalidInput.of(
+                    f"at_least of the claim {claim.text!r}", claim.at_least, f"whole numbers from 1 to {most}"
+                )
+
+    @property
+    def cells(self) -> dict[str, dict[str, dict[str, list[float]]]]:
+        """All targets by metric."""
+        return ({self.metric: self.targets} if self.targets else {}) | self.more_targets
+
+    @property
+    def algorithms(self) -> list[str]:
+        """The labels of all algorithms."""
+        return [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
+
+    def rivals(self, label: str | None) -> list[str]:
+        """An algorithm and those that a claim about it can be against: all but its own other forms."""
+        own = self.repeats.get(label or "", label)
+        return [name for name in self.algorithms if name == label or self.repeats.get(name, name) != own]
 
     def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
         """The recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
@@ -226,88 +251,3 @@ def load(name: str) -> Recipe:
     if name not in catalogue():
         raise UnknownName.among("recipe", name, catalogue())
     return Recipe.parse(catalogue()[name].read_text(encoding="utf-8"), f"{name}.toml")
-
-
-class Findings:
-    """A recipe beside the runs of a directory.
-
-    Args:
-        recipe: with the scale that ran.
-        records: the runs that reports show.
-        experiments: what was run.
-    """
-
-    def __init__(self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]) -> None:
-        self.recipe, ran = recipe, {experiment.name for experiment in experiments}
-        self.left_out = [title for title in recipe.titles if title not in ran]
-        methods = {member.label: member.method for e in experiments for member in e.members()}
-        self.results = results = Results(records, methods)
-        self.read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
-        self.rows: list[Beside] = beside(results, recipe.targets, recipe.metric, self.read)
-        self.verdicts: list[tuple[str, Evidence]] = []
-        for claim in recipe.claim:
-            leaks = (claim.metric or recipe.metric).startswith("auc")
-            all_ = [task for task in results.tasks if task.endswith(AUDITED) == leaks]
-            tasks = [task for task in claim.tasks or all_ if task in results.tasks]
-            evidence = claim.model_copy(update={"tasks": tasks}).judge(results, recipe.metric, self.read)
-            self.verdicts.append((claim.text, evidence))
-
-    def sheets(self) -> list[Sheet]:
-        """The tables for the report."""
-        recipe, heads = self.recipe, ["Task", "Algorithm", "Paper", "Ours", "Runs", "Difference", "In joint deviations"]
-        claims = Sheet(
-            "Claims", ["Claim", "Verdict", "From"], [[t, e.verdict, e.text] for t, e in self.verdicts], _HOW, lead=True
-        )
-        note = (
-            f"{recipe.metric.replace('_', ' ').capitalize()}, {self.read.replace('_', ' ')}. Scale: {recipe.ran}. ± is the"
-        )
-        note += " sample standard deviation over the runs; the joint deviation is that of paper and ours together."
-        numbers = Sheet("The paper beside ours", heads, [_cells(row) for row in self.rows], note, lead=True)
-        open_ = Sheet("What the paper leaves open, and what was chosen", ["Choice"], [[text] for text in recipe.chosen])
-        leaks = leak_sheet(self.results.records)
-        return [sheet for sheet in (claims, numbers, leaks, open_) if sheet.rows]
-
-    def csv(self) -> str:
-        """The numbers as a table."""
-        buffer = io.StringIO()
-        table = csv.writer(buffer, lineterminator="\n")
-        paper, ours = ["paper_mean", "paper_deviation"], ["ours_mean", "ours_deviation", "runs"]
-        table.writerow(["task", "algorithm", *paper, *ours, "difference", "in_joint_deviations"])
-        for row in self.rows:
-            numbers = [*row.paper, *row.ours, row.runs, row.difference, row.joint]
-            table.writerow([row.task, row.algorithm, *(f"{x:.6g}" for x in numbers)])
-        return buffer.getvalue()
-
-    def readme(self, versions: Mapping[str, Any], settings: Sequence[str], seconds: float) -> str:
-        """All of it as Markdown."""
-        recipe = self.recipe
-        parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}."]
-        if self.left_out:
-            parts.append(f"Not run: {', '.join(self.left_out)}.")
-        for sheet in self.sheets():
-            head = [" | ".join(sheet.head), " | ".join("---" for _ in sheet.head)]
-            rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in sheet.rows]
-            table = "\n".join(f"| {line} |" for line in [*head, *rows])
-            listed = "\n".join(f"- {row[0]}" for row in sheet.rows)
-            body = table if len(sheet.head) > 1 else listed
-            parts.append("\n\n".join(filter(None, [f"## {sheet.title}", body, sheet.note])))
-        made = ", ".join(f"{name} {version}" for name, version in versions.items())
-        parts.append(f"## How it was made\n\nWall time of all runs together: {seconds:.0f} s. {made}.")
-        parts.append(f"Settings: {', '.join(f'`{name}`' for name in settings)}.")
-        return "\n\n".join(parts) + "\n"
-
-
-_HOW = (
-    "Verdicts are from paired differences (same data, same seed) ± their standard errors: 95 % confidence intervals over the draws"
-    " of the data if there are several, else over the seeds. A diverged run counts as worst."
-)
-
-
-def _cells(row: Beside) -> list[str]:
-    joint = f"{row.joint:+.1f}" if math.isfinite(row.joint) else "-"
-    texts = [_number(*row.paper), _number(*row.ours), str(row.runs), f"{row.difference:+.2f}", joint]
-    return [row.task, row.algorithm, *texts]
-
-
-def _number(mean: float, deviation: float) -> str:
-    return f"{mean:.2f}" + (f" ± {deviation:.2f}" if math.isfinite(deviation) else "")

@@ -53,6 +53,24 @@ class Record:
         """The metrics that are one number per observation."""
         return {name: values for name, values in self.metrics.items() if values.ndim == 1}
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the run diverged: it was stopped for that, is not finite, or ended above its initial training loss.
+
+        Tables, grids, claims and summaries count runs by this. What such a run is worth in a metric is another question: one that
+        has a final value counts with it, one that has none as the worst of its task.
+        """
+        losses = self.metrics.get("train_loss")
+        rose = losses is not None and not losses[-1] <= losses[0]
+        return self.outcome.kind in ("diverged", "non-finite") or bool(rose)
+
+    @property
+    def ending(self) -> str:
+        """How it ended: `ok`, `diverged`, `interrupted`, with the round where it is known."""
+        if self.outcome.ok and self.diverged:
+            return "diverged: above its initial loss"
+        return f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
+
     def renamed(self, label: str) -> "Record":
         """The same run under another label."""
         return dataclasses.replace(self, label=label)

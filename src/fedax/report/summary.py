@@ -89,7 +89,9 @@ def summarize(records: Sequence[Record]) -> list[Row]:
             with np.errstate(invalid="ignore"):
                 values[column.metric] = float(last.mean()), float(last.std(ddof=1)) if len(last) > 1 else math.nan
         rounds = max(int(run.rounds[-1]) for run in runs)
-        rows.append(Row(label, len(runs), rounds, values, _outcome(runs), all(run.outcome.ok for run in runs)))
+        rows.append(
+            Row(label, len(runs), rounds, values, _outcome(runs), all(run.outcome.ok and not run.diverged for run in runs))
+        )
     return rows
 
 
@@ -121,9 +123,9 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
 def _outcome(runs: Sequence[Record]) -> str:
     """`ok`, `diverged at round 12`, or counts such as `2 ok, 1 diverged`."""
     if len(runs) == 1:
-        return str(runs[0].outcome)
-    kinds = [run.outcome.kind for run in runs]
-    counts = {kind: kinds.count(kind) for kind in ("ok", "diverged", "non-finite", "interrupted") if kind in kinds}
+        return runs[0].ending
+    kinds = ["diverged" if run.diverged else run.outcome.kind for run in runs]
+    counts = {kind: kinds.count(kind) for kind in ("ok", "diverged", "interrupted") if kind in kinds}
     return "ok" if list(counts) == ["ok"] else ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 

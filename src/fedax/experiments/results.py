@@ -1,0 +1,118 @@
+"""The runs of a directory, read as numbers."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedax.core import UnknownName
+from fedax.report import Record
+from fedax.report.reading import read_curve, reads_values
+from fedax.report.summary import is_percent, more_is_better
+
+
+class Run(NamedTuple):
+    """What pairs runs of different algorithms: the draw of the data, and the seed."""
+
+    draw: int
+    seed: int
+
+
+Values = dict[Run, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The runs of an experiment, read as numbers.
+
+    Args:
+        records: the runs.
+        methods: the algorithm that a record's label stands for, where that is not the label itself (members of grids).
+    """
+
+    records: Sequence[Record]
+    methods: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+    def of(self, task: str, algorithm: str, metric: str, read: str, worst: float | None = None) -> Values:
+        """The number of every run, in the unit of `scale_of`.
+
+        A run that has none, because it was stopped as diverging or is not finite, counts as the worst of its task: as the worst
+        of all runs' numbers and initial values, whatever the algorithm. Where the number is not a value of the metric (rounds
+        until something), it is infinite, as that of a run that never gets there.
+
+        Args:
+            task: title of the task.
+            algorithm: label of the algorithm.
+            metric: name of a scalar metric.
+            read: how a curve becomes a number, see `fedax.report.reading.read_curve`.
+            worst: what such a run counts as instead.
+        """
+        found: Values = {}
+        for record in self._on(task):
+            if self.methods.get(record.label, record.label) != algorithm:
+                continue
+            if metric not in record.scalars:
+                raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
+            value = _read(record, metric, read)
+            if math.isnan(value):
+                value = self._worst(task, metric, read) if worst is None else worst
+            found[Run(record.draw, record.seed)] = value
+        return found
+
+    def units(self, values: Values) -> tuple[np.ndarray, str]:
+        """What statistics count: the means over the seeds of each draw of the data if there are several, else the seeds."""
+        draws = sorted({run.draw for run in values})
+        if len(draws) < 2:
+            return np.array(list(values.values())), "seeds"
+        groups = [np.array([value for run, value in values.items() if run.draw == draw]) for draw in draws]
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num([group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf), "draws"
+
+    def diverged(self, task: str, algorithm: str) -> int:
+        """How many runs diverged, see `fedax.report.Record.diverged`."""
+        return sum(r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm)
+
+    def algorithms(self, task: str) -> list[str]:
+        """Those that have run on a task, in order."""
+        return list(dict.fromkeys(self.methods.get(r.label, r.label) for r in self._on(task)))
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(record.task for record in self.records))
+
+    def _on(self, task: str) -> list[Record]:
+        return [record for record in self.records if record.task == task]
+
+    def _worst(self, task: str, metric: str, read: str) -> float:
+        higher = higher_is_better(metric, read)
+        if not reads_values(read):
+            return -math.inf if higher else math.inf
+        runs = [record for record in self._on(task) if metric in record.scalars]
+        seen = np.array([[record.scalars[metric][0] * scale_of(metric), _read(record, metric, read)] for record in runs])
+        seen = seen[np.isfinite(seen)]
+        return float(seen.min() if higher else seen.max()) if len(seen) else (-math.inf if higher else math.inf)
+
+
+def _read(record: Record, metric: str, read: str) -> float:
+    """The number of a run; NaN if it has none."""
+    if record.outcome.kind in ("diverged", "non-finite"):
+        return math.nan
+    along = record.bits / 1e9 if read.startswith("gigabits_to_") else record.rounds
+    value = read_curve(record.scalars[metric] * scale_of(metric), along, read, more_is_better(metric))
+    return value if math.isfinite(value) or not reads_values(read) else math.nan
+
+
+def scale_of(metric: str) -> float:
+    """Papers give accuracies in percent, and so their variances over clients in squared points.
+
+    >>> scale_of("test_accuracy"), scale_of("client_accuracy_variance"), scale_of("train_loss")
+    (100.0, 10000.0, 1.0)
+    """
+    return 100.0 if is_percent(metric) else 1e4 if metric.endswith("accuracy_variance") else 1.0
+
+
+def higher_is_better(metric: str, read: str = "last") -> bool:
+    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds or bits until something: less."""
+    return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_"))

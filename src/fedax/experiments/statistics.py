@@ -1,0 +1,122 @@
+"""The one rule by which runs decide: paired t on the draws of the data, corrected for the number of comparisons."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+LEVEL = 0.05
+"""Of every verdict; intervals have the confidence 1 - LEVEL."""
+
+
+class Effect(NamedTuple):
+    """A mean difference with its interval.
+
+    Attributes:
+        mean, low, high: the mean over the units and its 95 % confidence interval (Student's t); NaN where there is none.
+        ahead, behind: p-values of the two verdicts, that it is above and that it is below zero, each twice the one-sided one, so
+            that it is at most `LEVEL` where the interval is above (below) zero.
+        units: how many there are.
+        unit: `"draws"` of the data or `"seeds"`.
+    """
+
+    mean: float
+    low: float
+    high: float
+    ahead: float
+    behind: float
+    units: int
+    unit: str
+
+    @property
+    def text(self) -> str:
+        """Such as `+1.2 [0.3, 2.1]`."""
+        interval = f" [{self.low:.3g}, {self.high:.3g}]" if math.isfinite(self.low) else ""
+        return f"{self.mean:+.3g}{interval}" if self.units else "no runs"
+
+
+def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Student's t on differences.
+
+    Args:
+        values: shape (..., units), at least two units, all finite; at least two axes.
+
+    Returns:
+        Over the last axis: the mean, half the width of its interval, and the p-values `ahead` and `behind` of `Effect`.
+    """
+    count = values.shape[-1]
+    mean, error = values.mean(-1), values.std(-1, ddof=1) / math.sqrt(count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(mean == 0, 0.0, mean / error)
+    ahead, behind = (np.minimum(2 * stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1))
+    return mean, float(stats.t.ppf(1 - LEVEL / 2, count - 1)) * error, ahead, behind
+
+
+def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
+    """The effect that differences of some units show.
+
+    With infinite differences (runs that never reach something) only signs count: the sign test. With `exact` ones, in which there
+    is no chance, all units have to agree. A single unit decides nothing.
+
+    >>> effect_of(np.array([1.0, 1.2, 1.1]), "seeds").text
+    '+1.1 [0.852, 1.35]'
+    """
+    count, above, below = len(values), int((values > 0).sum()), int((values < 0).sum())
+    if not count:
+        return Effect(math.nan, math.nan, math.nan, 1.0, 1.0, 0, unit)
+    finite = bool(np.isfinite(values).all())
+    mean = float(values.mean() if finite else np.median(values))
+    if exact:
+        return Effect(mean, math.nan, math.nan, float(above < count), float(below < count), count, unit)
+    if not finite:
+        ahead, behind = (min(2 * float(stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below))
+        return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
+    if count == 1:
+        return Effect(mean, math.nan, math.nan, 1.0, 1.0, 1, unit)
+    _, reach, ahead, behind = (float(part[0]) for part in paired_t(values[None]))
+    return Effect(mean, mean - reach, mean + reach, ahead, behind, count, unit)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values (1979), in the order given: at most `LEVEL` where a comparison stands among all of them.
+
+    >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order, adjusted, highest = np.argsort(p, kind="stable"), [1.0] * len(p), 0.0
+    for place, position in enumerate(order):
+        highest = max(highest, min((len(p) - place) * p[position], 1.0))
+        adjusted[position] = highest
+    return adjusted
+
+
+def at_least(p: np.ndarray, count: int) -> np.ndarray:
+    r"""The p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, whatever the dependence between them.
+
+    With c = n it is the largest p-value (all hold, without any correction), with c = 1 Bonferroni's, the first step of Holm's.
+    Source: Benjamini and Heller, Screening for partial conjunction hypotheses (2008), eq. (3).
+
+    Args:
+        p: p-values, shape (..., n).
+        count: c, at least 1; more than there are cannot hold (p = 1).
+
+    >>> float(at_least(np.array([0.01, 0.5, 0.02]), 2))
+    0.04
+    """
+    n = p.shape[-1]
+    if count > n:
+        return np.ones(p.shape[:-1])
+    return np.asarray(np.minimum((n - count + 1) * np.sort(p, axis=-1)[..., count - 1], 1.0))
+
+
+def welch(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
+    """The p-value of Welch's test on two means, from (mean, sample deviation, count) of each; NaN if one is not known.
+
+    >>> round(welch((10.0, 1.0, 5), (12.0, 1.5, 5)), 3)
+    0.043
+    """
+    if not all(math.isfinite(x) for x in (*a, *b)) or min(a[2], b[2]) < 2 or a[1] == b[1] == 0:
+        return math.nan
+    return float(stats.ttest_ind_from_stats(*a, *b, equal_var=False).pvalue)

@@ -1,0 +1,145 @@
+"""The rule by which runs decide holds its level with few draws; the bootstrap in its place would not."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedax.experiments.statistics import LEVEL, at_least, effect_of, holm, paired_t, welch
+
+COUNTS = (3, 5, 10)
+TASKS, PAIRS, SEEDS, TIMES = 5, 4, 3, 4000
+
+
+def draws_of(rng, count, heavy, shape=()):
+    """Means over the seeds of paired differences without effect: the draws of the data differ, and the seeds within them.
+
+    All pairs of a task share what the one algorithm does there. Shape (TIMES, *shape, count).
+    """
+    noise = (lambda size: rng.standard_t(3, size)) if heavy else rng.standard_normal
+    own = noise((TIMES, *shape, count)) + noise((TIMES, *shape, count, SEEDS)).mean(-1)
+    return own + (noise((TIMES, *shape[:1], 1, count)) if len(shape) > 1 else 0.0)
+
+
+def rate(p):
+    return float((p <= LEVEL).mean())
+
+
+ERROR = 3 * np.sqrt(LEVEL * (1 - LEVEL) / TIMES)
+"""Three standard errors of a simulated rate."""
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_single_comparison_without_effect_is_seldom_decided(count, heavy):
+    values = draws_of(np.random.default_rng(count), count, heavy)
+    _, _, ahead, behind = paired_t(values)
+    assert rate(ahead) <= LEVEL / 2 + ERROR
+    assert rate(behind) <= LEVEL / 2 + ERROR
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_the_hierarchical_bootstrap_would_decide_too_often(count):
+    """The reason for the t: intervals from resampled draws, and seeds within them, are too short with few draws."""
+    rng = np.random.default_rng(count)
+    times, again = 1000, 300
+    values = rng.standard_normal((times, count, 1)) + rng.standard_normal((times, count, SEEDS))
+    draws = rng.integers(count, size=(times, again, count))
+    seeds = rng.integers(SEEDS, size=(times, again, count, SEEDS))
+    picked = values[np.arange(times)[:, None, None, None], draws[..., None], seeds].mean((-1, -2))
+    high = np.quantile(picked, 1 - LEVEL / 2, axis=-1)
+    refuted = float((high < 0).mean())
+    _, _, _, behind = paired_t(values.mean(-1))
+    assert rate(behind) <= LEVEL / 2 + 2 * ERROR
+    assert refuted > 1.5 * LEVEL / 2, "where one in forty was promised"
+    if count == 3:
+        assert refuted > 1.5 * LEVEL
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+@pytest.mark.parametrize("count", COUNTS)
+def test_claims_on_many_tasks_and_pairs_are_seldom_refuted_falsely(count, heavy):
+    """All algorithms alike: whatever the sentence claims, that it does not hold is found in at most one of twenty studies."""
+    values = draws_of(np.random.default_rng(count), count, heavy, (TASKS, PAIRS))
+    _, _, ahead, behind = paired_t(values)
+    for needed in (1, 3, TASKS):
+        against = np.minimum(PAIRS * behind.min(-1), 1.0)
+        assert rate(at_least(against, TASKS - needed + 1)) <= LEVEL
+        assert rate(at_least(ahead.max(-1), needed)) <= LEVEL
+    assert rate(behind.min((-1, -2))) > 5 * LEVEL, "without the correction"
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_claims_are_seldom_confirmed_falsely(count):
+    """Far ahead in all comparisons but one; or on so many tasks that one is lacking."""
+    values = draws_of(np.random.default_rng(count), count, False, (TASKS, PAIRS))
+    for needed in (1, 3, TASKS):
+        shifted = values.copy()
+        shifted[:, : needed - 1] += 1000.0
+        _, _, ahead, _ = paired_t(shifted)
+        assert rate(at_least(ahead.max(-1), needed)) <= LEVEL
+        shifted[:, needed - 1, 1:] += 1000.0  # one comparison of the last task is lacking
+        _, _, ahead, _ = paired_t(shifted)
+        assert rate(at_least(ahead.max(-1), needed)) <= LEVEL
+
+
+def test_what_is_true_is_found():
+    values = draws_of(np.random.default_rng(0), 5, False, (TASKS, PAIRS)) + 20.0
+    _, _, ahead, _ = paired_t(values)
+    assert rate(at_least(ahead.max(-1), TASKS)) > 0.9
+
+
+def test_the_decision_is_the_paired_t_test():
+    """Against SciPy's own test, on differences around its threshold."""
+    rng, seen = np.random.default_rng(1), set()
+    for shift in (-0.9, -0.5, 0.0, 0.5, 0.9):
+        for _ in range(20):
+            values = rng.normal(shift, 1.0, 6)
+            test, effect = stats.ttest_1samp(values, 0.0), effect_of(values, "seeds")
+            interval = test.confidence_interval()
+            np.testing.assert_allclose((effect.low, effect.high), (interval.low, interval.high))
+            np.testing.assert_allclose(min(effect.ahead, effect.behind), test.pvalue)
+            seen.add("ahead" if effect.ahead <= LEVEL else "behind" if effect.behind <= LEVEL else "open")
+    assert seen == {"ahead", "behind", "open"}
+
+
+def test_too_little_decides_nothing():
+    for values in ([], [9.0]):
+        assert effect_of(np.array(values), "seeds")[3:5] == (1.0, 1.0)
+    assert effect_of(np.zeros(3), "seeds")[3:5] == (1.0, 1.0)
+
+
+def test_infinite_differences_count_by_their_signs():
+    """Six of six are one in 64 by chance, doubled; five of five are too few."""
+    assert effect_of(np.array([np.inf, 1, 1, 1, 1, 1.0]), "seeds").ahead == 2 / 64
+    assert effect_of(np.array([np.inf, 1, 1, 1, 1.0]), "seeds").ahead > LEVEL
+    assert effect_of(np.array([-np.inf, 1, 1, 1, 1, 1.0]), "seeds").ahead == 2 * 7 / 64
+
+
+def test_exact_differences_have_to_agree():
+    assert effect_of(np.array([1.0]), "seeds", exact=True)[3:5] == (0.0, 1.0)
+    assert effect_of(np.array([-1.0, -np.inf]), "seeds", exact=True)[3:5] == (1.0, 0.0)
+    assert effect_of(np.array([-1.0, 1.0]), "seeds", exact=True)[3:5] == (1.0, 1.0)
+
+
+def test_holm_rejects_what_the_stepwise_rule_rejects():
+    """The rule of the paper: in order, stop at the first p above level over how many are left."""
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        p = rng.uniform(0, 0.05, 6)
+        rejected = np.zeros(6, bool)
+        for place, position in enumerate(np.argsort(p)):
+            if p[position] > LEVEL / (6 - place):
+                break
+            rejected[position] = True
+        assert [value <= LEVEL for value in holm(list(p))] == rejected.tolist()
+        assert (min(holm(list(p))) <= LEVEL) == (at_least(p, 1) <= LEVEL)
+
+
+def test_welch_is_scipys_on_the_runs_themselves():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0, 1, 5), rng.normal(1, 3, 4)
+    known = stats.ttest_ind(a, b, equal_var=False).pvalue
+    numbers = [(float(x.mean()), float(x.std(ddof=1)), len(x)) for x in (a, b)]
+    np.testing.assert_allclose(welch(*numbers), known)
+    assert np.isnan(welch((1.0, np.nan, 5), (2.0, 1.0, 5)))
+    assert np.isnan(welch((1.0, 1.0, 1), (2.0, 1.0, 5)))
