@@ -1,6 +1,7 @@
 """What the papers prove, as formulas: constants, step sizes and bounds that a run can be held to. One module for each paper."""
 
 from fedax.theory import dfedavgm as dfedavgm
+from fedax.theory import estimate as estimate
 from fedax.theory import fedaware as fedaware
 from fedax.theory import fedbc as fedbc
 from fedax.theory import feddane as feddane

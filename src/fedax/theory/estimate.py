@@ -1,0 +1,324 @@
+r"""The constants of the papers, measured on a task: curvature, the optimum of convex problems, variances.
+
+All pass over the training examples in pieces, and see the objective that is trained: mean losses of the clients with the task's
+l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N. Curvature is that *at a point*: a constant of the whole
+objective for quadratics, and for logistic regression at 0, where it is largest.
+
+    >>> import fedax
+    >>> task = fedax.tasks.from_loss(lambda w, x: 2 * (w - x) ** 2, np.float64(0.0), clients=[[1.0, 2.0], [6.0]])
+    >>> losses = Losses(task, weights="equal")
+    >>> best = optimum(losses)
+    >>> round(smoothness(losses), 5), round(float(best.w[0]), 5), round(best.value, 5)
+    (4.0, 3.75, 10.375)
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+from scipy.sparse.linalg import LinearOperator, cg, eigsh
+
+from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core.layout import Layout
+
+Point = Float[Array | np.ndarray, "dim"]
+
+
+class Losses:
+    r"""The losses $f_k$ of a task's clients and $f = \sum_k p_k f_k$, with gradients and Hessian products.
+
+    Args:
+        task: what is learned.
+        weights: `"shares"`, $p_k = n_k/n$, or `"equal"`, $p_k = 1/N$.
+        piece: how many examples pass through the model at once, at least 1; no more than the largest client has.
+
+    Attributes:
+        start: the task's starting point for seed 0, flat.
+        shares: $p_k$.
+        layout: how parameters lie in a flat vector; `layout.ravel(history.params)` is a point.
+
+    Raises:
+        InvalidInput: another weighting, or pieces of no examples.
+    """
+
+    def __init__(self, task: Task, *, weights: str = "shares", piece: int = 1024) -> None:
+        if weights not in ("shares", "equal"):
+            raise UnknownName.among("Losses(weights=...)", weights, ["shares", "equal"])
+        if piece < 1:
+            raise InvalidInput.of("Losses(piece=...)", piece, "whole numbers >= 1")
+        params = task.start(jax.random.key(0))
+        self.task, self.layout = task, Layout.of(params)
+        self.start = self.layout.ravel(params)
+        sizes = np.asarray(task.train.sizes, float)
+        self.shares = sizes / sizes.sum() if weights == "shares" else np.full(len(sizes), 1 / len(sizes))
+        self._piece = min(piece, task.train.largest)
+        dtype = self.start.dtype
+        self._of_all = jnp.asarray(np.repeat(self.shares / sizes, np.asarray(task.train.sizes)), dtype)
+        self._of_one = jnp.asarray(np.repeat(1 / sizes, np.asarray(task.train.sizes)), dtype)
+        self._arrays = {name: jnp.asarray(values) for name, values in task.train.arrays.items()}
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return self.task.train.clients
+
+    def value(self, w: Point, client: int | None = None) -> float:
+        """$f(w)$, or $f_k(w)$ of one client."""
+        return float(self._summed(w, client, self._value_of, jnp.zeros((), self.start.dtype)))
+
+    def gradient(self, w: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
+        r"""$\nabla f(w)$, or $\nabla f_k(w)$ of one client."""
+        return np.asarray(self._summed(w, client, self._gradient_of, jnp.zeros_like(self.start)), float)
+
+    def gradients(self, w: Point) -> Float[np.ndarray, "clients dim"]:
+        r"""$\nabla f_k(w)$ of every client."""
+        return np.array([self.gradient(w, k) for k in range(self.clients)])
+
+    def hessian_product(self, w: Point, v: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
+        r"""$\nabla^2 f(w) v$, or that of one client's loss, at the cost of about two gradients."""
+        return np.asarray(self._summed(w, client, self._product_of, jnp.zeros_like(self.start), self._as_point(v)), float)
+
+    def squares(self, w: Point, client: int, rows: Any = None) -> Float[np.ndarray, "examples"]:
+        r"""$\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2), by default of all of them."""
+        first, size = int(self.task.train.offsets[client]), int(self.task.train.sizes[client])
+        chosen = first + (np.arange(size) if rows is None else np.asarray(rows))
+        return np.concatenate(
+            [self._squares_of(self._as_point(w), self._rows(chosen[i : i + 64])) for i in range(0, len(chosen), 64)]
+        )
+
+    def _as_point(self, w: Point) -> Array:
+        found = jnp.asarray(w, self.start.dtype)
+        if found.shape != self.start.shape:
+            raise InvalidInput.found("w", f"shape {found.shape}", f"a flat vector of {self.start.shape[0]} numbers")
+        return found
+
+    def _rows(self, place: Any) -> dict[str, Array]:
+        return {name: jnp.take(values, jnp.asarray(place), axis=0) for name, values in self._arrays.items()}
+
+    def _summed(self, w: Point, client: int | None, each: Any, zero: Array, *given: Array) -> Array:
+        offsets = self.task.train.offsets
+        begin, end = (0, self.task.train.total) if client is None else (int(offsets[client]), int(offsets[client + 1]))
+        scale = self._of_all if client is None else self._of_one
+        return each(self._as_point(w), *given, self._arrays, scale, begin, end, zero)
+
+    def _loss(self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array) -> Array:
+        """Of one piece from `begin`, l2 in the share of its examples."""
+        place = begin + jnp.arange(self._piece, dtype=jnp.int32)
+        inside, place = place < end, jnp.minimum(place, scale.shape[0] - 1)
+        weight = jnp.where(inside, scale[place], 0)
+        examples = {name: jnp.take(values, place, axis=0) for name, values in arrays.items()}
+        losses = self.task.total(self.task.loss, self.layout.unravel(w), examples, weight, None)
+        return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
+
+    def _pieces(self, one: Any, begin: Array, end: Array, zero: Array) -> Array:
+        count = (end - begin + self._piece - 1) // self._piece
+        return jax.lax.fori_loop(0, count, lambda i, total: total + one(begin + i * self._piece), zero)
+
+    @functools.cached_property
+    def _value_of(self) -> Any:
+        def run(w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array) -> Array:
+            return self._pieces(lambda i: self._loss(w, arrays, scale, i, end), begin, end, zero)
+
+        return jax.jit(run)
+
+    @functools.cached_property
+    def _gradient_of(self) -> Any:
+        def run(w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array) -> Array:
+            return self._pieces(lambda i: jax.grad(self._loss)(w, arrays, scale, i, end), begin, end, zero)
+
+        return jax.jit(run)
+
+    @functools.cached_property
+    def _product_of(self) -> Any:
+        def run(w: Array, v: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array) -> Array:
+            def one(i: Array) -> Array:
+                return jax.jvp(lambda w: jax.grad(self._loss)(w, arrays, scale, i, end), (w,), (v,))[1]
+
+            return self._pieces(one, begin, end, zero)
+
+        return jax.jit(run)
+
+    @functools.cached_property
+    def _squares_of(self) -> Any:
+        def one(w: Array, example: PyTree) -> Array:
+            alone = jax.tree.map(lambda value: value[None], example)
+            gradient = jax.grad(lambda w: self.task.loss(self.layout.unravel(w), alone, None)[0].astype(w.dtype))(w)
+            return gradient @ gradient
+
+        return jax.jit(jax.vmap(one, in_axes=(None, 0)))
+
+
+def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-6) -> float:
+    r"""$\max_j |\lambda_j(\nabla^2 f(w))|$, or that of one client: L at a point.
+
+    Args:
+        losses: see `Losses`.
+        w: the point, flat; by default the task's start.
+        client: its number; None for f.
+        tolerance: relative accuracy, above 0; by Lanczos iterations on Hessian products (ARPACK).
+
+    Raises:
+        InvalidInput: a point of another size.
+    """
+    return abs(_extreme(losses, w, client, tolerance, 0.0, 1.0))
+
+
+def lowest_eigenvalue(
+    losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-4
+) -> float:
+    r"""$\lambda_{\min}(\nabla^2 f(w))$, or that of one client; $-\lambda$ of FedDANE's Theorem 5 where it is negative.
+
+    Args:
+        losses, w, client: as in `smoothness`.
+        tolerance: accuracy in parts of the smoothness, above 0.
+
+    Raises:
+        InvalidInput: a point of another size.
+    """
+    largest = smoothness(losses, w, client=client, tolerance=max(tolerance, 1e-3))
+    if largest == 0:
+        return 0.0
+    shift = 1.01 * largest
+    # the largest eigenvalue of shift - H, which is positive definite; a lowest one near 0 would never converge by itself
+    return shift - _extreme(losses, w, client, tolerance / 2, shift, -1.0)
+
+
+def _extreme(losses: Losses, w: Point | None, client: int | None, tolerance: float, shift: float, sign: float) -> float:
+    """The eigenvalue of shift + sign H that is largest in absolute value."""
+    point = losses._as_point(losses.start if w is None else w)
+    dim = point.shape[0]
+
+    def product(v: np.ndarray) -> np.ndarray:
+        return shift * v + sign * losses.hessian_product(point, v.ravel(), client)
+
+    start = np.random.default_rng(0).normal(size=dim)
+    if dim == 1 or not np.any(product(start)):
+        return float(product(start)[0] / start[0])
+    lanczos: Any = eigsh
+    found = lanczos(
+        _operator(dim, product), k=1, which="LM", v0=start, tol=tolerance, ncv=min(dim, 24), return_eigenvectors=False
+    )
+    return float(found[0])
+
+
+def _operator(dim: int, matvec: Any) -> Any:
+    return cast(Any, LinearOperator)((dim, dim), matvec=matvec, dtype=float)
+
+
+class Optimum(NamedTuple):
+    """A minimiser, flat, the value there, and the norm of the gradient, which tells how exact it is."""
+
+    w: Float[np.ndarray, "dim"]
+    value: float
+    gradient: float
+
+
+def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Optimum:
+    r"""The minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients and halved steps.
+
+    Args:
+        losses: see `Losses`.
+        tolerance: $\lVert \nabla f \rVert$ to stop at, above 0; or where rounding lets f fall no more.
+        steps: the most Newton steps, at least 1.
+
+    Raises:
+        InvalidInput: an objective with negative curvature.
+    """
+    w, value = np.asarray(losses.start, float), losses.value(losses.start)
+    for _ in range(steps):
+        gradient = losses.gradient(w)
+        norm = float(np.linalg.norm(gradient))
+        if norm <= tolerance:
+            break
+        matvec = functools.partial(losses.hessian_product, w)
+        operator = _operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
+        direction = cg(operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w))[0]
+        if direction @ matvec(direction) < -1e-6 * (direction @ direction):
+            raise InvalidInput.found("optimum(losses=...)", "negative curvature", "convex losses")
+        rate = 1.0
+        while losses.value(w + rate * direction) > value + 1e-4 * rate * (gradient @ direction) and rate > 1e-6:
+            rate /= 2
+        if rate <= 1e-6:
+            break
+        w, value = w + rate * direction, losses.value(w + rate * direction)
+    return Optimum(w, value, float(np.linalg.norm(losses.gradient(w))))
+
+
+class Sampled(NamedTuple):
+    """A mean, and the bounds of its 95 % confidence interval; they meet where nothing was sampled."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def local_variance(
+    losses: Losses, w: Point, client: int, *, batch_size: int = 1, samples: int | None = None, seed: int = 0
+) -> Sampled:
+    r"""$\sigma_l^2 = \mathbb E \lVert \nabla f_k(w; \xi) - \nabla f_k(w) \rVert^2$ of minibatches drawn without replacement.
+
+    $$ \frac{1}{b} \cdot \frac{n_k - b}{n_k - 1} \Big( \frac{1}{n_k} \sum_j \lVert \nabla \ell_j \rVert^2
+       - \Big\lVert \frac{1}{n_k} \sum_j \nabla \ell_j \Big\rVert^2 \Big). $$
+
+    Args:
+        losses: see `Losses`.
+        w: the point, flat.
+        client: its number.
+        batch_size: b, at least 1.
+        samples: how many examples to take the first mean over, at least 2; None for all.
+        seed: of their choice.
+
+    Raises:
+        InvalidInput: a batch or a sample of another size.
+    """
+    size = int(losses.task.train.sizes[client])
+    if not 1 <= batch_size <= size:
+        raise InvalidInput.of("local_variance(batch_size=...)", batch_size, f"whole numbers in [1, {size}]")
+    if samples is not None and samples < 2:
+        raise InvalidInput.of("local_variance(samples=...)", samples, "whole numbers >= 2, or None")
+    all_of_them = samples is None or samples >= size
+    rows = None if all_of_them else np.random.default_rng(seed).choice(size, samples, replace=False)
+    squares = np.asarray(losses.squares(w, client, rows), float)
+    mean = losses.gradient(w, client) - losses.task.l2 * np.asarray(w, float)
+    scale = (size - batch_size) / max(size - 1, 1) / batch_size
+    error = 0.0 if all_of_them else 1.96 * squares.std(ddof=1) * math.sqrt((1 - len(squares) / size) / len(squares))
+    middle = float(squares.mean() - mean @ mean)
+    return Sampled(*(scale * max(middle + side * error, 0.0) for side in (0, -1, 1)))
+
+
+def global_variance(losses: Losses, points: list[Point]) -> float:
+    r"""The largest $\sum_k p_k \lVert \nabla f_k(x) - \nabla f(x) \rVert^2$ over some points x: a lower bound of $\sigma_g^2$.
+
+    Args:
+        losses: see `Losses`.
+        points: flat vectors, such as the models along a run; at least one.
+    """
+    most = 0.0
+    for w in points:
+        found = losses.gradients(w)
+        most = max(most, float(losses.shares @ np.sum((found - losses.shares @ found) ** 2, axis=1)))
+    return most
+
+
+def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
+    r"""The least $\frac{\lVert \nabla f(x) \rVert^2}{2 (f(x) - f^*)}$ over some points x: an upper bound of the constant $\nu$.
+
+    Args:
+        losses: see `Losses`.
+        points: flat vectors, none of them a minimiser; at least one.
+        least: $f^*$; see `optimum`.
+
+    Raises:
+        InvalidInput: a point with $f(x) \le f^*$.
+    """
+    found = math.inf
+    for w in points:
+        gap = losses.value(w) - least
+        if gap <= 0:
+            raise InvalidInput.of("pl_constant(least=...)", least, f"numbers below the value {least + gap:g} at a point")
+        found = min(found, float(np.sum(losses.gradient(w) ** 2)) / (2 * gap))
+    return found
