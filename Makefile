@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: environment demo test test-slow laws recipes check clean
+.PHONY: environment demo test test-plain test-slow sanitize laws recipes check clean
 .DEFAULT_GOAL := demo
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/models/layers/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	touch $@
@@ -32,6 +32,12 @@ recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one 
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, MPI, killed runs
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests
+
+test-plain: $(VENV)/.ready-to-test ## the models without the native layers, as where there is no C++ compiler
+	FEDAX_NATIVE=0 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup tests/models tests/cli/test_doctor.py
+
+sanitize: ## the native layers under the address, undefined-behaviour and thread sanitizers
+	tests/native/sanitize.sh
 
 check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
 	$(BIN)/ruff format --check src tests benchmarks

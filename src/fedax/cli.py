@@ -25,6 +25,7 @@ from fedax.experiments.comparison import compared, together
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
+from fedax.experiments.doctor import diagnosis
 from fedax.experiments.listing import described, one_line, overview, panel
 from fedax.experiments.runner import describe, reproduce, resume, run_experiment
 from fedax.experiments.schema import schema
@@ -156,6 +157,13 @@ def validate(file: File, settings: Settings = None) -> None:
     plan = experiment.plan()
     typer.echo(experiment.toml())
     typer.echo(f"# {file} is valid: {describe(experiment, plan)}", err=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this installation uses: versions, devices, and whether the native layers for the CPU are there."""
+    for line in diagnosis():
+        typer.echo(line)
 
 
 @app.command(name="schema")

@@ -10,8 +10,10 @@ from jax import lax
 
 from fedax.core import InvalidInput
 from fedax.models.layers import LSTM, Convolution, GroupNorm, convolve, max_pool
+from fedax.models.layers.library import status
 from fedax.models.layers.lstm import recur
 
+FORMS = ["products", "xla", *(["native"] if status().used else [])]
 RNG = np.random.default_rng(0)
 
 
@@ -49,7 +51,7 @@ CONVOLUTIONS = [  # rows, columns, channels, height, width, outputs, stride, pad
 ]
 
 
-@pytest.mark.parametrize("formulation", ["products", "native"])
+@pytest.mark.parametrize("formulation", FORMS)
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_convolution_is_the_plain_one(case, formulation):
     rows, columns, channels, height, width, outputs, stride, padding = case
@@ -89,8 +91,9 @@ def test_convolution_under_vmap_and_inside_a_loop(channels):
     ("options", "message"),
     [
         ({"formulation": "magic"}, r"convolve\(formulation=...\): got 'magic'"),
-        ({"padding": "FULL"}, r"convolve\(padding, stride\): got \('FULL', 1\)"),
-        ({"stride": 0}, r"got \('VALID', 0\)"),
+        ({"padding": "FULL"}, r"convolve\(padding, stride\): got \('FULL', \(1, 1\)\)"),
+        ({"padding": ((0, 0), (0, -1))}, r"convolve\(padding, stride\): got \(\(\(0, 0\), \(0, -1\)\)"),
+        ({"stride": 0}, r"got \('VALID', \(0, 0\)\)"),
         ({}, r"convolve\(x=...\): got \(2, 3\); allowed: images of at least 3 x 3"),
     ],
 )

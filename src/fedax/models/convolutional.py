@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
-from fedax.models.layers import Convolution, max_pool
+from fedax.models.layers import Convolution, activate, convolve
 from fedax.models.layers.conv import Images, fan_out_normal
 
 
@@ -109,8 +109,8 @@ class CNN:
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
         h = as_images(x, self.shape, params.dense[0].kernel.dtype)
         for layer, stage in zip(params.convolutions, self.stages):
-            h = layer(h, padding=self.padding)
-            h = jax.nn.relu(max_pool(h) if stage.pool else h)  # they commute, and ReLU then has a quarter of the work
+            h = convolve(h, layer.kernel, padding=self.padding)
+            h = activate(h, layer.bias, 2 if stage.pool else 1)
         h = h.reshape(h.shape[0], -1)
         *hidden, last = params.dense
         for layer in hidden:

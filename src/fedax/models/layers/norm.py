@@ -1,13 +1,15 @@
 """Group normalisation, which needs no statistics of the batch."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import ad
 from jaxtyping import Array, Float
 
+from fedax.core import InvalidInput
 from fedax.models.layers.conv import Images
+from fedax.models.layers.primitives import Result, aligned, batch_by, choose, in_groups, primitive
 
 EPSILON = 1e-5
 
@@ -30,40 +32,138 @@ class GroupNorm(NamedTuple):
         return group_norm(x, self.scale, self.offset, groups)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int) -> Images:
-    """See `GroupNorm`; `groups` divides the number of channels."""
-    return _forward(x, scale, offset, groups)[0]
+    """See `GroupNorm`. Derivatives of any order and mode.
+
+    Args:
+        x: images of shape (batch, rows, columns, channels).
+        scale: for each channel.
+        offset: for each channel.
+        groups: a divisor of the number of channels.
+
+    Raises:
+        InvalidInput: another number of groups.
+
+    >>> group_norm(jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([5.0]), 1).ravel().round(3).tolist()
+    [3.0, 7.0]
+    """
+    if groups < 1 or x.shape[3] % groups:
+        raise InvalidInput.of("group_norm(groups=...)", groups, f"divisors of {x.shape[3]}")
+    operands = aligned(x[None], scale[None], offset[None])
+    return norm_p.bind(*operands, groups=groups, native=choose(*operands))[0][0]
 
 
-def _forward(x: Images, scale: Array, offset: Array, groups: int) -> tuple[Images, Any]:
-    count = x.shape[1] * x.shape[2] * x.shape[3] // groups
-    mean = _over_groups(x.sum((1, 2)), groups) / count
-    centred = x - mean[:, None, None, :]
-    variance = _over_groups((centred * centred).sum((1, 2)), groups) / count
-    rate = 1 / jnp.sqrt(variance + EPSILON)
-    y = centred * (rate * scale[None, :])[:, None, None, :] + offset[None, None, None, :]
-    return y, (x, mean, rate, scale)
+def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
+    """Mean of each group, and one over its standard deviation: (group of examples, group of channels, example)."""
+    mean = _means(x, groups)
+    centred = x - _spread(mean, x)
+    return mean, 1 / jnp.sqrt(_means(centred * centred, groups) + EPSILON)
 
 
-def _backward(groups: int, saved: Any, slope: Images) -> tuple[Array, Array, Array]:
+def _means(x: Any, groups: int) -> Any:
+    sums = x.sum((2, 3))
+    count = x.shape[2] * x.shape[3] * x.shape[4] // groups
+    return sums.reshape(*sums.shape[:2], groups, -1).sum(3).transpose(0, 2, 1) / count
+
+
+def _spread(statistic: Any, x: Any) -> Any:
+    """A statistic for every channel of every image."""
+    return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[:, :, None, None, :]
+
+
+def _channels(x: Any) -> Any:
+    return x[:, None, None, None, :]
+
+
+def _norm(x: Any, scale: Any, offset: Any, *, groups: int) -> list[Any]:
+    mean, rate = _statistics(x, groups)
+    return [(x - _spread(mean, x)) * (_spread(rate, x) * _channels(scale)) + _channels(offset), mean, rate]
+
+
+def _slope(slope: Any, x: Any, mean: Any, rate: Any, scale: Any, *, groups: int) -> list[Any]:
     """With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group."""
-    x, mean, rate, scale = saved
-    count = x.shape[1] * x.shape[2] * x.shape[3] // groups
-    centred = x - mean[:, None, None, :]
-    total, along = slope.sum((1, 2)), (slope * centred).sum((1, 2)) * rate
-    shift = _over_groups(total * scale[None, :], groups) / count
-    pull = _over_groups(along * scale[None, :], groups) / count
-    gain = (rate * scale[None, :])[:, None, None, :]
-    dx = slope * gain - (rate * shift)[:, None, None, :] - centred * (rate * rate * pull)[:, None, None, :]
-    return dx, along.sum(0), total.sum(0)
+    rates, centred = _spread(rate, x), x - _spread(mean, x)
+    total, along = slope.sum((2, 3)), (slope * centred).sum((2, 3)) * rates[:, :, 0, 0]
+    count = x.shape[2] * x.shape[3] * x.shape[4] // groups
+
+    def over_groups(sums: Any) -> Any:
+        parts = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
+        return _spread(parts.transpose(0, 2, 1), x) / count
+
+    dx = slope * (rates * _channels(scale)) - rates * over_groups(total) - centred * (rates * rates * over_groups(along))
+    return [dx, along.sum(1), total.sum(1)]
 
 
-def _over_groups(x: Float[Array, "batch channels"], groups: int) -> Float[Array, "batch channels"]:
-    """Each channel's sum over its group."""
-    batch, channels = x.shape
-    sums = x.reshape(batch, groups, channels // groups).sum(2, keepdims=True)
-    return jnp.broadcast_to(sums, (batch, groups, channels // groups)).reshape(batch, channels)
+def _tangent(dx: Any, dscale: Any, doffset: Any, x: Any, mean: Any, rate: Any, scale: Any, *, groups: int) -> list[Any]:
+    rates = _spread(rate, x)
+    z = (x - _spread(mean, x)) * rates
+    dz = rates * (dx - _spread(_means(dx, groups), x) - z * _spread(_means(dx * z, groups), x))
+    return [dz * _channels(scale) + z * _channels(dscale) + _channels(doffset)]
 
 
-group_norm.defvjp(_forward, _backward)
+def _norm_results(x: Any, *_: Any, groups: int, **__: Any) -> list[Result]:
+    statistic = Result((x.shape[0], groups, x.shape[1]), x.dtype, False)
+    return [Result(x.shape, x.dtype), statistic, statistic]
+
+
+def _slope_results(slope: Any, *_: Any, **__: Any) -> list[Result]:
+    channels = Result((slope.shape[0], slope.shape[4]), slope.dtype, False)
+    return [Result(slope.shape, slope.dtype), channels, channels]
+
+
+def _tangent_results(dx: Any, *_: Any, **__: Any) -> list[Result]:
+    return [Result(dx.shape, dx.dtype)]
+
+
+def _numbers(kind: int) -> Any:
+    return lambda *_, groups: [kind, groups]
+
+
+norm_p = primitive("fedax_norm", _norm_results, _norm, ("fedax_norm", _numbers(0)), (True, False, False))
+slope_p = primitive(
+    "fedax_norm_slope", _slope_results, _slope, ("fedax_norm", _numbers(1)), (True, True, False, False, False)
+)
+tangent_p = primitive("fedax_norm_tangent", _tangent_results, _tangent, None, ())
+batch_by(norm_p, (1, None, None), (1, 2, 2))
+in_groups(slope_p)
+in_groups(tangent_p)
+
+
+def _norm_jvp(primals: Any, tangents: Any, *, groups: int, native: bool) -> Any:
+    x, scale, _ = primals
+    out, mean, rate = norm_p.bind(*primals, groups=groups, native=native)
+    whole = tuple(map(ad.instantiate_zeros, tangents))
+    (tangent,) = tangent_p.bind(*whole, x, mean, rate, scale, groups=groups, native=native)
+    _, statistics = jax.jvp(lambda x: _statistics(x, groups), (x,), whole[:1])
+    return [out, mean, rate], [tangent, *statistics]
+
+
+def _differentiated(made: Any, plain: Any) -> Any:
+    """Forward derivatives of an operation by all its operands: those of its plain form."""
+
+    def jvp(primals: Any, tangents: Any, *, groups: int, native: bool) -> Any:
+        _, out = jax.jvp(lambda *x: plain(*x, groups=groups), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+        return made.bind(*primals, groups=groups, native=native), out
+
+    return jvp
+
+
+def _tangent_transpose(cotangents: Any, dx: Any, dscale: Any, doffset: Any, *saved: Any, **params: Any) -> Any:
+    (cotangent,) = cotangents
+    if isinstance(cotangent, ad.Zero):
+        return [None] * 7
+    slopes = slope_p.bind(cotangent, *saved, **params)
+    return [slope if ad.is_undefined_primal(x) else None for slope, x in zip(slopes, (dx, dscale, doffset))] + [None] * 4
+
+
+def _slope_transpose(cotangents: Any, slope: Any, *saved: Any, **params: Any) -> Any:
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
+        return [None] * 5
+    return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), *saved, **params)[0]] + [None] * 4
+
+
+ad.primitive_jvps[norm_p] = _norm_jvp
+ad.primitive_jvps[tangent_p] = _differentiated(tangent_p, _tangent)
+ad.primitive_jvps[slope_p] = _differentiated(slope_p, _slope)
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[slope_p] = _slope_transpose

@@ -1,49 +1,164 @@
-"""Pooling of images by reshape: XLA's windowed reduction and its gradient are slow on CPUs."""
+"""Pooling of images by their largest pixels, with a bias and ReLU in the same pass."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.interpreters import ad
 from jaxtyping import Array, Float
 
+from fedax.core import InvalidInput
 from fedax.models.layers.conv import Images
+from fedax.models.layers.primitives import Result, aligned, batch_by, choose, in_groups, primitive
+
+FLAT = 255
+"""Marks an output where ReLU is flat."""
+Window = tuple[int, int]
 
 
-@jax.custom_vjp
-def max_pool(x: Images) -> Images:
-    """The largest of every 2 x 2 pixels; an odd last row or column is left out.
+def max_pool(x: Images, window: int | Window = 2) -> Images:
+    """The largest of every 2 x 2 pixels, or of windows of another size; rows and columns that fill no window are left out.
 
-    Of equal pixels the first in reading order receives the gradient.
+    Of equal pixels the first in reading order receives the gradient. Derivatives of any order and mode.
+
+    Args:
+        x: images of shape (batch, rows, columns, channels).
+        window: its rows and columns, at least 1 and no more than 250 pixels together.
+
+    Raises:
+        InvalidInput: another window.
 
     >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
     [[5.0, 7.0], [13.0, 15.0]]
     """
-    return _squares(x).max((2, 4))
+    return _pooled(x, jnp.zeros(x.shape[3], x.dtype), window, False)
 
 
-def _squares(x: Images) -> Float[Array, "batch tall 2 wide 2 channels"]:
-    batch, rows, columns, channels = x.shape
-    even = x[:, : rows // 2 * 2, : columns // 2 * 2]
-    return even.reshape(batch, rows // 2, 2, columns // 2, 2, channels)
+def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1) -> Images:
+    """ReLU of the images plus a bias for each channel, and the largest of each window, as `max_pool` has it.
+
+    >>> activate(jnp.array([[1.0, -4.0], [3.0, -9.0]]).reshape(1, 2, 1, 2), jnp.array([0.5, 2.0]), (2, 1)).ravel().tolist()
+    [3.5, 0.0]
+    """
+    return _pooled(x, bias, window, True)
 
 
-def _forward(x: Images) -> tuple[Images, tuple[Images, Images]]:
-    y = max_pool(x)
-    return y, (x, y)
+def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, relu: bool) -> Images:
+    window = (window, window) if isinstance(window, int) else window
+    if min(window) < 1 or window[0] * window[1] > 250:
+        raise InvalidInput.of("max_pool(window=...)", window, "at least 1, and no more than 250 pixels together")
+    images, offsets = aligned(x[None], bias[None])
+    native = choose(images, offsets)
+    return pool_p.bind(images, offsets, size=(x.shape[1], x.shape[2]), window=window, relu=relu, native=native)[0][0]
 
 
-def _backward(saved: tuple[Images, Images], slope: Images) -> tuple[Images]:
-    x, y = saved
-    squares = _squares(x)
-    a, b, c = squares[:, :, 0, :, 0], squares[:, :, 0, :, 1], squares[:, :, 1, :, 0]
-    first = jnp.where(a == y, 0, jnp.where(b == y, 1, jnp.where(c == y, 2, 3))).astype(jnp.int8)
-    place = jnp.arange(4, dtype=jnp.int8).reshape(1, 1, 2, 1, 2, 1)
-    chosen = first[:, :, None, :, None, :] == place
-    gradient = jnp.where(chosen, slope[:, :, None, :, None, :], 0).reshape(
-        x.shape[0], x.shape[1] // 2 * 2, x.shape[2] // 2 * 2, x.shape[3]
-    )
-    odd = [(0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)]
-    gradient = jnp.pad(gradient, odd) if x.shape[1] % 2 or x.shape[2] % 2 else gradient
-    return (lax.optimization_barrier(gradient),)  # otherwise it is made anew for everything that needs it
+def _windows(x: Any, window: Window) -> Any:
+    """Shape (group, example, tall, height, wide, width, channel)."""
+    groups, batch, rows, columns, channels = x.shape
+    tall, wide = rows // window[0], columns // window[1]
+    whole = x[:, :, : tall * window[0], : wide * window[1]]
+    return whole.reshape(groups, batch, tall, window[0], wide, window[1], channels)
 
 
-max_pool.defvjp(_forward, _backward)
+def _each(x: Any, window: Window) -> list[Any]:
+    squares = _windows(x, window)
+    return [squares[:, :, :, k // window[1], :, k % window[1]] for k in range(window[0] * window[1])]
+
+
+def _spread(bias: Any) -> Any:
+    return bias[:, None, None, None, :]
+
+
+def _pool(x: Any, bias: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    best = _windows(x, window).max((3, 5))
+    first = jnp.full(best.shape, window[0] * window[1] - 1, jnp.uint8)
+    for k, pixels in reversed(list(enumerate(_each(x, window)[:-1]))):
+        first = jnp.where(pixels == best, jnp.uint8(k), first)
+    value = best + _spread(bias)
+    if not relu:
+        return [value, first]
+    return [jax.nn.relu(value), jnp.where(value <= 0, jnp.uint8(FLAT), first)]
+
+
+def _tangent(x: Any, bias: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    total = jnp.where(winner == FLAT, jnp.zeros_like(bias, shape=()), jnp.broadcast_to(_spread(bias), winner.shape))
+    for k, pixels in enumerate(_each(x, window)):
+        total = total + jnp.where(winner == k, pixels, jnp.zeros_like(pixels))
+    return [total]
+
+
+def _slope(slope: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    groups, batch, tall, wide, channels = slope.shape
+    place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(1, 1, 1, window[0], 1, window[1], 1)
+    chosen = winner[:, :, :, None, :, None, :] == place
+    gradient = jnp.where(chosen, slope[:, :, :, None, :, None, :], jnp.zeros((), slope.dtype))
+    gradient = gradient.reshape(groups, batch, tall * window[0], wide * window[1], channels)
+    left = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, gradient.shape[2:4])), (0, 0)]
+    gradient = jnp.pad(gradient, left) if any(pair[1] for pair in left) else gradient
+    kept = jnp.where(winner == FLAT, jnp.zeros((), slope.dtype), slope)
+    # otherwise it is made anew for everything that needs it
+    return [lax.optimization_barrier(gradient), kept.sum((1, 2, 3))]
+
+
+def _pool_results(x: Any, *_: Any, window: Window, **__: Any) -> list[Result]:
+    shape = (*x.shape[:2], x.shape[2] // window[0], x.shape[3] // window[1], x.shape[4])
+    return [Result(shape, x.dtype), Result(shape, "uint8")]
+
+
+def _tangent_results(*operands: Any, **params: Any) -> list[Result]:
+    return _pool_results(*operands, **params)[:1]
+
+
+def _slope_results(slope: Any, _: Any, *, size: Window, **__: Any) -> list[Result]:
+    groups, batch, _, _, channels = slope.shape
+    return [Result((groups, batch, *size, channels), slope.dtype), Result((groups, channels), slope.dtype, False)]
+
+
+def _numbers(kind: int) -> Any:
+    return lambda *_, window, relu, **__: [kind, *window, int(relu)]
+
+
+pool_p = primitive("fedax_pool", _pool_results, _pool, ("fedax_pool", _numbers(0)), (True, False))
+slope_p = primitive("fedax_pool_slope", _slope_results, _slope, ("fedax_pool", _numbers(1)), (True, True))
+tangent_p = primitive("fedax_pool_tangent", _tangent_results, _tangent, ("fedax_pool", _numbers(2)), (True, False, True))
+batch_by(pool_p, (1, None), (1, 1))
+batch_by(tangent_p, (1, None, 1), (1,))
+in_groups(slope_p)
+
+
+def _pool_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    out, winner = pool_p.bind(*primals, **params)
+    (tangent,) = tangent_p.bind(*map(ad.instantiate_zeros, tangents[:2]), winner, **params)
+    return [out, winner], [tangent, ad.Zero(jax.typeof(winner).update(dtype=jax.dtypes.float0))]
+
+
+def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    (dx, dbias, _), winner = tangents, primals[2]
+    (tangent,) = tangent_p.bind(ad.instantiate_zeros(dx), ad.instantiate_zeros(dbias), winner, **params)
+    return tangent_p.bind(*primals, **params), [tangent]
+
+
+def _slope_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    return slope_p.bind(*primals, **params), slope_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+
+
+def _tangent_transpose(cotangents: Any, x: Any, bias: Any, winner: Any, **params: Any) -> Any:
+    (cotangent,) = cotangents
+    if isinstance(cotangent, ad.Zero):
+        return [None, None, None]
+    slopes = slope_p.bind(cotangent, winner, **params)
+    return [slope if ad.is_undefined_primal(x) else None for slope, x in zip(slopes, (x, bias))] + [None]
+
+
+def _slope_transpose(cotangents: Any, slope: Any, winner: Any, **params: Any) -> Any:
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
+        return [None, None]
+    return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), winner, **params)[0], None]
+
+
+ad.primitive_jvps[pool_p] = _pool_jvp
+ad.primitive_jvps[tangent_p] = _tangent_jvp
+ad.primitive_jvps[slope_p] = _slope_jvp
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[slope_p] = _slope_transpose

@@ -1,0 +1,28 @@
+"""The command `fedax doctor`: what this installation uses, and what is missing."""
+
+import platform
+
+import jax
+import numpy as np
+
+import fedax
+from fedax.models.layers.library import VARIABLE, status
+
+COST = "Networks with convolutions take two to four times as long on this CPU."
+"""Measured in benchmarks/README.md."""
+
+
+def diagnosis() -> list[str]:
+    """One line for each thing that matters to speed."""
+    devices = jax.devices()
+    lines = [
+        f"fedax {fedax.__version__}, Python {platform.python_version()}, jax {jax.__version__}, NumPy {np.__version__}",
+        f"devices: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})",
+    ]
+    native = status()
+    if jax.default_backend() != "cpu":
+        return [*lines, "native layers: not needed; XLA's own run on this device"]
+    if native.used:
+        return [*lines, f"native layers: in use, compiled for {native.level}"]
+    remedy = f"Unset {VARIABLE}." if VARIABLE in native.reason else "Install g++ or clang and then fedax again."
+    return [*lines, f"native layers: not in use: {native.reason}.", f"{COST} {remedy}"]

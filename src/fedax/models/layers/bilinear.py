@@ -1,0 +1,154 @@
+r"""The three products of a convolution: outputs, slope of the image, slope of the kernel.
+
+Each is bilinear, and the transposes of each are the other two: derivatives of any order and mode are these three again. With
+groups g, examples n, stride s and zeros around the image,
+
+$$y_{gnrcq} = \sum_{ijp} x_{gn,\, sr+i,\, sc+j,\, p}\, k_{gijpq}.$$
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax.interpreters import ad, batching
+from jaxtyping import Array, Float
+
+from fedax.models.layers import products
+from fedax.models.layers.primitives import Result, aligned, batch_groups, batch_size, folded, primitive, unfolded
+
+Borders = tuple[tuple[int, int], tuple[int, int]]
+Groups = Float[Array, "groups _ _ _ _"]
+"""Images (group, example, row, column, channel) or kernels (group, height, width, channel, output)."""
+
+
+class Plan(NamedTuple):
+    """Sizes of image, kernel and outputs in rows and columns; steps between outputs; zeros around the image."""
+
+    image: tuple[int, int]
+    window: tuple[int, int]
+    outputs: tuple[int, int]
+    strides: tuple[int, int]
+    borders: Borders
+
+
+def _plain(kind: int) -> Any:
+    """The product for one group by `products`, or as XLA has it."""
+
+    def xla(x: Any, kernel: Any, plan: Plan) -> Any:
+        return lax.conv_general_dilated(x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def one(a: Any, b: Any, plan: Plan, by_products: bool) -> Any:
+        if by_products:
+            return (products.outputs, products.image_slope, products.kernel_slope)[kind](a, b, plan)
+        if kind == 0:
+            return xla(a, b, plan)
+        if kind == 1:
+            image = jax.ShapeDtypeStruct((a.shape[0], *plan.image, b.shape[2]), a.dtype)
+            return jax.linear_transpose(lambda x: xla(x, b, plan), image)(a)[0]
+        kernel = jax.ShapeDtypeStruct((*plan.window, a.shape[3], b.shape[3]), a.dtype)
+        return jax.linear_transpose(lambda k: xla(a, k, plan), kernel)(b)[0]
+
+    def grouped(a: Groups, b: Groups, *, plan: Plan, by_products: bool) -> list[Any]:
+        if a.shape[0] == 1:
+            return [one(a[0], b[0], plan, by_products)[None]]
+        return [jax.vmap(lambda a, b: one(a, b, plan, by_products))(a, b)]
+
+    return grouped
+
+
+def _results(kind: int) -> Any:
+    def results(a: Any, b: Any, *, plan: Plan, **_: Any) -> list[Result]:
+        shape = (
+            (*a.shape[:2], *plan.outputs, b.shape[4]),
+            (*a.shape[:2], *plan.image, b.shape[3]),
+            (a.shape[0], *plan.window, a.shape[4], b.shape[4]),
+        )[kind]
+        return [Result(shape, a.dtype, kind != 2)]
+
+    return results
+
+
+def _numbers(kind: int) -> Any:
+    def numbers(_a: Any, _b: Any, *, plan: Plan, by_products: bool) -> list[int]:
+        return [kind, *plan.strides, plan.borders[0][0], plan.borders[1][0]]
+
+    return numbers
+
+
+def _made(name: str, kind: int) -> Any:
+    images = (True, kind == 2)
+    return primitive(name, _results(kind), _plain(kind), ("fedax_convolve", _numbers(kind)), images)
+
+
+outputs_p = _made("fedax_outputs", 0)
+image_slope_p = _made("fedax_image_slope", 1)
+kernel_slope_p = _made("fedax_kernel_slope", 2)
+
+
+def _bilinear(made: Any, first: Any, second: Any) -> None:
+    """Registers derivatives: `first` and `second` are the transposes by the operands, of the other operand and the cotangent."""
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        (a, b), (da, db) = primals, tangents
+        parts = [] if isinstance(da, ad.Zero) else [made.bind(da, b, **params)[0]]
+        parts += [] if isinstance(db, ad.Zero) else [made.bind(a, db, **params)[0]]
+        (out,) = made.bind(a, b, **params)
+        return [out], [sum(parts[1:], parts[0])]
+
+    def transpose(cotangents: Any, a: Any, b: Any, **params: Any) -> Any:
+        (cotangent,) = cotangents
+        if isinstance(cotangent, ad.Zero):
+            return [None, None]
+        if ad.is_undefined_primal(a):
+            return [first(cotangent, b, params), None]
+        return [None, second(cotangent, a, params)]
+
+    ad.primitive_jvps[made] = jvp
+    ad.primitive_transposes[made] = transpose
+
+
+_bilinear(
+    outputs_p,
+    lambda dy, kernel, params: image_slope_p.bind(dy, kernel, **params)[0],
+    lambda dy, x, params: kernel_slope_p.bind(x, dy, **params)[0],
+)
+_bilinear(
+    image_slope_p,
+    lambda dx, kernel, params: outputs_p.bind(dx, kernel, **params)[0],
+    lambda dx, slope, params: kernel_slope_p.bind(dx, slope, **params)[0],
+)
+_bilinear(
+    kernel_slope_p,
+    lambda dk, slope, params: image_slope_p.bind(slope, dk, **params)[0],
+    lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],
+)
+
+
+def _batched(made: Any, axes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """Registers: a batch of one operand joins the axis that this operand shares with the result (examples, channels or outputs).
+
+    A batch of both operands is more groups.
+    """
+
+    def rule(operands: Any, dims: Any, **params: Any) -> Any:
+        if None not in dims:
+            return batch_groups(made, operands, dims, params)
+        which = 0 if dims[1] is None else 1
+        size, (axis, to) = batch_size(operands, dims), axes[which]
+        joined = list(operands)
+        joined[which] = folded(operands[which], dims[which], axis)
+        (out,) = made.bind(*joined, **params)
+        return [unfolded(out, size, to)], [to]
+
+    batching.primitive_batchers[made] = rule
+
+
+_batched(outputs_p, ((1, 1), (4, 4)))
+_batched(image_slope_p, ((1, 1), (3, 4)))
+_batched(kernel_slope_p, ((4, 3), (4, 4)))
+
+
+def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:
+    """The outputs for images (example, row, column, channel) and a kernel (height, width, channel, output)."""
+    x, kernel = aligned(x[None], kernel[None])
+    return outputs_p.bind(x, kernel, plan=plan, native=native, by_products=by_products)[0][0]

@@ -1,0 +1,48 @@
+"""The extension with layers for the CPU: finding it, and telling XLA about it."""
+
+import ctypes
+import os
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+VARIABLE = "FEDAX_NATIVE"
+"""Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more than that instruction set."""
+CALLS = ("fedax_convolve", "fedax_pool", "fedax_norm")
+LEVELS = ("plain", "avx2", "avx512")
+
+
+class Status(NamedTuple):
+    """Whether the extension is in use, with which instruction set, and why not."""
+
+    used: bool
+    level: str
+    reason: str
+
+
+@cache
+def status() -> Status:
+    """Loads the extension at the first call; never fails."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == "0":
+        return Status(False, "", f"the environment variable {VARIABLE} is 0")
+    found = [Path(__file__).with_name(f"_native{suffix}") for suffix in EXTENSION_SUFFIXES]
+    files = [path for path in found if path.is_file()]
+    if not files:
+        return Status(False, "", "the extension has not been built: there was no C++ compiler when fedax was installed")
+    try:
+        library = ctypes.CDLL(str(files[0]))
+        for name in CALLS:
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+        level = library.fedax_level(LEVELS.index(wanted) if wanted in LEVELS else -1)
+    except Exception as error:  # an older system library, another interface: the layers without it still work
+        return Status(False, "", f"{files[0].name} cannot be used: {error}")
+    return Status(True, LEVELS[level], "")
+
+
+def usable() -> bool:
+    """Whether calls of the extension can stand in a program for the default device."""
+    return jax.default_backend() == "cpu" and status().used

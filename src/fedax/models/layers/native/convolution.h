@@ -1,0 +1,423 @@
+// The three products of a convolution, for one number type REAL and vectors of BYTES bytes, ROOMY where there are 32 vector
+// registers. Included once for each of them, in a namespace of its own.
+//
+// The example is the innermost axis of all images. So a row of outputs is one contiguous span of columns x examples, whatever
+// the number of channels, and a tap of the kernel moves that span by a fixed distance: one loop serves every kernel, stride
+// and padding, and the batch needs no round size.
+
+typedef REAL Vector __attribute__((vector_size(BYTES)));
+typedef REAL Loose __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));  // at any address
+
+constexpr long LANES = BYTES / sizeof(REAL);
+constexpr long LINE = memory::LINE / sizeof(REAL);
+constexpr long WHOLE = 128;          // batches up to here stay whole
+constexpr long BLOCK = 64;           // larger ones are cut into so many examples
+constexpr long RING_BYTES = 400000;  // what of the image is kept at hand, a part of the second cache
+constexpr long SUMS_BYTES = 400000;
+
+static inline Vector load(const REAL* p) { return *reinterpret_cast<const Loose*>(p); }
+static inline void store(REAL* p, Vector v) { *reinterpret_cast<Loose*>(p) = v; }
+
+// An odd number of cache lines: rows at powers of two would fall on the same few sets of the cache.
+static long odd_lines(long numbers) {
+  return (divide_up(numbers, LINE) | 1) * LINE;
+}
+
+// The rows of an image that a window meets, padded, for some channels and examples. A row is kept in slot (row mod slots);
+// with stride s, columns lie in s runs by their place modulo s, so that neighbouring outputs read neighbouring columns.
+struct Ring {
+  REAL* data;
+  long slots, channels, examples, width, run, pitch, next;
+
+  Ring(long slots, long channels, long examples, long width, long right)
+      : slots(slots), channels(channels), examples(examples), width(width), run(divide_up(width, right) * examples), next(0) {
+    // tiles read past the end of a row, by no more than a tile's width
+    pitch = odd_lines(right * run + 8 * LANES);
+    long count = (slots * channels + 1) * pitch;
+    data = static_cast<REAL*>(memory::buffer(memory::RING, count * sizeof(REAL)));
+    // zeros: the padding, the row outside the image, and what is read past an end, which must be no strange number
+    std::memset(data, 0, count * sizeof(REAL));
+  }
+
+  long outside() const { return slots * channels * pitch; }
+  long place(long channel, long row) const { return ((row % slots) * channels + channel) * pitch; }
+
+  // Rows up to `end` of the image, for the channels and examples that begin at those given.
+  void fill(Images<const REAL> image, const Window& window, long channel, long example, long begin, long end) {
+    for (long row = most(next, begin); row < end; row++) {
+      for (long c = 0; c < channels; c++) copy(image.at(channel + c, row) + example, image, window, data + place(c, row));
+    }
+    next = most(next, end);
+  }
+
+  void copy(const REAL* from, Images<const REAL> image, const Window& window, REAL* to) const {
+    long first = most(window.left, 0), last = least(window.left + image.columns, width);
+    if (window.right == 1 && examples == image.examples) {
+      if (last > first)
+        std::memcpy(to + first * examples, from + (first - window.left) * examples, (last - first) * examples * sizeof(REAL));
+      return;
+    }
+    for (long column = first; column < last; column++) {
+      REAL* place = to + (column % window.right) * run + column / window.right * examples;
+      std::memcpy(place, from + (column - window.left) * image.examples, examples * sizeof(REAL));
+    }
+  }
+};
+
+// ---- outputs: every tap adds its weight times a span of the image ----
+
+constexpr int MOST_OUTPUTS = ROOMY ? 8 : 6, MOST_VECTORS = 6;
+constexpr int vectors_for(int outputs) {
+  int room = (ROOMY ? 24 : 12) / outputs;
+  return room < MOST_VECTORS ? room : MOST_VECTORS;
+}
+
+constexpr int fewer(int a, int b) { return a < b ? a : b; }
+
+typedef void Tile(const REAL*, const int*, long, const REAL*, REAL*, long, bool);
+
+// OUTPUTS x VECTORS sums stay in registers over all taps.
+template <int OUTPUTS, int VECTORS>
+static void tile(const REAL* base, const int* offset, long taps, const REAL* weight, REAL* out, long pitch, bool add) {
+  Vector sum[OUTPUTS][VECTORS];
+#pragma GCC unroll 8
+  for (int o = 0; o < OUTPUTS; o++)
+#pragma GCC unroll 8
+    for (int n = 0; n < VECTORS; n++) sum[o][n] = add ? load(out + o * pitch + n * LANES) : Vector{};
+  for (long t = 0; t < taps; t++, weight += OUTPUTS) {
+    const REAL* from = base + offset[t];
+    Vector image[VECTORS];
+#pragma GCC unroll 8
+    for (int n = 0; n < VECTORS; n++) image[n] = load(from + n * LANES);
+#pragma GCC unroll 8
+    for (int o = 0; o < OUTPUTS; o++)
+#pragma GCC unroll 8
+      for (int n = 0; n < VECTORS; n++) sum[o][n] += image[n] * weight[o];
+  }
+#pragma GCC unroll 8
+  for (int o = 0; o < OUTPUTS; o++)
+#pragma GCC unroll 8
+    for (int n = 0; n < VECTORS; n++) store(out + o * pitch + n * LANES, sum[o][n]);
+}
+
+template <int OUTPUTS>
+static Tile* tile_of(long vectors) {
+  switch (vectors) {
+    case 1: return tile<OUTPUTS, 1>;
+    case 2: return tile<OUTPUTS, fewer(2, vectors_for(OUTPUTS))>;
+    case 3: return tile<OUTPUTS, fewer(3, vectors_for(OUTPUTS))>;
+    case 4: return tile<OUTPUTS, fewer(4, vectors_for(OUTPUTS))>;
+    case 5: return tile<OUTPUTS, fewer(5, vectors_for(OUTPUTS))>;
+    default: return tile<OUTPUTS, vectors_for(OUTPUTS)>;
+  }
+}
+
+static Tile* tile_for(long outputs, long vectors) {
+  switch (outputs) {
+    case 1: return tile_of<1>(vectors);
+    case 2: return tile_of<2>(vectors);
+    case 3: return tile_of<3>(vectors);
+    case 4: return tile_of<4>(vectors);
+    case 5: return tile_of<5>(vectors);
+    case 6: return tile_of<6>(vectors);
+    case 7: return tile_of<fewer(7, MOST_OUTPUTS)>(vectors);
+    default: return tile_of<MOST_OUTPUTS>(vectors);
+  }
+}
+
+// Weights in the order in which tiles meet them: tile of outputs, kernel row, channel, kernel column, output.
+static void pack(Kernel<REAL> kernel, const Window& window, long channel, long channels, long outputs, long tiles, REAL* to) {
+  for (long k = 0; k < tiles; k++) {
+    long first = part(outputs, tiles, k), last = part(outputs, tiles, k + 1);
+    for (long i = 0; i < window.height; i++)
+      for (long c = channel; c < channel + channels; c++)
+        for (long j = 0; j < window.width; j++)
+          for (long o = first; o < last; o++)
+            *to++ = kernel.data[i * kernel.by_row + c * kernel.by_input + j * kernel.by_column + o * kernel.by_output];
+  }
+}
+
+// The taps that lie in the image for one row of outputs: the first of them among all taps, and how many there are.
+struct Taps {
+  const int* offset;
+  long first, count, all;
+};
+
+// One row of outputs, `length` numbers for each channel, `pitch` apart.
+static void row_of_outputs(const REAL* base, Taps taps, const REAL* weights, REAL* out, long pitch, long length, long outputs,
+                           long tiles, bool add) {
+  long wide = vectors_for(divide_up(outputs, tiles)), vectors = divide_up(length, LANES), spans = divide_up(vectors, wide);
+  for (long s = 0; s < spans; s++) {
+    long v = part(vectors, spans, s), n = part(vectors, spans, s + 1) - v, left = length - v * LANES;
+    for (long k = 0; k < tiles; k++) {
+      long o = part(outputs, tiles, k), many = part(outputs, tiles, k + 1) - o;
+      const REAL *from = base + v * LANES, *weight = weights + o * taps.all + many * taps.first;
+      REAL* to = out + o * pitch + v * LANES;
+      Tile* run = tile_for(many, n);
+      if (left >= n * LANES) {
+        run(from, taps.offset, taps.count, weight, to, pitch, add);
+        continue;
+      }
+      // the end of a row: a full tile beside it, of which only what belongs to the row is taken over
+      REAL edge[MOST_OUTPUTS * MOST_VECTORS * LANES];
+      for (long q = 0; q < many; q++)
+        for (long e = 0; e < n * LANES; e++) edge[q * n * LANES + e] = add && e < left ? to[q * pitch + e] : 0;
+      run(from, taps.offset, taps.count, weight, edge, n * LANES, true);
+      for (long q = 0; q < many; q++) std::memcpy(to + q * pitch, edge + q * n * LANES, left * sizeof(REAL));
+    }
+  }
+}
+
+static void columns(Target<REAL> target, long row, long example, long examples, REAL* line, long pitch, bool read) {
+  for (long o = 0; o < target.channels; o++)
+    for (long q = 0; q < target.columns; q++) {
+      REAL* here = target.data + o * target.by_channel + row * target.by_row + q * target.by_column + example;
+      REAL* there = line + o * pitch + q * examples;
+      std::memcpy(read ? there : here, read ? here : there, examples * sizeof(REAL));
+    }
+}
+
+static void correlate(Images<const REAL> image, const Window& window, Kernel<REAL> kernel, Target<REAL> target) {
+  long tiles = divide_up(target.channels, MOST_OUTPUTS), batch = image.examples;
+  long width = (target.columns - 1) * window.right + window.width;
+  for (long example = 0; example < batch;) {
+    long examples = batch <= WHOLE ? batch : least(BLOCK, batch - example), length = target.columns * examples;
+    long row_bytes = odd_lines(width * examples) * sizeof(REAL);
+    long most_channels = most(1, least(image.channels, RING_BYTES / (row_bytes * window.height)));
+    long blocks = divide_up(image.channels, most_channels);
+    bool direct = examples == batch && target.by_column == batch;  // a row of outputs is one span where it belongs
+    long pitch = direct ? target.by_channel : odd_lines(length);
+    REAL* line = direct ? nullptr
+                        : static_cast<REAL*>(memory::buffer(memory::ROW, target.channels * pitch * sizeof(REAL)));
+    for (long block = 0; block < blocks; block++) {
+      long channel = part(image.channels, blocks, block), channels = part(image.channels, blocks, block + 1) - channel;
+      long each = channels * window.width, all = window.height * each;
+      REAL* weights = static_cast<REAL*>(memory::buffer(memory::WEIGHTS, target.channels * all * sizeof(REAL)));
+      int* offset = static_cast<int*>(memory::buffer(memory::OFFSETS, all * sizeof(int)));
+      pack(kernel, window, channel, channels, target.channels, tiles, weights);
+      Ring ring(window.height, channels, examples, width, window.right);
+      for (long row = 0; row < target.rows; row++) {
+        long begin = row * window.down - window.top;
+        long first = most(0, -begin), last = most(first, least(window.height, image.rows - begin));
+        ring.fill(image, window, channel, example, begin + first, begin + last);
+        int* next = offset;
+        for (long i = first; i < last; i++)
+          for (long c = 0; c < channels; c++)
+            for (long j = 0; j < window.width; j++)
+              *next++ = ring.place(c, begin + i) + j % window.right * ring.run + j / window.right * examples;
+        Taps taps{offset, first * each, (last - first) * each, all};
+        REAL* out = direct ? target.data + row * target.by_row : line;
+        if (!direct && block > 0) columns(target, row, example, examples, line, pitch, true);
+        row_of_outputs(ring.data, taps, weights, out, pitch, length, target.channels, tiles, block > 0);
+        if (!direct) columns(target, row, example, examples, line, pitch, false);
+      }
+    }
+    example += examples;
+  }
+}
+
+static void forward(Images<const REAL> image, const REAL* kernel, const Window& window, Images<REAL> out) {
+  long inputs = image.channels, outputs = out.channels, batch = image.examples;
+  Kernel<REAL> taps{kernel, window.width * inputs * outputs, inputs * outputs, outputs, 1};
+  Target<REAL> target{out.data, outputs, out.rows, out.columns, out.rows * out.columns * batch, out.columns * batch, batch};
+  correlate(image, window, taps, target);
+}
+
+// ---- slope of the image: the slope of the outputs, correlated with the kernel turned around ----
+
+// Of rows (or columns) of the image, those that the taps of one remainder of the stride reach.
+struct Remainder {
+  long taps, first, count, before;
+
+  Remainder(long remainder, long size, long stride, long window, long border) {
+    taps = divide_up(window - remainder, stride);
+    long step = remainder < border ? divide_up(border - remainder, stride) : 0;
+    first = step * stride + remainder - border;
+    count = first < size ? divide_up(size - first, stride) : 0;
+    before = taps - 1 - step;
+  }
+};
+
+static void slope_of_image(Images<const REAL> slope, const REAL* kernel, const Window& window, Images<REAL> image) {
+  long inputs = image.channels, outputs = slope.channels, batch = image.examples;
+  long by_column = inputs * outputs, by_row = window.width * by_column;
+  for (long a = 0; a < window.down; a++)
+    for (long b = 0; b < window.right; b++) {
+      Remainder rows(a, image.rows, window.down, window.height, window.top);
+      Remainder columns(b, image.columns, window.right, window.width, window.left);
+      if (rows.count <= 0 || columns.count <= 0) continue;
+      Target<REAL> target{image.at(0, rows.first) + columns.first * batch,
+                          inputs,
+                          rows.count,
+                          columns.count,
+                          image.rows * image.columns * batch,
+                          window.down * image.columns * batch,
+                          window.right * batch};
+      if (rows.taps <= 0 || columns.taps <= 0) {  // the stride steps over these pixels
+        for (long c = 0; c < inputs; c++)
+          for (long r = 0; r < rows.count; r++)
+            for (long q = 0; q < columns.count; q++)
+              std::memset(target.data + c * target.by_channel + r * target.by_row + q * target.by_column, 0,
+                          batch * sizeof(REAL));
+        continue;
+      }
+      const REAL* last = kernel + (a + (rows.taps - 1) * window.down) * by_row + (b + (columns.taps - 1) * window.right) * by_column;
+      Kernel<REAL> turned{last, -window.down * by_row, -window.right * by_column, 1, outputs};
+      correlate(slope, Window{rows.taps, columns.taps, 1, 1, rows.before, columns.before}, turned, target);
+    }
+}
+
+// ---- slope of the kernel: for every tap and output channel the sum of products over all pixels and examples ----
+
+constexpr int MOST_SLOPES = ROOMY ? 6 : 3, MOST_TAPS = 8;
+constexpr int taps_for(int slopes) {
+  int room = (ROOMY ? 24 : 12) / slopes;
+  return room < MOST_TAPS ? room : MOST_TAPS;
+}
+
+typedef void Products(const REAL*, long, long, const REAL*, const int*, long, long, Vector*);
+
+// SLOPES x TAPS sums stay in registers over some rows of outputs; lanes are added up at the very end.
+template <int SLOPES, int TAPS>
+static void products(const REAL* slope, long pitch, long line, const REAL* base, const int* offset, long rows, long vectors,
+                     Vector* sums) {
+  Vector sum[SLOPES][TAPS];
+#pragma GCC unroll 8
+  for (int o = 0; o < SLOPES; o++)
+#pragma GCC unroll 8
+    for (int t = 0; t < TAPS; t++) sum[o][t] = sums[o * TAPS + t];
+  for (long r = 0; r < rows; r++, slope += line, offset += TAPS) {
+    const REAL* from[TAPS];
+#pragma GCC unroll 8
+    for (int t = 0; t < TAPS; t++) from[t] = base + offset[t];
+    for (long v = 0; v < vectors; v++) {
+      Vector right[SLOPES];
+#pragma GCC unroll 8
+      for (int o = 0; o < SLOPES; o++) right[o] = load(slope + o * pitch + v * LANES);
+#pragma GCC unroll 8
+      for (int t = 0; t < TAPS; t++) {
+        Vector left = load(from[t] + v * LANES);
+#pragma GCC unroll 8
+        for (int o = 0; o < SLOPES; o++) sum[o][t] += left * right[o];
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int o = 0; o < SLOPES; o++)
+#pragma GCC unroll 8
+    for (int t = 0; t < TAPS; t++) sums[o * TAPS + t] = sum[o][t];
+}
+
+template <int SLOPES>
+static Products* products_of(long taps) {
+  switch (taps) {
+    case 1: return products<SLOPES, 1>;
+    case 2: return products<SLOPES, fewer(2, taps_for(SLOPES))>;
+    case 3: return products<SLOPES, fewer(3, taps_for(SLOPES))>;
+    case 4: return products<SLOPES, fewer(4, taps_for(SLOPES))>;
+    case 5: return products<SLOPES, fewer(5, taps_for(SLOPES))>;
+    case 6: return products<SLOPES, fewer(6, taps_for(SLOPES))>;
+    case 7: return products<SLOPES, fewer(7, taps_for(SLOPES))>;
+    default: return products<SLOPES, taps_for(SLOPES)>;
+  }
+}
+
+static Products* products_for(long slopes, long taps) {
+  switch (slopes) {
+    case 1: return products_of<1>(taps);
+    case 2: return products_of<2>(taps);
+    case 3: return products_of<3>(taps);
+    case 4: return products_of<fewer(4, MOST_SLOPES)>(taps);
+    case 5: return products_of<fewer(5, MOST_SLOPES)>(taps);
+    default: return products_of<MOST_SLOPES>(taps);
+  }
+}
+
+// Output channels and taps in tiles of nearly equal size, as many sums as there are registers for.
+struct Tiling {
+  long slopes, taps, down, across;
+
+  Tiling(long slopes, long taps) : slopes(slopes), taps(taps), down(divide_up(slopes, slopes % 6 == 0 || slopes < 4 ? MOST_SLOPES : fewer(4, MOST_SLOPES))) {
+    across = divide_up(taps, taps_for(divide_up(slopes, down)));
+  }
+};
+
+// Some rows of slopes side by side, each channel's rows padded with zeros to whole vectors.
+static void copy_slopes(Images<const REAL> slope, long row, long rows, long example, long examples, REAL* to, long line) {
+  long length = slope.columns * examples;
+  for (long o = 0; o < slope.channels; o++)
+    for (long r = 0; r < rows; r++, to += line) {
+      const REAL* from = slope.at(o, row + r) + example;
+      if (examples == slope.examples) std::memcpy(to, from, length * sizeof(REAL));
+      else
+        for (long q = 0; q < slope.columns; q++)
+          std::memcpy(to + q * examples, from + q * slope.examples, examples * sizeof(REAL));
+      std::memset(to + length, 0, (line - length) * sizeof(REAL));
+    }
+}
+
+static void slope_of_kernel(Images<const REAL> image, Images<const REAL> slope, const Window& window, REAL* kernel) {
+  long outputs = slope.channels, batch = image.examples, width = (slope.columns - 1) * window.right + window.width;
+  long most_examples = batch <= WHOLE ? batch : BLOCK, length = slope.columns * most_examples;
+  // so many rows at a time that sums are not fetched and put back more often than they are added to
+  long together = least(slope.rows, divide_up(64, divide_up(length, LANES)));
+  long slots = (together - 1) * window.down + window.height, place = window.height * window.width;
+  long row_bytes = odd_lines(width * most_examples) * sizeof(REAL);
+  long most_channels = least(RING_BYTES / (row_bytes * slots), SUMS_BYTES / (outputs * place * BYTES));
+  long blocks = divide_up(image.channels, most(1, least(image.channels, most_channels)));
+  for (long block = 0; block < blocks; block++) {
+    long channel = part(image.channels, blocks, block), channels = part(image.channels, blocks, block + 1) - channel;
+    long all = channels * place;
+    Tiling tiling(outputs, all);
+    Vector* sums = static_cast<Vector*>(memory::buffer(memory::SUMS, outputs * all * sizeof(Vector)));
+    std::memset(sums, 0, outputs * all * sizeof(Vector));
+    int* offsets = static_cast<int*>(memory::buffer(memory::OFFSETS, all * together * sizeof(int)));
+    for (long example = 0; example < batch;) {
+      long examples = batch <= WHOLE ? batch : least(BLOCK, batch - example);
+      long vectors = divide_up(slope.columns * examples, LANES), line = vectors * LANES;
+      Ring ring(slots, channels, examples, width, window.right);
+      REAL* rights = static_cast<REAL*>(memory::buffer(memory::ROW, outputs * together * line * sizeof(REAL)));
+      for (long row = 0; row < slope.rows; row += together) {
+        long rows = least(together, slope.rows - row), begin = row * window.down - window.top;
+        long end = least(image.rows, begin + (rows - 1) * window.down + window.height);
+        ring.fill(image, window, channel, example, most(0, begin), end);
+        copy_slopes(slope, row, rows, example, examples, rights, line);
+        for (long k = 0; k < tiling.across; k++) {
+          long tap = part(all, tiling.across, k), taps = part(all, tiling.across, k + 1) - tap;
+          int* offset = offsets + tap * rows;
+          for (long r = 0; r < rows; r++)
+            for (long t = tap; t < tap + taps; t++) {
+              long i = t / (channels * window.width), c = t / window.width % channels, j = t % window.width;
+              long at = begin + r * window.down + i;
+              *offset++ = at < 0 || at >= image.rows
+                              ? ring.outside()
+                              : ring.place(c, at) + j % window.right * ring.run + j / window.right * examples;
+            }
+        }
+        for (long d = 0; d < tiling.down; d++) {
+          long o = part(outputs, tiling.down, d), many = part(outputs, tiling.down, d + 1) - o;
+          for (long k = 0; k < tiling.across; k++) {
+            long tap = part(all, tiling.across, k), taps = part(all, tiling.across, k + 1) - tap;
+            products_for(many, taps)(rights + o * rows * line, rows * line, line, ring.data, offsets + tap * rows, rows, vectors,
+                                     sums + o * all + tap * many);
+          }
+        }
+      }
+      example += examples;
+    }
+    for (long d = 0; d < tiling.down; d++) {
+      long o = part(outputs, tiling.down, d), many = part(outputs, tiling.down, d + 1) - o;
+      for (long k = 0; k < tiling.across; k++) {
+        long tap = part(all, tiling.across, k), taps = part(all, tiling.across, k + 1) - tap;
+        const Vector* sum = sums + o * all + tap * many;
+        for (long q = 0; q < many; q++)
+          for (long t = tap; t < tap + taps; t++, sum++) {
+            REAL total = 0;
+            for (long e = 0; e < LANES; e++) total += (*sum)[e];
+            long i = t / (channels * window.width), c = t / window.width % channels, j = t % window.width;
+            kernel[((i * window.width + j) * image.channels + channel + c) * outputs + o + q] = total;
+          }
+      }
+    }
+  }
+}

@@ -1,0 +1,237 @@
+// Layers of convolutional networks for the CPU, called by XLA. One call is one thread: clients keep the cores busy.
+//
+// The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace of its own; the best one
+// that the processor has is chosen at the first call. They use vector types of the compiler, so that any processor can have
+// them. No templates of the standard library stand in there: the linker would keep one copy for all instruction sets.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include "frame.h"
+#include "memory.h"
+#include "shapes.h"
+
+namespace native {
+
+// What one instruction set has for one number type.
+template <class T>
+struct Kernels {
+  void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
+  void (*slope_of_image)(Images<const T> slope, const T* kernel, const Window&, Images<T> image);
+  void (*slope_of_kernel)(Images<const T> image, Images<const T> slope, const Window&, T* kernel);
+  void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
+  void (*pool_slope)(Images<const T> slope, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
+  void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
+  void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, Images<T> out, T* mean, T* rate);
+  void (*norm_slope)(Images<const T> slope, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
+                     Images<T> out, T* scale_slope, T* offset_slope);
+};
+
+#if defined(__clang__)
+#define TEXT(x) #x
+#define TARGET(options) _Pragma(TEXT(clang attribute push(__attribute__((target(options))), apply_to = function)))
+#define TARGET_END _Pragma("clang attribute pop")
+#else
+#define TEXT(x) #x
+#define TARGET(options) _Pragma("GCC push_options") _Pragma(TEXT(GCC target(options)))
+#define TARGET_END _Pragma("GCC pop_options")
+#endif
+
+#if defined(__x86_64__)
+#define BYTES 16
+#define ROOMY false
+#else
+#define BYTES 16
+#define ROOMY true  // 32 registers, as ARM has them
+#endif
+namespace plain32 {
+#define REAL float
+#include "kernels.h"
+#undef REAL
+}  // namespace plain32
+namespace plain64 {
+#define REAL double
+#include "kernels.h"
+#undef REAL
+}  // namespace plain64
+#undef BYTES
+#undef ROOMY
+
+#if defined(__x86_64__)
+TARGET("avx2,fma")
+#define BYTES 32
+#define ROOMY false
+namespace avx2_32 {
+#define REAL float
+#include "kernels.h"
+#undef REAL
+}  // namespace avx2_32
+namespace avx2_64 {
+#define REAL double
+#include "kernels.h"
+#undef REAL
+}  // namespace avx2_64
+#undef BYTES
+#undef ROOMY
+TARGET_END
+
+TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+#define BYTES 64
+#define ROOMY true
+namespace avx512_32 {
+#define REAL float
+#include "kernels.h"
+#undef REAL
+}  // namespace avx512_32
+namespace avx512_64 {
+#define REAL double
+#include "kernels.h"
+#undef REAL
+}  // namespace avx512_64
+#undef BYTES
+#undef ROOMY
+TARGET_END
+#endif
+
+enum Level { PLAIN, AVX2, AVX512 };
+
+static Level detected() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq"))
+    return AVX512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
+#endif
+  return PLAIN;
+}
+
+static Level level = detected();
+
+template <class T>
+const Kernels<T>& chosen();
+template <>
+const Kernels<float>& chosen<float>() {
+#if defined(__x86_64__)
+  if (level == AVX512) return avx512_32::kernels;
+  if (level == AVX2) return avx2_32::kernels;
+#endif
+  return plain32::kernels;
+}
+template <>
+const Kernels<double>& chosen<double>() {
+#if defined(__x86_64__)
+  if (level == AVX512) return avx512_64::kernels;
+  if (level == AVX2) return avx2_64::kernels;
+#endif
+  return plain64::kernels;
+}
+
+// ---- the arguments of a call ----
+
+static const int64_t* attribute(const frame::Call* call) {
+  return static_cast<const frame::Array*>(call->attributes.items[0])->data;  // there is one: an array of whole numbers
+}
+
+// Images of group g. Their shape is (group, example, row, column, channel), in memory (group, channel, row, column, example).
+template <class T>
+static Images<T> images(const frame::Buffer* buffer, long g) {
+  const int64_t* d = buffer->dims;
+  return {static_cast<T*>(buffer->data) + g * d[1] * d[2] * d[3] * d[4], d[4], d[2], d[3], d[1]};
+}
+
+// What group g has of an array whose first axis is the group.
+template <class T>
+static T* item(const frame::Buffer* buffer, long g) {
+  int64_t each = 1;
+  for (int64_t k = 1; k < buffer->rank; k++) each *= buffer->dims[k];
+  return static_cast<T*>(buffer->data) + g * each;
+}
+
+enum Product { FORWARD, SLOPE_OF_IMAGE, SLOPE_OF_KERNEL };
+
+template <class T>
+static void convolve(const frame::Call* call) {
+  const frame::Buffer *a = call->arguments.items[0], *b = call->arguments.items[1], *out = call->results.items[0];
+  const int64_t* geometry = attribute(call);
+  const int64_t product = geometry[0];
+  const int64_t* kernel = (product == SLOPE_OF_KERNEL ? out : b)->dims;
+  Window window{kernel[1], kernel[2], geometry[1], geometry[2], geometry[3], geometry[4]};
+  const Kernels<T>& run = chosen<T>();
+  for (long g = 0; g < out->dims[0]; g++) {
+    if (product == FORWARD) run.forward(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
+    if (product == SLOPE_OF_IMAGE) run.slope_of_image(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
+    if (product == SLOPE_OF_KERNEL)
+      run.slope_of_kernel(images<const T>(a, g), images<const T>(b, g), window, item<T>(out, g));
+  }
+}
+
+enum Pooling { POOL, POOL_SLOPE, POOL_TANGENT };
+
+template <class T>
+static void pool(const frame::Call* call) {
+  frame::Buffer **in = call->arguments.items, **out = call->results.items;
+  const int64_t* geometry = attribute(call);
+  long height = geometry[1], width = geometry[2];
+  const Kernels<T>& run = chosen<T>();
+  for (long g = 0; g < out[0]->dims[0]; g++) {
+    if (geometry[0] == POOL)
+      run.pool(images<const T>(in[0], g), item<T>(in[1], g), height, width, geometry[3] != 0, images<T>(out[0], g),
+               item<uint8_t>(out[1], g));
+    if (geometry[0] == POOL_SLOPE)
+      run.pool_slope(images<const T>(in[0], g), item<uint8_t>(in[1], g), height, width, images<T>(out[0], g), item<T>(out[1], g));
+    if (geometry[0] == POOL_TANGENT)
+      run.pool_tangent(images<const T>(in[0], g), item<T>(in[1], g), item<uint8_t>(in[2], g), height, width,
+                       images<T>(out[0], g));
+  }
+}
+
+enum Normalisation { NORM, NORM_SLOPE };
+
+template <class T>
+static void norm(const frame::Call* call) {
+  frame::Buffer **in = call->arguments.items, **out = call->results.items;
+  const int64_t* geometry = attribute(call);
+  const Kernels<T>& run = chosen<T>();
+  for (long g = 0; g < out[0]->dims[0]; g++) {
+    if (geometry[0] == NORM)
+      run.norm(images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), geometry[1], T(1e-5), images<T>(out[0], g),
+               item<T>(out[1], g), item<T>(out[2], g));
+    if (geometry[0] == NORM_SLOPE)
+      run.norm_slope(images<const T>(in[0], g), images<const T>(in[1], g), item<T>(in[2], g), item<T>(in[3], g),
+                     item<T>(in[4], g), geometry[1], images<T>(out[0], g), item<T>(out[1], g), item<T>(out[2], g));
+  }
+}
+
+// Answers a question for the interface's version, or runs the call for its number type.
+static void* answer(frame::Call* call, void (*single)(const frame::Call*), void (*twice)(const frame::Call*)) {
+  if (call->extension != nullptr && call->extension->type == frame::METADATA) {
+    frame::Metadata* metadata = reinterpret_cast<frame::MetadataExtension*>(call->extension)->metadata;
+    metadata->version.major = 0;
+    metadata->version.minor = 1;
+    return nullptr;
+  }
+  if (call->stage != frame::EXECUTE) return nullptr;
+  try {
+    (call->arguments.items[0]->type == frame::FLOAT32 ? single : twice)(call);
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    frame::ErrorRequest request{sizeof(frame::ErrorRequest), nullptr, "fedax: no memory for a native layer", 8};
+    return call->api->error(&request);
+  }
+}
+
+}  // namespace native
+
+extern "C" {
+void* fedax_convolve(frame::Call* call) { return native::answer(call, native::convolve<float>, native::convolve<double>); }
+void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
+void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
+
+// The instruction set in use: 0 the compiler's default, 1 AVX2, 2 AVX-512. A smaller one may be asked for, -1 asks for nothing.
+int fedax_level(int wanted) {
+  int best = native::detected();
+  if (wanted >= 0) native::level = static_cast<native::Level>(wanted < best ? wanted : best);
+  return native::level;
+}
+}

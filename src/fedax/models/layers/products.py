@@ -1,0 +1,153 @@
+"""The products of a convolution in JAX, in the form that is fast on a CPU where there is no extension.
+
+XLA's CPU compiler does well for the forward product of many channels only; inside a loop its gradient by the kernel is up to
+sixty times slower than the arithmetic. There, the three products are written out.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+Images = Float[Array, "_ _ _ _"]
+Kernel = Float[Array, "_ _ _ _"]
+Borders = tuple[tuple[int, int], tuple[int, int]]
+NONE: Borders = ((0, 0), (0, 0))
+
+FEW = 16
+"""Below so many channels a product over channels alone leaves most of a CPU's vector unit idle."""
+
+
+def _native(x: Images, kernel: Kernel, strides: tuple[int, int] = (1, 1), borders: Borders = NONE) -> Images:
+    return lax.conv_general_dilated(x, kernel, strides, borders, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def outputs(x: Images, kernel: Kernel, plan: Any) -> Images:
+    """The outputs for an image and a kernel."""
+    if 1 < x.shape[3] <= 4 and plan.strides == (1, 1):
+        return _in_blocks(x, kernel, plan.borders)
+    return _native(x, kernel, plan.strides, plan.borders)
+
+
+def kernel_slope(x: Images, slope: Images, plan: Any) -> Kernel:
+    """The slope of the kernel, for an image and the slope of the outputs."""
+    padded, kernel = _padded(x, plan.borders), (*plan.window, x.shape[3], slope.shape[3])
+    if kernel[2] < FEW and plan.strides == (1, 1):
+        return _by_spans(padded, kernel, slope)
+    return _by_places(padded, kernel, plan.strides, slope)
+
+
+def _by_spans(padded: Images, kernel: tuple[int, ...], slope: Images) -> Kernel:
+    """Stride 1 with few channels: one product for each row of the kernel, over spans of neighbouring columns.
+
+    A span of outputs meets all the pixels that any of its columns sees. The product of the two holds what each place of the
+    kernel gets along its diagonals, and beside them terms that are not used, which cost less than short products do.
+    """
+    height, width, channels, outputs = kernel
+    batch, rows, columns, _ = slope.shape
+    span = min(columns, width + 2)
+    spans = -(-columns // span)
+    filled = ((0, 0), (0, 0), (0, spans * span - columns), (0, 0))
+    right = jnp.pad(slope, filled).reshape(-1, span * outputs)
+    seen = jnp.pad(padded, filled).reshape(batch, padded.shape[1], -1)
+    step, length = span * channels, (span + width - 1) * channels
+    seen = jnp.stack([seen[:, :, k * step : k * step + length] for k in range(spans)], 2)
+
+    def row(i: int) -> Array:
+        product = seen[:, i : i + rows].reshape(-1, length).T @ right
+        blocks = product.reshape(span + width - 1, channels, span, outputs)
+        places = [blocks[t : t + width, :, t] for t in range(span)]
+        return sum(places[1:], places[0])
+
+    return jnp.stack([row(i) for i in range(height)])
+
+
+def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int], slope: Images) -> Kernel:
+    """One product for each place of the kernel: the image under that place, times the slope, over all pixels at once."""
+    rows, columns = slope.shape[1:3]
+    right = slope.reshape(-1, kernel[3])
+
+    def at(i: int, j: int) -> Array:
+        under = _under(padded, i, j, rows, columns, strides)
+        return under.reshape(-1, kernel[2]).T @ right
+
+    return jnp.stack([at(i, j) for i in range(kernel[0]) for j in range(kernel[1])]).reshape(kernel)
+
+
+def image_slope(slope: Images, kernel: Kernel, plan: Any) -> Images:
+    """The slope of the image, for the slope of the outputs and a kernel."""
+    if plan.strides == (1, 1) and kernel.shape[2] >= FEW:
+        return _by_flipped_kernel(slope, kernel, plan)
+    return _by_adding(slope, kernel, plan)
+
+
+def _by_flipped_kernel(slope: Images, kernel: Kernel, plan: Any) -> Images:
+    """Stride 1: a convolution of the slope, written in the order of axes for which XLA has a fast one."""
+    widths = [(k - 1 - low, n + low - m) for k, n, m, (low, _) in zip(plan.window, plan.image, plan.outputs, plan.borders)]
+    turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
+    return _native(_padded(slope, (widths[0], widths[1])), turned)
+
+
+def _by_adding(slope: Images, kernel: Kernel, plan: Any) -> Images:
+    """One product for all places of the kernel, whose results are added where they belong."""
+    height, width, channels, outputs = kernel.shape
+    (top, bottom), (left, right) = plan.borders
+    batch, rows, columns, _ = slope.shape
+    parts = slope.reshape(-1, outputs) @ kernel.transpose(3, 0, 1, 2).reshape(outputs, -1)
+    parts = parts.reshape(batch, rows, columns, height, width, channels)
+    (down, across), (tall, wide) = plan.strides, plan.image
+    total = jnp.zeros((batch, tall + top + bottom, wide + left + right, channels), slope.dtype)
+    for i in range(height):
+        for j in range(width):
+            total = total.at[:, i : i + down * rows : down, j : j + across * columns : across].add(parts[:, :, :, i, j])
+    return total[:, top : top + tall, left : left + wide]
+
+
+def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
+    """Stride 1 with few channels: 2 x 2 outputs at a time are the outputs of one product over 2 x 2 times the channels.
+
+    The kernel of a block holds the given one at four places; its zeros cost less than short products do.
+    """
+    (top, bottom), (left, right) = borders
+    height, width, channels, outputs = kernel.shape
+    rows, columns = x.shape[1] + top + bottom - height + 1, x.shape[2] + left + right - width + 1
+    tall, wide = -(-(height + 1) // 2), -(-(width + 1) // 2)
+    ends = [2 * (-(-n // 2) + taps - 1) - size for n, taps, size in ((rows, tall, x.shape[1]), (columns, wide, x.shape[2]))]
+    folded = _fold(_padded(x, ((top, ends[0] - top), (left, ends[1] - left))))
+    places = [
+        jnp.pad(kernel, ((p, 2 * tall - height - p), (q, 2 * wide - width - q), (0, 0), (0, 0)))
+        for p in (0, 1)
+        for q in (0, 1)
+    ]
+    block = jnp.stack(places, 3).reshape(tall, 2, wide, 2, channels, 4 * outputs)
+    block = block.transpose(0, 2, 1, 3, 4, 5).reshape(tall, wide, 4 * channels, 4 * outputs)
+    y = _native(folded, block)
+    return _unfold(y)[:, :rows, :columns]
+
+
+def _fold(x: Images) -> Images:
+    """Squares of 2 x 2 pixels become pixels with four times the channels."""
+    batch, rows, columns, channels = x.shape
+    pairs = x.reshape(batch, rows // 2, 2, columns // 2, 2, channels)
+    return pairs.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows // 2, columns // 2, 4 * channels)
+
+
+def _unfold(x: Images) -> Images:
+    """The inverse of `_fold`."""
+    batch, rows, columns, channels = x.shape
+    pairs = x.reshape(batch, rows, columns, 2, 2, channels // 4)
+    return pairs.transpose(0, 1, 3, 2, 4, 5).reshape(batch, 2 * rows, 2 * columns, channels // 4)
+
+
+def _padded(x: Images, widths: Borders) -> Images:
+    if widths == NONE:
+        return x
+    return lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), (*widths[0], 0), (*widths[1], 0), (0, 0, 0)))
+
+
+def _under(x: Images, i: int, j: int, rows: int, columns: int, strides: tuple[int, int]) -> Images:
+    """The pixels under place (i, j) of the kernel, for all outputs."""
+    batch, _, _, channels = x.shape
+    ends = (batch, i + strides[0] * (rows - 1) + 1, j + strides[1] * (columns - 1) + 1, channels)
+    return lax.slice(x, (0, i, j, 0), ends, (1, *strides, 1))

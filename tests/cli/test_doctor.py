@@ -1,0 +1,41 @@
+import jax
+import pytest
+from typer.testing import CliRunner
+
+from fedax import cli
+from fedax.experiments import doctor
+from fedax.models.layers.library import Status, status
+
+
+def answer(monkeypatch, native=None):
+    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    if native is not None:
+        monkeypatch.setattr(doctor, "status", lambda: native)
+    result = CliRunner().invoke(cli.app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_doctor_says_what_is_there(monkeypatch):
+    text = answer(monkeypatch)
+    assert jax.__version__ in text
+    assert "2 x cpu (cpu)" in text
+    assert ("native layers: in use" in text) == status().used
+
+
+def test_doctor_says_with_which_instruction_set(monkeypatch):
+    assert "native layers: in use, compiled for avx2" in answer(monkeypatch, Status(True, "avx2", ""))
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("the environment variable FEDAX_NATIVE is 0", "Unset FEDAX_NATIVE"),
+        ("the extension has not been built", "Install g++ or clang"),
+    ],
+)
+def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, remedy):
+    text = answer(monkeypatch, Status(False, "", reason))
+    assert f"not in use: {reason}" in text
+    assert "as long" in text
+    assert remedy in text

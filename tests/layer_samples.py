@@ -1,0 +1,67 @@
+"""Plain forms of the layers, as XLA has them, and what is compared: values, gradients, Hessian-vector products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def normal(rng, shape, dtype):
+    return jnp.asarray(rng.normal(size=shape), dtype)
+
+
+def plain_conv(x, kernel, stride, padding):
+    return lax.conv_general_dilated(x, kernel, stride, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def plain_pool(x, window):
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, *window, 1), (1, *window, 1), "VALID")
+
+
+def plain_norm(x, scale, offset, groups):
+    batch, rows, columns, channels = x.shape
+    parts = x.reshape(batch, rows * columns, groups, channels // groups)
+    z = (parts - parts.mean((1, 3), keepdims=True)) / jnp.sqrt(parts.var((1, 3), keepdims=True) + 1e-5)
+    return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
+
+
+def derivatives(function, arguments, weights, directions):
+    """Values, gradients of a sum with random weights, and the products of its Hessian with a direction, both ways.
+
+    The weighted square makes the Hessian of a bilinear function depend on everything.
+    """
+
+    def total(*arguments):
+        y = function(*arguments)
+        return (weights * (y + y * y)).sum()
+
+    def gradient(*arguments):
+        return jax.grad(total, range(len(arguments)))(*arguments)
+
+    def along(*arguments):
+        return sum((g * d).sum() for g, d in zip(gradient(*arguments), directions))
+
+    forward = jax.jvp(gradient, arguments, directions)[1]
+    return function(*arguments), gradient(*arguments), forward, jax.grad(along, range(len(arguments)))(*arguments)
+
+
+def agree(ours, plain, arguments, rng):
+    """Both have the same derivatives, to the tolerance of their type relative to the largest entry."""
+    dtype = arguments[0].dtype
+    weights = normal(rng, jax.eval_shape(plain, *arguments).shape, dtype)
+    directions = tuple(normal(rng, x.shape, dtype) for x in arguments)
+    results = [
+        jax.tree.leaves(jax.jit(lambda *x, f=f: derivatives(f, x, weights, directions))(*arguments)) for f in (ours, plain)
+    ]
+    for own, other in zip(*results, strict=True):
+        close(own, other)
+
+
+def close(own, other):
+    own, other = np.asarray(own), np.asarray(other)
+    assert own.dtype == other.dtype
+    assert own.shape == other.shape
+    scale = max(float(np.abs(other).max(initial=0)), 1e-3)
+    assert float(np.abs(own - other).max(initial=0)) <= TOLERANCE[str(own.dtype)] * scale

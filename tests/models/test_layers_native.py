@@ -1,0 +1,251 @@
+"""The extension's layers against XLA's own: derivatives of first and second order, under vmap, scan and shard_map."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from fedax.models.layers import activate, convolve, group_norm, max_pool
+from fedax.models.layers.library import status
+from layer_samples import agree, close, normal, plain_conv, plain_norm, plain_pool
+
+native = pytest.mark.skipif(not status().used, reason=status().reason)
+BATCHES = [1, 2, 3, 7, 16, 17, 50, 64, 129, 200]
+CASES = [  # batch, rows, columns, channels, height, width, outputs, strides, padding
+    (1, 5, 6, 1, 3, 3, 1, (1, 1), "SAME"),
+    (7, 8, 7, 3, 5, 3, 6, (1, 1), "VALID"),
+    (17, 7, 9, 2, 3, 4, 9, (2, 3), ((2, 0), (1, 3))),
+    (64, 6, 6, 33, 3, 3, 17, (2, 2), "SAME"),
+    (129, 4, 5, 3, 2, 2, 7, (3, 2), "VALID"),
+    (3, 5, 5, 4, 1, 1, 8, (2, 2), "VALID"),
+    (2, 1, 1, 2, 3, 3, 2, (1, 1), ((3, 4), (4, 3))),
+    (200, 3, 40, 20, 3, 2, 3, (1, 2), "SAME"),
+]
+
+
+def case(rng, batch, rows, columns, channels, height, width, outputs, dtype):
+    return normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (height, width, channels, outputs), dtype)
+
+
+def both(strides, padding, formulation="native"):
+    return (
+        partial(convolve, stride=strides, padding=padding, formulation=formulation),
+        partial(plain_conv, stride=strides, padding=padding),
+    )
+
+
+@native
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", CASES, ids=str)
+def test_convolution(sizes, dtype):
+    rng = np.random.default_rng(0)
+    agree(*both(*sizes[7:]), case(rng, *sizes[:7], dtype), rng)
+
+
+@st.composite
+def shapes(draw):
+    whole = st.integers
+    height, width = draw(whole(1, 5)), draw(whole(1, 5))
+    padding = tuple((draw(whole(0, 3)), draw(whole(0, 3))) for _ in range(2))
+    rows, columns = (draw(whole(max(k - sum(b), 1), 13)) for k, b in zip((height, width), padding))
+    sizes = draw(st.sampled_from(BATCHES)), rows, columns, draw(whole(1, 20)), height, width, draw(whole(1, 20))
+    return *sizes, (draw(whole(1, 4)), draw(whole(1, 4))), draw(st.sampled_from([padding, "SAME"]))
+
+
+@native
+@pytest.mark.slow
+@hypothesis.settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@hypothesis.given(shapes(), st.sampled_from(["float32", "float64"]))
+def test_convolution_of_any_shape(sizes, dtype):
+    rng = np.random.default_rng(0)
+    agree(*both(*sizes[7:]), case(rng, *sizes[:7], dtype), rng)
+
+
+@pytest.mark.parametrize("formulation", ["products", "xla"])
+@pytest.mark.parametrize("sizes", CASES[:3], ids=str)
+def test_forms_without_the_extension(sizes, formulation):
+    rng = np.random.default_rng(0)
+    agree(*both(*sizes[7:], formulation), case(rng, *sizes[:7], "float64"), rng)
+
+
+FORMS = ["products", *(["native"] if status().used else [])]
+
+
+@pytest.mark.parametrize("formulation", FORMS)
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 3)])
+def test_convolution_under_vmap(mapped, formulation):
+    rng = np.random.default_rng(1)
+    x, kernel = case(rng, 5, 6, 5, 3, 3, 2, 4, "float64")
+    x, kernel = (
+        value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
+        for value, axis in zip((x, kernel), mapped)
+    )
+    ours, plain = (jax.vmap(f, mapped) for f in both((2, 1), "SAME", formulation))
+    agree(ours, plain, (x, kernel), rng)
+
+
+@pytest.mark.parametrize("formulation", FORMS)
+def test_third_derivatives(formulation):
+    rng = np.random.default_rng(2)
+    x, kernel = case(rng, 2, 4, 4, 2, 3, 3, 2, "float64")
+
+    def third(f):
+        def along(order, x):
+            if order == 0:
+                return (f(f(x, kernel), kernel) ** 3).sum()
+            return jax.jvp(partial(along, order - 1), (x,), (x,))[1]
+
+        return jax.grad(partial(along, 2))(x)
+
+    close(*(third(f) for f in both((1, 1), "SAME", formulation)))
+
+
+def network(conv, pool, norm):
+    """A small network with all layers, and its loss."""
+
+    def loss(params, x):
+        kernel, bias, scale, second = params
+        h = pool(conv(x, kernel), bias)
+        return (conv(jnp.tanh(norm(h, scale, bias)), second) ** 2).mean()
+
+    return loss
+
+
+OURS = network(partial(convolve, padding="SAME"), partial(activate, window=2), lambda x, a, b: group_norm(x, a, b, 2))
+PLAIN = network(
+    lambda x, k: plain_conv(x, k, (1, 1), "SAME"),
+    lambda x, b: jax.nn.relu(plain_pool(x + b[None, None, None, :], (2, 2))),
+    lambda x, a, b: plain_norm(x, a, b, 2),
+)
+
+
+def parameters(rng, dtype):
+    return tuple(normal(rng, shape, dtype) for shape in [(3, 3, 2, 4), (4,), (4,), (2, 2, 4, 3)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_descent_with_curvature_inside_scan_and_vmap(dtype):
+    rng = np.random.default_rng(3)
+    params = tuple(jnp.stack([p, p[..., ::-1]]) for p in parameters(rng, dtype))
+    xs = normal(rng, (2, 3, 5, 7, 6, 2), dtype)  # clients, steps, batch, rows, columns, channels
+
+    def descent(loss):
+        def step(params, x):
+            gradient = jax.grad(loss)(params, x)
+            curvature = jax.jvp(lambda p: jax.grad(loss)(p, x), (params,), (gradient,))[1]
+            return tuple(p - 0.01 * g + 0.001 * c for p, g, c in zip(params, gradient, curvature)), None
+
+        return jax.jit(jax.vmap(lambda params, xs: lax.scan(step, params, xs)[0]))(params, xs)
+
+    for own, other in zip(descent(OURS), descent(PLAIN)):
+        close(own, other)
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_network_under_shard_map(check):
+    rng = np.random.default_rng(4)
+    params, xs = parameters(rng, "float64"), normal(rng, (4, 6, 6, 2), "float64")
+    mesh = jax.make_mesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def mean(x):
+        return lax.pmean(jax.grad(OURS)(params, x), "devices")
+
+    if check:  # parameters that all devices share have a gradient that is already summed over them
+
+        def mean(x):
+            return jax.grad(lambda p: lax.pmean(OURS(p, x), "devices"))(params)
+
+    program = jax.shard_map(mean, mesh=mesh, in_specs=P("devices"), out_specs=P(), check_vma=check)
+    for own, other in zip(jax.jit(program)(xs), jax.grad(PLAIN)(params, xs)):
+        close(own, other)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("shape", "window"), [((1, 5, 4, 1), (2, 2)), ((17, 7, 8, 3), (3, 2)), ((50, 4, 4, 5), (1, 1))])
+def test_pooling_with_bias_and_relu(shape, window, dtype):
+    rng = np.random.default_rng(5)
+    x, bias = normal(rng, shape, dtype), normal(rng, shape[3:], dtype)
+
+    def plain(x, bias):
+        return jax.nn.relu(plain_pool(x, window) + bias[None, None, None, :])
+
+    agree(partial(activate, window=window), plain, (x, bias), rng)
+    agree(partial(max_pool, window=window), lambda x: plain_pool(x, window), (x,), rng)
+
+
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+def test_pooling_under_vmap(mapped):
+    rng = np.random.default_rng(6)
+    x, bias = (normal(rng, shape[axis is None :], "float64") for shape, axis in zip([(3, 2, 4, 4, 5), (3, 5)], mapped))
+
+    def plain(x, bias):
+        return jax.nn.relu(plain_pool(x, (2, 2)) + bias[None, None, None, :])
+
+    agree(jax.vmap(partial(activate, window=2), mapped), jax.vmap(plain, mapped), (x, bias), rng)
+
+
+def test_what_is_not_a_number_is_kept():
+    x = jnp.array([[jnp.nan, 1.0], [2.0, 3.0]]).reshape(1, 2, 2, 1)
+    assert jnp.isnan(max_pool(x)).all()
+    assert jnp.isnan(max_pool(x[:, ::-1])).all()
+    assert jnp.isnan(activate(x, jnp.zeros(1), 2)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("shape", "groups"), [((1, 3, 2, 1), 1), ((17, 5, 4, 6), 3), ((130, 2, 3, 4), 4)])
+def test_group_norm(shape, groups, dtype):
+    rng = np.random.default_rng(7)
+    arguments = normal(rng, shape, dtype) + 2, normal(rng, shape[3:], dtype), normal(rng, shape[3:], dtype)
+    agree(lambda *a: group_norm(*a, groups), lambda *a: plain_norm(*a, groups), arguments, rng)
+
+
+@pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (0, 0, 0)])
+def test_group_norm_under_vmap(mapped):
+    rng = np.random.default_rng(8)
+    arguments = [
+        normal(rng, shape[axis is None :], "float64") for shape, axis in zip([(3, 2, 3, 4, 6), (3, 6), (3, 6)], mapped)
+    ]
+    ours, plain = (jax.vmap(lambda *a, f=f: f(*a, 2), mapped) for f in (group_norm, plain_norm))
+    agree(ours, plain, tuple(arguments), rng)
+
+
+def test_a_large_mean_does_not_spoil_the_variance():
+    x = jnp.asarray(np.random.default_rng(9).normal(size=(3, 16, 16, 4)) + 1000, "float32")
+    ours = group_norm(x, jnp.ones(4, "float32"), jnp.zeros(4, "float32"), 2)
+    exact = plain_norm(x.astype("float64"), jnp.ones(4), jnp.zeros(4), 2)
+    np.testing.assert_allclose(ours, exact, atol=1e-3)
+
+
+@native
+@pytest.mark.parametrize("setting", ["0", "plain", "avx2"])
+def test_other_settings(setting):
+    """Each instruction set in a process of its own; 0 switches the extension off."""
+    program = (
+        "import jax, numpy as np, jax.numpy as jnp\n"
+        "from fedax.models.layers import convolve, max_pool, group_norm\n"
+        "from fedax.models.layers.library import status\n"
+        "rng = np.random.default_rng(0)\n"
+        "x, k = (jnp.asarray(rng.normal(size=s), 'float32') for s in [(5, 6, 6, 3), (3, 3, 3, 4)])\n"
+        "f = lambda x, k: (group_norm(max_pool(convolve(x, k)), jnp.ones(4), jnp.ones(4), 2) ** 3).sum()\n"
+        "print(status().level, *(float(jnp.abs(g).sum()) for g in jax.grad(f, (0, 1))(x, k)))\n"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "FEDAX_NATIVE": value, "JAX_PLATFORMS": "cpu"},
+            capture_output=True, text=True, check=True,
+        ).stdout.split(" ")
+        for value in (setting, "")
+    ]  # fmt: skip
+    levels, numbers = zip(*((answer[0], np.array(answer[1:], float)) for answer in answers))
+    assert levels[0] in (("",) if setting == "0" else ("plain", setting))
+    np.testing.assert_allclose(*numbers, rtol=1e-4)

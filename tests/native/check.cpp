@@ -1,0 +1,111 @@
+// The extension's loops against plain ones, from several threads, on buffers of exactly the right size; for sanitizers.
+// Built and run by tests/native/sanitize.sh.
+#include <cstdio>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "../../src/fedax/models/layers/native/layers.cpp"
+
+using native::Images;
+using native::Window;
+typedef std::mt19937 Random;
+
+static long draw(Random& random, long low, long high) { return low + long(random() % (high - low + 1)); }
+
+template <class T>
+static std::vector<T> numbers(Random& random, long count) {
+  std::normal_distribution<double> normal;
+  std::vector<T> made(count);
+  for (T& value : made) value = T(normal(random));
+  return made;
+}
+
+template <class T>
+static void compare(const char* what, const std::vector<T>& own, const std::vector<double>& plain) {
+  double scale = 1e-3, worst = 0;
+  for (double value : plain) scale = std::max(scale, std::abs(value));
+  for (size_t i = 0; i < own.size(); i++) worst = std::max(worst, std::abs(own[i] - plain[i]));
+  if (!(worst <= scale * (sizeof(T) == 4 ? 1e-5 : 1e-12))) {
+    std::printf("%s differs by %g of %g\n", what, worst, scale);
+    std::exit(1);
+  }
+}
+
+template <class T>
+static void convolution(Random& random) {
+  long height = draw(random, 1, 5), width = draw(random, 1, 5), down = draw(random, 1, 4), right = draw(random, 1, 4);
+  long top = draw(random, 0, 3), left = draw(random, 0, 3), bottom = draw(random, 0, 3), after = draw(random, 0, 3);
+  long rows = draw(random, std::max(1L, height - top - bottom), 9), columns = draw(random, std::max(1L, width - left - after), 9);
+  long inputs = draw(random, 1, 18), outputs = draw(random, 1, 18);
+  long batches[] = {1, 2, 7, 16, 17, 50, 64, 129, 200}, batch = batches[random() % 9];
+  long tall = (rows + top + bottom - height) / down + 1, wide = (columns + left + after - width) / right + 1;
+  auto x = numbers<T>(random, inputs * rows * columns * batch), k = numbers<T>(random, height * width * inputs * outputs);
+  auto y = numbers<T>(random, outputs * tall * wide * batch);
+  std::vector<double> dy(y.size()), dx(x.size()), dk(k.size());
+  for (long o = 0; o < outputs; o++)
+    for (long r = 0; r < tall; r++)
+      for (long q = 0; q < wide; q++)
+        for (long i = 0; i < height; i++)
+          for (long j = 0; j < width; j++) {
+            long row = r * down + i - top, column = q * right + j - left;
+            if (row < 0 || row >= rows || column < 0 || column >= columns) continue;
+            for (long c = 0; c < inputs; c++)
+              for (long n = 0; n < batch; n++) {
+                long a = ((c * rows + row) * columns + column) * batch + n, b = ((i * width + j) * inputs + c) * outputs + o;
+                long d = ((o * tall + r) * wide + q) * batch + n;
+                dy[d] += double(x[a]) * k[b];
+                dx[a] += double(y[d]) * k[b];
+                dk[b] += double(x[a]) * y[d];
+              }
+          }
+  Window window{height, width, down, right, top, left};
+  Images<const T> image{x.data(), inputs, rows, columns, batch}, slope{y.data(), outputs, tall, wide, batch};
+  std::vector<T> out(y.size()), image_slope(x.size()), kernel_slope(k.size());
+  const native::Kernels<T>& run = native::chosen<T>();
+  run.forward(image, k.data(), window, {out.data(), outputs, tall, wide, batch});
+  run.slope_of_image(slope, k.data(), window, {image_slope.data(), inputs, rows, columns, batch});
+  run.slope_of_kernel(image, slope, window, kernel_slope.data());
+  compare("outputs", out, dy);
+  compare("slope of the image", image_slope, dx);
+  compare("slope of the kernel", kernel_slope, dk);
+}
+
+// Pooling and normalisation: only that they stay within their buffers; their values are checked in Python.
+template <class T>
+static void others(Random& random) {
+  long height = draw(random, 1, 3), width = draw(random, 1, 3), rows = draw(random, height, 8), columns = draw(random, width, 8);
+  long groups = draw(random, 1, 3), channels = groups * draw(random, 1, 4), batch = draw(random, 1, 70);
+  long tall = rows / height, wide = columns / width, size = channels * rows * columns * batch;
+  auto x = numbers<T>(random, size), scale = numbers<T>(random, channels), offset = numbers<T>(random, channels);
+  std::vector<T> out(channels * tall * wide * batch), slope(size), bias(channels), mean(groups * batch), rate(groups * batch);
+  std::vector<uint8_t> winner(out.size());
+  Images<const T> image{x.data(), channels, rows, columns, batch};
+  Images<T> pooled{out.data(), channels, tall, wide, batch}, full{slope.data(), channels, rows, columns, batch};
+  const native::Kernels<T>& run = native::chosen<T>();
+  run.pool(image, offset.data(), height, width, true, pooled, winner.data());
+  run.pool_slope({out.data(), channels, tall, wide, batch}, winner.data(), height, width, full, bias.data());
+  run.pool_tangent(image, offset.data(), winner.data(), height, width, pooled);
+  run.norm(image, scale.data(), offset.data(), groups, T(1e-5), full, mean.data(), rate.data());
+  run.norm_slope(image, image, mean.data(), rate.data(), scale.data(), groups, full, bias.data(), scale.data());
+}
+
+int main(int, char** arguments) {
+  long trials = std::atol(arguments[1]);
+  for (int wanted = native::detected(); wanted >= 0; wanted--) {
+    fedax_level(wanted);
+    std::vector<std::thread> threads;
+    for (unsigned seed = 0; seed < 3; seed++)
+      threads.emplace_back([=] {
+        Random random(seed);
+        for (long trial = 0; trial < trials; trial++) {
+          convolution<float>(random);
+          convolution<double>(random);
+          others<float>(random);
+          others<double>(random);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    std::printf("instruction set %d: %ld trials in each of 3 threads\n", fedax_level(-1), trials);
+  }
+}
