@@ -60,22 +60,30 @@ def test_ditto():
     agree(run(fedax.Ditto(lam=lam)), w, own)
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.6])
-def test_pfedme(beta):
+@pytest.mark.parametrize(("beta", "decay"), [(1.0, 0.0), (0.6, 0.3)])
+@pytest.mark.parametrize("trained", ["all", "drawn"])
+def test_pfedme(trained, beta, decay):
+    """Alg. 1: all clients work from w, the drawn ones' mean is the new model; or only these work."""
     world, lam, personal_lr, inner = World(), 3.0, 0.04, 3
     w, own = world.start, np.tile(world.start, (5, 1))
     for cohort in world.cohorts():
-        models = []
-        for k in cohort:
+        models = {}
+        for k in range(5) if trained == "all" else cohort:
             mine, theta = w, w
             for (rows,) in batches(k):
                 for _ in range(inner):
-                    theta = theta - personal_lr * (world.gradient(k, theta, rows) + lam * (theta - mine))
+                    slope = world.gradient(k, theta, rows) + lam * (theta - mine)
+                    theta = theta - personal_lr * (slope + decay * theta)
                 mine = mine - LR * lam * (mine - theta)
-            models.append(mine)
-            own[k] = theta
-        w = (1 - beta) * w + beta * np.average(models, axis=0, weights=P[cohort])
-    agree(run(fedax.PFedMe(lam=lam, personal_lr=personal_lr, inner_steps=inner, beta=beta)), w, own)
+            models[k], own[k] = mine, theta
+        mean = np.average([models[k] for k in cohort], axis=0, weights=P[cohort])
+        w = (1 - beta) * w + beta * mean
+    assert set(np.concatenate(world.cohorts())) == set(range(5))  # everybody has a personal model
+    options = {"beta": beta, "weight_decay": decay, "trained": trained}
+    history = run(fedax.PFedMe(lam=lam, personal_lr=personal_lr, inner_steps=inner, **options))
+    agree(history, w, own)
+    assert history.bits.down.tolist() == [64 * 4 * (5 if trained == "all" else 3)] * ROUNDS
+    assert history.bits.up.tolist() == [64 * 4 * 3] * ROUNDS
 
 
 @pytest.mark.parametrize("on", ["train", "test"])
@@ -143,11 +151,12 @@ def test_perfedbc(start, inner):
     agree(run(fedax.PerFedBC(dual_lr=0.3, lam=0.2, gamma=0.01, **options), task), z, personal)
 
 
-def test_a_client_never_drawn_uses_the_global_model():
+@pytest.mark.parametrize("method", [fedax.FedBC(dual_lr=0.3), fedax.PFedMe(trained="drawn")], ids=["FedBC", "PFedMe"])
+def test_a_client_never_drawn_uses_the_global_model(method):
     world = World()
     absent = sorted(set(range(5)) - set(world.cohorts()[0].tolist()))
     engine, options = fedax.Simulation(devices=1), {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 1, "seed": SEED}
-    history = fedax.run(fedax.FedBC(dual_lr=0.3), regression(), engine=engine, personal=True, **options)
+    history = fedax.run(method, regression(), engine=engine, personal=True, **options)
     for k in absent:
         np.testing.assert_array_equal(history.personal["w"][k], history.params["w"])
     assert not np.array_equal(history.personal["w"][world.cohorts()[0][0]], history.params["w"])

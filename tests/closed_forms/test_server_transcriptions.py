@@ -186,14 +186,17 @@ def project_by_bisection(v):
 
 
 def test_afl():
+    """Fig. 1, which returns the mean of w_1 to w_T."""
     world, rate = World(), 0.05
-    w, mixture = world.start, P
+    w, mixture, models_so_far = world.start, P, []
     for _ in range(ROUNDS):
         models = np.array([world.sgd(k, w)[0] for k in range(5)])
         losses = np.array([world.loss(k, w) for k in range(5)])
         w, mixture = mixture @ models, project_by_bisection(mixture + rate * losses)
+        models_so_far.append(w)
     assert np.any(mixture == 0)  # the projection does something
     agree(run(fedax.AFL(mixture_lr=rate)), w)
+    agree(run(fedax.AFL(mixture_lr=rate, returned="mean")), np.mean(models_so_far, axis=0))
 
 
 @pytest.mark.parametrize("step", ["part", "one"])

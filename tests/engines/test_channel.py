@@ -91,6 +91,26 @@ def test_coded_runs_agree_on_all_engines(kind):
     assert (exact.bits.up - one.bits.up).tolist() == [senders * vectors * (4 * 64 - 2 * 34)] * 3
 
 
+def test_feedback_when_model_and_gradient_come_together():
+    """Pipelined FedDANE sends two vectors in one message: w_k's difference to w and the gradient, each with what it lost before."""
+    world, mu, everyone = World(), 0.3, fedax.Schedule(epochs=2, batch_size=4, order="given")
+    w, g, lost = world.start, np.zeros(4), np.zeros((5, 2, 4))
+    for t in range(ROUNDS):
+        sent = []
+        for k in range(5):
+            own = world.gradient(k, w)
+            linear = 0 if t == 0 else g - own
+            mine, _ = world.sgd(k, w, lambda v, linear=linear, w=w: linear + mu * (v - w))
+            due = np.array([mine - w, own]) + lost[k]
+            sent.append([top(row, 2) for row in due])
+            lost[k] = due - sent[-1]
+        change, g = np.einsum("k,kvd->vd", P, np.array(sent))
+        w = w + change
+    history = run(fedax.FedDANE(mu=mu, pipelined=True), fedax.Channel(up=TopK(0.5)), schedule=everyone)
+    np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [5 * 2 * 2 * (32 + 2)] * ROUNDS
+
+
 def test_an_identity_changes_nothing():
     plain, same = run(fedax.FedDANE(), None), run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity()))
     np.testing.assert_allclose(vector(same), vector(plain), rtol=0, atol=1e-12)

@@ -146,6 +146,40 @@ def test_times_give_the_steps_of_every_round():
         fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=5)
 
 
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"steps": 3}, True),
+        ({"steps": 3, "batch_size": (2, "all")}, True),
+        ({"epochs": 4, "batch_size": "full"}, True),
+        ({"epochs": (2, 2), "batch_size": 40}, True),
+        ({"epochs": 1, "batch_size": 33, "stragglers": 0.5}, True),  # one step has no part
+        ({"times": (1, 3, 4)}, True),
+        ({"times": (1, 2, 3), "stragglers": 0.5}, True),
+        ({"epochs": 1}, False),
+        ({"epochs": 1, "batch_size": (4, "all")}, False),
+        ({"epochs": (1, 2), "batch_size": "full"}, False),
+        ({"steps": (1, 2)}, False),
+        ({"steps": 3, "stragglers": 0.5}, False),
+        ({"times": (1, 3), "stragglers": 0.5}, False),
+    ],
+)
+def test_local_gd_refuses_unequal_steps(options, same):
+    """As the draws have it; the refusal comes before anything is compiled, on every engine."""
+    schedule, keys = fedax.Schedule(**options), KEYS[:50]
+    rounds = schedule.rounds or 1
+    steps = {
+        tuple(int(schedule.work(key, size, jnp.int32(t)).steps) for t in range(rounds)) for key in keys for size in SIZES
+    }
+    assert (len(steps) == 1) == same
+    if same:
+        fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0)
+        return
+    for engine in (fedax.Simulation(devices=1), fedax.Eager()):
+        with pytest.raises(InvalidInput, match="got unequal numbers of local steps; allowed: with LocalGD, as many steps"):
+            fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0, engine=engine)
+
+
 def test_dropouts_send_nothing():
     """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive nothing."""
     rounds, dim = 300, 4

@@ -208,12 +208,17 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
         close(history, fedax.run(kind(**setting), regression(), **options), 1e-11)
 
 
+def declared_bits(algorithm):
+    """Down and up in a round of the regression; a message to the neighbours goes over every link, on a ring over ten."""
+    phases, codec = algorithm.phases, getattr(algorithm, "codec", None)
+    links = int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum()) if phases[0].links else 0
+    senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
+    return tuple(sum(np.array(p.bits(4, 64, codec)) * n for p, n in zip(phases, senders, strict=True)).tolist())
+
+
 @every_algorithm
 def test_bits_counted_are_bits_declared(kind):
-    """A message to the neighbours on a ring of five goes over ten links."""
-    history, dim, codec = straight(kind), 4, getattr(kind(), "codec", None)
-    senders = [10 if phase.links else 5 if phase.everyone else 3 for phase in kind.card.phases]
-    down, up = sum(np.array(p.bits(dim, 64, codec)) * n for p, n in zip(kind.card.phases, senders, strict=True))
+    history, (down, up) = straight(kind), declared_bits(kind())
     assert history.bits.down.tolist() == [down] * 5
     assert history.bits.up.tolist() == [up] * 5
 
@@ -291,7 +296,7 @@ def test_declared_reductions(kind, reduction):
 
 @every_algorithm
 def test_phases_are_the_declared_ones(kind, monkeypatch):
-    """The card's phases are the work functions that a round really calls, in order."""
+    """The declared phases are the work functions that a round really calls, in order, and what they send, whatever is chosen."""
     seen = []
     original = EagerFederation._phase
 
@@ -300,5 +305,19 @@ def test_phases_are_the_declared_ones(kind, monkeypatch):
         return original(self, work, *rest)
 
     monkeypatch.setattr(EagerFederation, "_phase", spy)
-    go(kind(), rounds=1, engine=fedax.Eager())
-    assert seen == [phase.work for phase in kind.card.phases]
+    schedule = fedax.Schedule(cohort=3, steps=1, batch_size=4)
+    for setting in [{}, *choices_of(kind)]:
+        seen.clear()
+        algorithm = kind(**setting)
+        history = go(algorithm, rounds=1, schedule=schedule, engine=fedax.Eager())
+        assert seen == [phase.work for phase in algorithm.phases], setting
+        down, up = declared_bits(algorithm)
+        assert history.bits.up[0] == up, setting
+        assert history.bits.down[0] >= down, setting  # clients' numbers and the like may come with the models
+
+
+def choices_of(kind):
+    """Every choice and every switch that is not the default."""
+    for name, known in declared(kind).items():
+        values = (False, True) if isinstance(known.default, bool) else known.choices or ()
+        yield from ({name: value} for value in values if value != known.default)

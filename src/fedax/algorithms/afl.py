@@ -3,16 +3,18 @@
 from typing import ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper, onto_simplex
 
 
 class AgnosticState(eqx.Module):
-    """The global model and the mixture of the clients."""
+    """The global model, the mixture of the clients, and the mean of all models so far."""
 
     w: Vector
     mixture: Float[Array, "clients"]
+    mean: Vector
 
 
 class AFL(Algorithm[AgnosticState]):
@@ -21,10 +23,12 @@ class AFL(Algorithm[AgnosticState]):
     $$ w \leftarrow \sum_k \lambda_k w_k, \qquad \lambda \leftarrow \Pi_\Delta\big(\lambda + \gamma (f_1(w), \dots, f_N(w))\big), $$
 
     both from the same received w. Everybody takes part; the mixture starts at the clients' weights. With $\gamma = 0$ this is
-    FedAvg with everyone.
+    FedAvg with everyone. The paper returns $\frac1T \sum_{t=1}^T w_t$, of which its convergence theorem speaks; the last model is
+    usual in practice.
 
     Args:
         mixture_lr: $\gamma$, at least 0.
+        returned: "last", the model after the last round, or "mean", that of all rounds.
 
     Example:
         >>> import fedax
@@ -35,6 +39,8 @@ class AFL(Algorithm[AgnosticState]):
 
     mixture_lr: Scalar = hyper(0.1, low=0.0, doc="step size of the mixture")
 
+    returned: str = hyper("last", choices=("last", "mean"), doc="the last model, or the mean of those of all rounds")
+
     card: ClassVar[Card] = Card(
         title="AFL",
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
@@ -44,12 +50,16 @@ class AFL(Algorithm[AgnosticState]):
 
     def init(self, fed: Federation, w: Vector) -> AgnosticState:
         weights = fed.everyone.weights
-        return AgnosticState(w, weights / weights.sum())
+        return AgnosticState(w, weights / weights.sum(), w)
 
     def round(self, fed: Federation, state: AgnosticState) -> AgnosticState:
         models, losses = fed.gather(self.train, fed.everyone, state.w).value
-        mixture = onto_simplex(state.mixture + self.mixture_lr * losses)
-        return AgnosticState(state.mixture @ models, mixture)
+        w, mixture = state.mixture @ models, onto_simplex(state.mixture + self.mixture_lr * losses)
+        done = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
+        return AgnosticState(w, mixture, state.mean + (w - state.mean) / (done + 1))
+
+    def model(self, state: AgnosticState) -> Vector:
+        return state.mean if self.returned == "mean" else state.w
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
         return Upload((client.minimize(start=w), client.loss(w)))

@@ -10,6 +10,7 @@ from fedax.core import (
     Card,
     Client,
     Federation,
+    Form,
     InvalidInput,
     Local,
     PerClient,
@@ -70,6 +71,7 @@ class FedDANE(Algorithm[DaneState]):
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.3}, "fedprox", {"mu": 0.3}),
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.0}, "fedavg"),
         ),
+        forms=(Form({"pipelined": True}, (Phase("solve_and_gradient", down=(2, 0), up=(2, 0), models=True),)),),
     )
 
     def init(self, fed: Federation, w: Vector) -> DaneState:

@@ -1,5 +1,6 @@
 """Gradient descent on the federated objective, and local gradient descent."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -7,7 +8,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Minibatch, Phase, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    InvalidInput,
+    Minibatch,
+    Phase,
+    Schedule,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class GD(Algorithm[Vector]):
@@ -58,7 +71,7 @@ class LocalGD(Algorithm[LocalState]):
     with $\gamma$ the solver's learning rate and $g_m$ the gradient on a minibatch. The paper's method has
     `Schedule(batch_size="full", weights="equal")` with `steps=H` or `times=(t_1, t_2, ...)`; minibatches make it local SGD, H = 1
     is (minibatch) gradient descent. Its theorem speaks of $\bar x_T = \frac1T \sum_{t<T} \sum_m p_m x^m_t$. All clients have
-    to take the same number of steps, and the solver is SGD without momentum.
+    to take the same number of steps (a schedule with which they may not is refused), and the solver is SGD without momentum.
 
     Args:
         returned: "last", the synchronised model, or "mean", $\bar x_T$.
@@ -78,6 +91,13 @@ class LocalGD(Algorithm[LocalState]):
         equation="Alg. 1",
         phases=(Phase("train", down=(1, 0), up=(2, 1), everyone=True),),
     )
+
+    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+        if not schedule.equal_steps(sizes):
+            allowed = (
+                "with LocalGD, as many steps for every client (steps=H, times or batch_size='full', without stragglers)"
+            )
+            raise InvalidInput.found("run(schedule=...)", "unequal numbers of local steps", allowed)
 
     def init(self, fed: Federation, w: Vector) -> LocalState:
         return LocalState(w, jnp.zeros_like(w), jnp.zeros((), w.dtype))

@@ -2,14 +2,18 @@
 
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 
 from fedax.core import (
     Algorithm,
     Card,
     Client,
     Federation,
+    Form,
     Minibatch,
     Personal,
     Phase,
@@ -21,23 +25,36 @@ from fedax.core import (
 )
 
 
+class Envelope(eqx.Module):
+    """One client's memory: its personal model, what its last work changed of the global one, and whether it ever worked."""
+
+    theta: Vector
+    change: Vector
+    visited: Float[Array, ""]
+
+
 class PFedMe(Algorithm[Remembering]):
     r"""pFedMe: $\min_w \sum_k p_k F_k(w)$ with $F_k(w) = \min_\theta f_k(\theta) + \frac{\lambda}{2}\lVert \theta - w \rVert^2$.
 
     With every minibatch D of local work, from $w_k = \theta_k = w$ on:
 
-    $$ \theta_k \leftarrow \theta_k - \eta_p \big(\nabla f_k(\theta_k; D) + \lambda (\theta_k - w_k)\big) \; K \text{ times}, \quad
-       w_k \leftarrow w_k - \eta \lambda (w_k - \theta_k), $$
+    $$ \theta_k \leftarrow \theta_k - \eta_p \big(\nabla f_k(\theta_k; D) + \lambda (\theta_k - w_k) + \delta \theta_k\big)
+       \; K \text{ times}, \quad w_k \leftarrow w_k - \eta \lambda (w_k - \theta_k), $$
 
-    then $w \leftarrow (1 - \beta) w + \beta \sum_S p_k w_k / \sum_S p_k$, with $\eta$ the
-    solver's learning rate. A client uses its last
-    $\theta_k$. Needs SGD without momentum as the solver.
+    then $w \leftarrow (1 - \beta) w + \beta \sum_S p_k w_k / \sum_S p_k$, with $\eta$ the solver's learning rate. As written, all
+    clients work in every round, and the drawn ones S send; the paper's mean over S has equal weights, which is a schedule with
+    `weights="equal"`, and its released code has $n_k$. A client uses its last $\theta_k$, and the global model before its first
+    work. Needs SGD without momentum as the solver.
+
+    The code released for pFedMe has `weight_decay=0.001`; that released for FedBC has `trained="drawn"` too.
 
     Args:
         lam: $\lambda$, above 0.
         personal_lr: $\eta_p$, above 0.
         inner_steps: K, at least 1.
         beta: $\beta$, above 0; 1 in the published experiments.
+        weight_decay: $\delta$, at least 0; not in the paper.
+        trained: "all" clients in every round (Alg. 1, line 3), or the "drawn" ones only.
 
     Example:
         >>> import fedax
@@ -50,29 +67,41 @@ class PFedMe(Algorithm[Remembering]):
     personal_lr: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size of the personal models")
     inner_steps: int = hyper(5, low=1, doc="steps of the personal model on every minibatch")
     beta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="how much of the mean the new model has")
+    weight_decay: Scalar = hyper(0.0, low=0.0, doc="weight decay in the steps of the personal models")
+    trained: str = hyper("all", choices=("all", "drawn"), doc="who works in a round")
 
     card: ClassVar[Card] = Card(
         title="PFedMe",
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
-        memory="personal model: dim numbers",
+        phases=(
+            Phase("train", down=(1, 0), up=(0, 0), everyone=True),
+            Phase("send", down=(0, 0), up=(1, 0)),
+        ),
+        memory="personal model and the change of the global one: 2 dim + 1 numbers",
+        forms=(Form({"trained": "drawn"}, (Phase("train", down=(1, 0), up=(1, 0)),)),),
     )
 
     def init(self, fed: Federation, w: Vector) -> Remembering:
-        return Remembering(w, fed.memory(w))
+        return Remembering(w, fed.memory(Envelope(w, jnp.zeros_like(w), jnp.zeros((), w.dtype))))
 
     def round(self, fed: Federation, state: Remembering) -> Remembering:
-        mean, memory = fed.average(self.train, fed.sample(), state.w, memory=state.memory)
-        return Remembering(state.w + self.beta * (mean - state.w), memory)
+        drawn, everybody = fed.sample(), self.trained == "all"
+        change, memory = fed.average(self.train, fed.everyone if everybody else drawn, state.w, memory=state.memory)
+        if everybody:
+            change, memory = fed.average(self.send, drawn, memory=memory)
+        return Remembering(state.w + self.beta * change, memory)
 
     def personal(self, state: Remembering) -> Personal:
-        return Personal.remembered(state.memory)
+        return Personal(self.used, (state.w,), state.memory)
+
+    def used(self, client: Client, w: Vector, own: Envelope) -> Vector:
+        return jnp.where(own.visited > 0, own.theta, w)
 
     def gradients(self, steps: float, epoch: float) -> float:
         return self.inner_steps * steps
 
-    def train(self, client: Client, w: Vector, _: Vector) -> Upload[Vector]:
+    def train(self, client: Client, start: Vector, _: Envelope) -> Upload[Any]:
         rate, move, layout = client.learning_rate, optax.tree.add_scale, client.layout
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
@@ -80,10 +109,14 @@ class PFedMe(Algorithm[Remembering]):
 
             def inner(_: Any, theta: Any) -> Any:
                 slope = move(batch.gradient(theta), self.lam, optax.tree.sub(theta, w))
-                return move(theta, -self.personal_lr, slope)
+                return move(theta, -self.personal_lr, move(slope, self.weight_decay, theta))
 
             theta = jax.lax.fori_loop(0, self.inner_steps, inner, theta)
             return move(w, -rate * self.lam, optax.tree.sub(w, theta)), theta
 
-        w_k, theta = client.run(step, (layout.unravel(w),) * 2)
-        return Upload(layout.ravel(w_k), memory=layout.ravel(theta))
+        w, theta = client.run(step, (layout.unravel(start),) * 2)
+        own = Envelope(layout.ravel(theta), layout.ravel(w) - start, jnp.ones((), start.dtype))
+        return Upload(() if self.trained == "all" else own.change, memory=own)
+
+    def send(self, client: Client, own: Envelope) -> Upload[Vector]:
+        return Upload(own.change, memory=own)

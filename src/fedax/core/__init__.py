@@ -2,6 +2,7 @@
 
 from fedax.core.algorithm import Algorithm as Algorithm
 from fedax.core.algorithm import Card as Card
+from fedax.core.algorithm import Form as Form
 from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Phase as Phase
 from fedax.core.algorithm import Reduction as Reduction

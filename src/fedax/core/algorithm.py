@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -12,6 +12,7 @@ from fedax.core.channel import Codec
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
+from fedax.core.schedule import Schedule
 
 State = TypeVar("State")
 
@@ -52,8 +53,8 @@ class Phase:
     """One call of a verb: what one participant receives and sends, in model vectors and single numbers.
 
     `everyone` says that all clients take part, not a drawn cohort; `links` that each sends its upload to every neighbour on a
-    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`; `models` that they are models which
-    started from the first vector sent down, so that a channel codes what was learned, not the model.
+    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`; `models` that the first of them is a
+    model which started from the first vector sent down, so that a channel codes what was learned, not the model.
     """
 
     work: str
@@ -86,8 +87,19 @@ class Reduction:
 
 
 @dataclasses.dataclass(frozen=True)
+class Form:
+    """With hyperparameters `setting`, a round has these phases in place of the card's."""
+
+    setting: dict[str, Any]
+    phases: tuple[Phase, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Card:
-    """Where a method comes from, and what it claims; shown by `fedax algorithms` and checked by the laws."""
+    """Where a method comes from, and what it claims; shown by `fedax algorithms` and checked by the laws.
+
+    The phases are those of the default hyperparameters, `forms` those of others; see `Algorithm.phases`.
+    """
 
     title: str
     paper: str
@@ -95,6 +107,7 @@ class Card:
     phases: tuple[Phase, ...]
     memory: str = "none"
     reductions: tuple[Reduction, ...] = ()
+    forms: tuple[Form, ...] = ()
 
 
 class Algorithm(eqx.Module, Generic[State]):
@@ -122,6 +135,22 @@ class Algorithm(eqx.Module, Generic[State]):
 
     def __check_init__(self) -> None:
         check_declared(self)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What a round with these hyperparameters calls and sends, in order."""
+        card = getattr(self, "card", None)
+        if card is None:
+            return ()
+        mine = (f.phases for f in card.forms if all(getattr(self, name) == value for name, value in f.setting.items()))
+        return next(mine, card.phases)
+
+    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+        """Refuses a schedule that the method cannot work with; `sizes` are the clients' training examples.
+
+        Raises:
+            InvalidInput: it is one; raised before anything is compiled.
+        """
 
     def init(self, fed: Federation, w: Float[Array, "dim"]) -> State:
         """The state before round 0, from the model's starting point."""

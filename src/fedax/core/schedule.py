@@ -1,5 +1,6 @@
 """Who works in a round, and how much."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -149,6 +150,19 @@ class Schedule(eqx.Module):
             part = jax.random.randint(part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32)
             amount = jnp.where(late, part, amount)
         return Work(amount * unit, batch)
+
+    def equal_steps(self, sizes: Sequence[int]) -> bool:
+        """Whether clients with so many examples are certain to take equally many steps in every round."""
+        amount = self.epochs if self.steps is None else self.steps
+        least, most = amount if isinstance(amount, tuple) else (amount, amount)
+        if self.times is not None:
+            least = most = max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
+        if least != most or (self.stragglers > 0 and most > 1):
+            return False
+        if self.times is not None or self.steps is not None or self.batch_size == "full":
+            return True
+        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+        return len({-(-n // (n if isinstance(end, str) else min(end, n))) for n in map(int, sizes) for end in ends}) == 1
 
     def mean_steps(self, size: int) -> float:
         """The expected steps of a round (over all rounds, if there are times) of a client with `size` examples.

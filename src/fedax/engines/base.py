@@ -66,9 +66,9 @@ class Session(ABC):
 class Engine(ABC):
     """Where a run happens."""
 
-    def clients(self, task: Task) -> int:
-        """The number of clients of a run."""
-        return task.train.clients
+    def sizes(self, task: Task) -> Sequence[int]:
+        """How many training examples each client of a run has."""
+        return np.asarray(task.train.sizes).tolist()
 
     @abstractmethod
     def session(

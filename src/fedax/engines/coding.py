@@ -65,8 +65,7 @@ class Coded(Algorithm[CodedState]):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        card = getattr(self.algorithm, "card", None)
-        return () if card is None else card.phases
+        return self.algorithm.phases
 
     def init(self, fed: Federation, w: Float[Array, "dim"]) -> CodedState:
         phases = self.phases if self.channel.feedback else ()
@@ -203,7 +202,10 @@ class Keeping(eqx.Module):
 def coded(
     tree: PyTree, codec: Codec, key: Key[Array, ""], near: Float[Array, "dim"] | None = None, lost: Any = None
 ) -> tuple[PyTree, Any]:
-    """A pytree with a message in place of every vector, and what these lost; what was lost before is added to them."""
+    """A pytree with a message in place of every vector, and what these lost; what was lost before is added to them.
+
+    Of the first one its difference to `near` is sent.
+    """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
     missed = []
     for i, leaf in enumerate(leaves):
@@ -213,7 +215,7 @@ def coded(
             allowed = f"{len(lost)} vectors, as the algorithm's card says, if the codec has feedback"
             raise InvalidInput.found("run(channel=...)", "an upload of more vectors", allowed)
         v = leaf if lost is None else leaf + lost[len(missed)]
-        leaves[i] = codec.message(v, jax.random.fold_in(key, len(missed)), near)
+        leaves[i] = codec.message(v, jax.random.fold_in(key, len(missed)), None if missed else near)
         missed.append(v - leaves[i].value)
     return jax.tree.unflatten(structure, leaves), tuple(missed)
 

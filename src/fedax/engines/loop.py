@@ -219,9 +219,11 @@ def _run(
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
     schedule, solver, engine = schedule or Schedule(), solver or SGD(), engine or Simulation()
-    schedule.check_population(engine.clients(task))
+    sizes = engine.sizes(task)
+    schedule.check_population(len(sizes))
     for algorithm in algorithms:
-        check_population(algorithm, engine.clients(task))
+        check_population(algorithm, len(sizes))
+        algorithm.check(schedule, sizes)
     if schedule.rounds is not None and rounds > schedule.rounds:
         raise InvalidInput.of("run(rounds=...)", rounds, f"at most {schedule.rounds}, the number of synchronisation times")
     for observer in observe:

@@ -44,8 +44,8 @@ class MPI(Engine):
     def __init__(self, comm: Any = None) -> None:
         self.comm = comm if comm is not None else _world()
 
-    def clients(self, task: Task) -> int:
-        return self.comm.size
+    def sizes(self, task: Task) -> Sequence[int]:
+        return Peers.of(self.comm, task)[0].population.train.sizes.tolist()
 
     def session(
         self,
