@@ -155,14 +155,14 @@ def one_round(
     report = fed.notes, fed.traffic, jnp.where(fed.nobody, -1, fed.bad_client)
     if not setup.schedule.may_be_empty:  # the choice below would copy the whole state
         return after, report, fed.worked
-    # in a round without participants, means are 0/0; the state stays. Memories were written by nobody.
-    kept = jax.tree.map(
-        lambda old, new: new if isinstance(new, Memory) else jnp.where(fed.nobody, old, new),
-        state,
-        after,
-        is_leaf=lambda node: isinstance(node, Memory),
-    )
-    return kept, report, fed.worked
+
+    # in a round without participants, means are 0/0; the state stays
+    def kept(old: Any, new: Any) -> Any:
+        if isinstance(new, Memory) and len(fed.traffic) == 1:
+            return new  # of the only phase: written by nobody
+        return jax.tree.map(lambda before, now: jnp.where(fed.nobody, before, now), old, new)
+
+    return jax.tree.map(kept, state, after, is_leaf=lambda node: isinstance(node, Memory)), report, fed.worked
 
 
 @eqx.filter_jit(donate="all-except-first")
