@@ -26,6 +26,7 @@ from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
 from fedax.experiments.display import display_for, summary_table
 from fedax.experiments.doctor import diagnosis
+from fedax.experiments.figures import curves
 from fedax.experiments.listing import described, one_line, overview, panel
 from fedax.experiments.runner import describe, reproduce, resume, run_experiment
 from fedax.experiments.schema import schema
@@ -34,7 +35,8 @@ from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.spec import OBSERVERS, Experiment
 from fedax.report import render
-from fedax.report.figures import AXES, FORMATS, save_figures
+from fedax.report.charts import AXES
+from fedax.report.figures import FORMATS, save_charts, save_weights
 from fedax.report.record import by_task
 
 INTERRUPTED = 130
@@ -284,11 +286,18 @@ def figures(
     formats: Annotated[
         str, typer.Option("--format", help="Of " + ", ".join(FORMATS) + ", separated by commas.")
     ] = "pdf,png",
-    against: Annotated[str, typer.Option(help="Horizontal axis: " + ", ".join(AXES) + ".")] = "rounds",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Horizontal axis of the curves: " + ", ".join(AXES) + ".", show_default="the recipe's figures, or rounds"
+        ),
+    ] = None,
 ) -> None:
-    """Draw the curves of run directories as files for a paper, a panel for every task (needs the extra `paper`)."""
-    records = together([RunDirectory.load(folder) for folder in folders])
-    for file in save_figures(records, out, [name.strip() for name in formats.split(",")], against):
+    """Draw run directories as files for a paper: the figures of their recipe, or the curves (needs the extra `paper`)."""
+    directories = [RunDirectory.load(folder) for folder in folders]
+    records, names = together(directories), [name.strip() for name in formats.split(",")]
+    alone = directories[0].charts(against) if len(directories) == 1 else curves(records, against=against or "rounds")
+    for file in [*save_charts(alone, out, names), *save_weights(records, out, names)]:
         typer.echo(str(file))
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedax.core import FedaxError, InvalidInput, Outcome
+from fedax.experiments.figures import curves
 from fedax.report import Page, Record, Sheet, render
-from fedax.report.figures import save_figures
+from fedax.report.figures import save_charts, save_weights
 from fedax.report.record import band, to_csv
 from fedax.report.summary import COLUMNS, best, columns_of, shown, summarize
 from samples import record
@@ -180,19 +181,20 @@ def test_gradients_are_kept_for_the_simulated_time():
 
 def test_figures_as_files(tmp_path):
     pytest.importorskip("matplotlib")
-    files = save_figures([*runs()[:2], record("B", "Second", 0)], tmp_path / "f", ["pdf", "png"])
+    drawn = curves([*runs()[:2], record("B", "Second", 0)])
+    files = save_charts(drawn, tmp_path / "f", ["pdf", "png"])
     assert [file.name for file in files] == [f"{m}.{f}" for m in ("train_loss", "test_accuracy") for f in ("pdf", "png")]
     assert files[0].read_bytes().startswith(b"%PDF")
     assert files[1].read_bytes().startswith(b"\x89PNG")
     first = files[0].read_bytes()
-    assert save_figures([*runs()[:2], record("B", "Second", 0)], tmp_path / "f", ["pdf"])[0].read_bytes() == first
+    assert save_charts(drawn, tmp_path / "f", ["pdf"])[0].read_bytes() == first
     with pytest.raises(InvalidInput, match="format: got 'bmp'"):
-        save_figures(runs(), tmp_path, ["bmp"])
+        save_charts(drawn, tmp_path, ["bmp"])
     with pytest.raises(InvalidInput, match="against: got 'days'"):
-        save_figures(runs(), tmp_path, against="days")
+        curves(runs(), against="days")
     unknown = [dataclasses.replace(run, gradients=None) for run in runs()]
     with pytest.raises(InvalidInput, match="against: got 'gradients'"):
-        save_figures(unknown, tmp_path, against="gradients")
+        curves(unknown, against="gradients")
 
 
 def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
@@ -205,9 +207,9 @@ def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
     np.testing.assert_allclose(weights, [0.3, 0.7, 0.9, 0.1])
     assert Reader(render(Page("", "", [record()]))).data["tasks"][0]["algorithms"][0]["weights"] == []
     pytest.importorskip("matplotlib")
-    files = save_figures([*same, other, record("B", "without")], tmp_path, ["png"])
-    assert files[-1].name == "client_weight.png"
-    assert files[-1].stat().st_size > 1000
+    (file,) = save_weights([*same, other, record("B", "without")], tmp_path, ["png"])
+    assert file.name == "client_weight.png"
+    assert file.stat().st_size > 1000
 
 
 def test_figures_of_what_the_first_task_does_not_have(tmp_path):
@@ -215,11 +217,13 @@ def test_figures_of_what_the_first_task_does_not_have(tmp_path):
     pytest.importorskip("matplotlib")
     equal = {"client_weight": np.full((3, 2), 0.5), "client_share": np.full((3, 2), 0.5)}
     runs = [record("A", "First"), record("B", "Second", dissimilarity=np.ones(3), **equal)]
-    names = [file.name for file in save_figures(runs, tmp_path, ["png"])]
-    assert names == [f"{m}.png" for m in ("train_loss", "test_accuracy", "dissimilarity", "client_weight")]
+    files = [*save_charts(curves(runs), tmp_path, ["png"]), *save_weights(runs, tmp_path, ["png"])]
+    assert [file.name for file in files] == [
+        f"{m}.png" for m in ("train_loss", "test_accuracy", "dissimilarity", "client_weight")
+    ]
 
 
 def test_figures_say_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(FedaxError, match=r"pip install 'fedax\[paper\]'"):
-        save_figures(runs(), tmp_path / "f")
+        save_charts(curves(runs()), tmp_path / "f")

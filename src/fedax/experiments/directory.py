@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
 from fedax.core.files import write
+from fedax.experiments.figures import charts_of, curves, drawer
 from fedax.experiments.findings import Findings
 from fedax.experiments.grid import grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.leaks import audits_among, leak_csv
@@ -20,6 +21,7 @@ from fedax.experiments.sections import CostSection
 from fedax.experiments.spec import Experiment
 from fedax.experiments.versions import versions
 from fedax.report import Page, Record, render
+from fedax.report.charts import Chart
 from fedax.report.record import by_task, to_csv
 from fedax.report.summary import Row, counted, summarize
 
@@ -172,7 +174,21 @@ class RunDirectory:
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
         sheets = self.findings(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
-        return Page(self.title, self.line(), self.shown(), self.notes, settings, self.versions(), sheets, prices)
+        charts = self._figures()
+        return Page(self.title, self.line(), self.shown(), self.notes, settings, self.versions(), sheets, prices, charts)
+
+    def charts(self, against: str | None = None) -> list[Chart]:
+        """The figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
+        drawn = [] if against else self._figures()
+        if drawn and self.recipe and self.recipe.figure:
+            return drawn
+        return [*drawn, *curves(self.shown(), self.experiments, against or "rounds")]
+
+    def _figures(self) -> list[Chart]:
+        if (recipe := self.recipe) is None:
+            return []
+        read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
+        return charts_of(recipe.figure, drawer(self.shown(), self.experiments, recipe.metric, read, recipe.cells))
 
     def findings(self, recipe: Recipe) -> Findings:
         """A recipe's numbers and claims beside the runs so far."""

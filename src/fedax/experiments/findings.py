@@ -8,8 +8,8 @@ from typing import Any
 
 from fedax.experiments.cells import Cell, Number, beside
 from fedax.experiments.claims import Evidence
-from fedax.experiments.leaks import leak_sheet
-from fedax.experiments.recipes import AUDITED, Recipe
+from fedax.experiments.leaks import AUDITED, leak_sheet
+from fedax.experiments.recipes import Recipe
 from fedax.experiments.results import Results
 from fedax.experiments.spec import Experiment
 from fedax.experiments.statistics import holm

@@ -10,6 +10,9 @@ import numpy as np
 from fedax.report import Record, Sheet
 from fedax.report.record import by_label, by_task
 
+AUDITED = ", membership inference"
+"""After a variant's title: the task in which it is attacked."""
+
 ATTACKS = {"auc": "Shadow attack", "auc_calibrated": "Calibrated loss"}
 
 

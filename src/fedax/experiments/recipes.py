@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.claims import Claim
+from fedax.experiments.figures import Figure
+from fedax.experiments.leaks import AUDITED
 from fedax.experiments.sections import AuditSection, explained
 from fedax.experiments.source import Place, Source, place_value
 from fedax.experiments.spec import Experiment
 from fedax.report.reading import reading, reads_values
 
-AUDITED = ", membership inference"
-"""After a variant's title: the task in which it is attacked."""
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
 
@@ -66,6 +66,7 @@ class Recipe(BaseModel):
         repeats: labels whose targets are again the paper's cells of another label, for another form of the same method.
         counted: whether the targets are numbers that no other recipe has; a figure may show those of a table again.
         claim: what the paper says.
+        figure: how the results are drawn, as the paper does.
         ran: the scale, in the copy that a run directory keeps.
     """
 
@@ -89,6 +90,7 @@ class Recipe(BaseModel):
     repeats: dict[str, str] = {}
     counted: bool = True
     claim: list[Claim] = []
+    figure: list[Figure] = []
     ran: str | None = None
 
     @classmethod
@@ -124,6 +126,8 @@ class Recipe(BaseModel):
             for name in self.scale[scale].algorithms or ():
                 _among("scale.algorithms", name, algorithms)
             self.experiments(scale)
+        for figure in self.figure:
+            figure.check([self._experiment(variant, {}) for variant in self.variant])
         for targets in self.cells.values():
             for task, numbers in targets.items():
                 _among("targets", task, variants)

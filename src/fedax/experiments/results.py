@@ -10,7 +10,7 @@ import numpy as np
 from fedax.core import UnknownName
 from fedax.report import Record
 from fedax.report.reading import read_curve, reads_values
-from fedax.report.summary import is_percent, more_is_better
+from fedax.report.summary import more_is_better, scale_of
 
 
 class Run(NamedTuple):
@@ -36,7 +36,7 @@ class Results:
     methods: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     def of(self, task: str, algorithm: str, metric: str, read: str, worst: float | None = None) -> Values:
-        """The number of every run, in the unit of `scale_of`.
+        """The number of every run, in the unit of `fedax.report.summary.scale_of`.
 
         A run that has none, because it was stopped as diverging or is not finite, counts as the worst of its task: as the worst
         of all runs' numbers and initial values, whatever the algorithm. Where the number is not a value of the metric (rounds
@@ -102,15 +102,6 @@ def _read(record: Record, metric: str, read: str) -> float:
     along = record.bits / 1e9 if read.startswith("gigabits_to_") else record.rounds
     value = read_curve(record.scalars[metric] * scale_of(metric), along, read, more_is_better(metric))
     return value if math.isfinite(value) or not reads_values(read) else math.nan
-
-
-def scale_of(metric: str) -> float:
-    """Papers give accuracies in percent, and so their variances over clients in squared points.
-
-    >>> scale_of("test_accuracy"), scale_of("client_accuracy_variance"), scale_of("train_loss")
-    (100.0, 10000.0, 1.0)
-    """
-    return 100.0 if is_percent(metric) else 1e4 if metric.endswith("accuracy_variance") else 1.0
 
 
 def higher_is_better(metric: str, read: str = "last") -> bool:

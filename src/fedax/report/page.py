@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from plotly.offline import get_plotlyjs
 
+from fedax.report.charts import Chart, aligned, plain, staggered
 from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import Row, best, columns_of, shown, summarize
-
-_POINTS = 500  # a curve has at most so many points on the page; metrics.csv has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Page:
         versions: versions by package, folded.
         sheets: further tables, after the tasks.
         prices: of the simulated time when the page opens: `round`, `step` and `gigabit`.
+        charts: figures, before the tasks.
     """
 
     title: str
@@ -55,6 +55,7 @@ class Page:
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     sheets: Sequence[Sheet] = ()
     prices: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"round": 1.0, "step": 0.01, "gigabit": 0.0})
+    charts: Sequence[Chart] = ()
 
 
 def render(page: Page) -> str:
@@ -70,6 +71,7 @@ def render(page: Page) -> str:
         "versions": dict(page.versions),
         "sheets": [dataclasses.asdict(sheet) for sheet in page.sheets],
         "prices": dict(page.prices),
+        "figures": [plain(chart) for chart in page.charts],
     }
     parts = {
         "title": html.escape(page.title),
@@ -100,7 +102,8 @@ def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
         for c in columns
         if c.chart
     ]
-    algorithms = [_algorithm(label, own) for label, own in by_label(runs).items()]
+    labels = by_label(runs)
+    algorithms = [_algorithm(label, own, place, len(labels)) for place, (label, own) in enumerate(labels.items())]
     if any(algorithm["clients"] for algorithm in algorithms):
         ranks = "final model on each client's own test examples, sorted" + ("; mean of the runs by rank" if several else "")
         charts.append({"metric": "clients", "title": "Accuracy by client", "percent": True, "loss": False, "note": ranks})
@@ -140,12 +143,9 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
     return [{"label": row.label, "cells": cells(row)} for row in rows]
 
 
-def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
-    """Curves over the rounds at which all runs were observed."""
-    common = set(runs[0].rounds.tolist()).intersection(*(run.rounds.tolist() for run in runs))
-    rounds = np.array(sorted(common))
-    rounds = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))]
-    at = [np.searchsorted(run.rounds, rounds) for run in runs]
+def _algorithm(label: str, runs: Sequence[Record], place: int, count: int) -> dict[str, Any]:
+    """Curves over the rounds at which all runs were observed, with markers that those of other algorithms do not cover."""
+    rounds, at = aligned(runs)
 
     def stacked(curves: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack([np.asarray(curve, dtype=float)[i] for curve, i in zip(curves, at, strict=True)])
@@ -163,7 +163,8 @@ def _algorithm(label: str, runs: Sequence[Record]) -> dict[str, Any]:
     x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
     x["gradients"] = _numbers(stacked(counts).mean(0))
-    return {"label": label, "x": x, "series": series, "clients": _ranked(runs), "weights": _weights(runs)}
+    shown = {"clients": _ranked(runs), "weights": _weights(runs), "marked": staggered(len(rounds), place, count)}
+    return {"label": label, "x": x, "series": series} | shown
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:

@@ -3,7 +3,9 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
   const DASHES = ["solid", "dash", "dot", "dashdot"];
+  const SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star"];
   const STROKES = ["", "6 3", "2 3", "7 3 2 3"];
+  const OUTLINES = ["M10 5a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M10.3 2.3h5.4v5.4h-5.4z", "M13 1.5l3.4 6h-6.8z", "M13 1.2l3.8 3.8l-3.8 3.8l-3.8 -3.8z", "M13 8.5l3.4 -6h-6.8z", "M12 1.5h2v2.5h2.5v2h-2.5v2.5h-2v-2.5h-2.5v-2h2.5z", "M10.5 2.5l5 5m0 -5l-5 5", "M13 1l1 3h3l-2.4 1.8l1 3l-2.6 -1.8l-2.6 1.8l1 -3l-2.4 -1.8h3z"];
   const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", gradients: "minibatch gradients of a client", seconds: "seconds, compilation included", time: "simulated time" };
   const PRICES = { round: "a round", step: "a minibatch gradient", gigabit: "a gigabit" };
   const state = { x: "rounds", scale: "log" };
@@ -12,7 +14,8 @@
 
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const color = (i) => style(`--s${i % 8}`);
-  const dash = (i) => Math.floor(i / 4) % 4;
+  const dash = (i) => i % 4;
+  const hollow = (i, size) => ({ color: style("--panel"), size, symbol: SHAPES[i % 8], line: { color: color(i), width: 1.6 } });
   const faint = (hex) => hex + "2b";
   const el = (tag, text, cls) => {
     const node = document.createElement(tag);
@@ -29,7 +32,10 @@
     for (const [key, value] of Object.entries({ width: 26, height: 10, "aria-hidden": "true", class: "swatch" })) svg.setAttribute(key, value);
     for (const [key, value] of Object.entries({ x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": STROKES[dash(i)] })) line.setAttribute(key, value);
     line.style.stroke = `var(--s${i % 8})`;
-    svg.append(line);
+    const shape = document.createElementNS(ns, "path");
+    shape.setAttribute("d", OUTLINES[i % 8]);
+    shape.style.cssText = `stroke: var(--s${i % 8}); fill: var(--ground); stroke-width: 1.5`;
+    svg.append(line, shape);
     return svg;
   }
 
@@ -57,8 +63,12 @@
       line: { color: color(i), width: 2.2, dash: DASHES[dash(i)] }, marker: { color: color(i), size: 8 },
       hovertemplate: `${plain(algorithm.label)}<br>${at}: ${value}<extra></extra>`,
     });
+    if (x.length > 1) traces.push({ ...marker(algorithm.marked, x, series.mean, i), showlegend: false });
     return traces;
   }
+
+  // markers at staggered places, so that curves on each other can be told apart
+  const marker = (at, x, y, i) => ({ x: at.map((k) => x[k]), y: at.map((k) => y[k]), mode: "markers", hoverinfo: "skip", marker: hollow(i, 7) });
 
   function ranked(algorithm, i) {
     if (!algorithm.clients) return [];
@@ -93,6 +103,14 @@
     return decades > 3 ? Math.ceil(decades / 6) : decades > 0.6 ? "D2" : undefined;
   }
 
+  // accuracies rise from chance in the first tenth of the axis, which is not to stretch the chart
+  function late(traces) {
+    const every = traces.flatMap((trace) => trace.x), start = Math.min(...every), from = start + 0.1 * (Math.max(...every) - start);
+    const values = traces.flatMap((trace) => trace.y.filter((value, k) => value !== null && (trace.x[k] >= from || trace.x.length < 3)));
+    const low = Math.min(...values), high = Math.max(...values), pad = 0.06 * (high - low) || 0.01;
+    return { range: [Math.max(low - pad, 0), Math.min(high + pad, Math.max(high, 1))], autorange: false };
+  }
+
   function layout(chart, traces) {
     const ink = style("--quiet");
     const axis = {
@@ -114,7 +132,7 @@
       },
       yaxis: {
         ...axis, type: log ? "log" : "linear", tickformat: parts ? "~%" : chart.percent ? ".0%" : log ? "~g" : "", nticks: 7,
-        ...(log ? { dtick: spacing(traces) } : {}),
+        ...(log ? { dtick: spacing(traces) } : {}), ...(chart.percent && !ranks && !parts && traces.length ? late(traces) : {}),
       },
     };
   }
@@ -128,9 +146,9 @@
   const DRAWN = { clients: ranked, weights: scattered };
 
   function drawNow(plot) {
-    const traces = plot.task.algorithms.flatMap((algorithm, i) =>
+    const traces = plot.panel ? plot.panel.series.flatMap(drawnSeries) : plot.task.algorithms.flatMap((algorithm, i) =>
       plot.hidden.has(i) ? [] : (DRAWN[plot.chart.metric] ?? curve)(algorithm, i, plot.chart));
-    return Plotly.react(plot.node, traces, layout(plot.chart, traces), {
+    return Plotly.react(plot.node, traces, plot.panel ? drawnLayout(plot.panel, traces) : layout(plot.chart, traces), {
       responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: [["toImage", "resetScale2d"]], showTips: false,
       toImageButtonOptions: { format: "svg", filename: plot.chart.title.toLowerCase().replace(/\W+/g, "-") },
     });
@@ -216,10 +234,80 @@
     }
   }
 
+  // ---- the figures of a recipe --------------------------------------------------------------------------------------------
+  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 } };
+
+  function sample(entry) {
+    if (!PLAIN[entry.kind]) return swatch(entry.style);
+    const node = el("span", { paper: "◇", ours: "●", runs: "•" }[entry.kind]);
+    node.style.color = style(PLAIN[entry.kind].colour);
+    node.setAttribute("aria-hidden", "true");
+    return node;
+  }
+
+  function drawnSeries(series) {
+    const { x, y, low, high, kind } = series, i = series.style, own = PLAIN[kind];
+    const ends = low.length > 0, name = plain(series.label), at = kind === "curve" || kind === "points" ? y : x;
+    const shared = { showlegend: false, hoverinfo: "skip" }, hover = { name, hovertemplate: `${name}: %{text}<extra></extra>` };
+    const text = at.map((value, k) => value === null ? "" : `${Number(value.toPrecision(4))}${ends && low[k] !== null ? ` (${Number(low[k].toPrecision(4))} to ${Number(high[k].toPrecision(4))})` : ""}`);
+    if (kind === "curve") {
+      const band = ends ? [{ ...shared, x, y: low, mode: "lines", line: { width: 0 } }, { ...shared, x, y: high, mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faint(color(i)) }] : [];
+      const line = { ...hover, x, y, text, showlegend: false, mode: "lines", line: { color: color(i), width: 2, dash: DASHES[dash(i)] } };
+      return [...band, line, { ...marker(series.marked, x, y, i), showlegend: false }];
+    }
+    const bars = { type: "data", symmetric: false, array: high.map((v, k) => v === null ? 0 : v - at[k]), arrayminus: low.map((v, k) => v === null ? 0 : at[k] - v), thickness: 1.4, width: 4 };
+    const points = { ...hover, x, y, text, showlegend: false, mode: own ? "markers" : "lines+markers" };
+    if (own) return [{ ...points, marker: { color: style(own.colour), size: own.size, symbol: own.symbol, opacity: kind === "runs" ? 0.45 : 1 }, ...(ends ? { error_x: { ...bars, color: style(own.colour) } } : {}) }];
+    return [{ ...points, line: { color: color(i), width: 2, dash: DASHES[dash(i)] }, marker: hollow(i, 8), error_y: { ...bars, color: color(i) } }];
+  }
+
+  function drawnLayout(panel, traces) {
+    const base = layout({ metric: "", loss: false, percent: false }, traces), logs = (value) => Math.log10(value);
+    const axis = (given, kept, values) => ({
+      ...kept, title: { text: given.title, font: { size: 12 }, standoff: 8 }, type: given.log ? "log" : "linear", tickformat: given.log ? "~g" : "", rangemode: "normal",
+      ...(given.log ? { dtick: spacing(values) } : {}),
+      ...(given.low === null ? {} : { range: given.log ? [logs(given.low), logs(given.high)] : [given.low, given.high], autorange: false }),
+      ...(given.ticks.length ? { tickmode: "array", tickvals: given.ticks.map(([at]) => at), ticktext: given.ticks.map(([, text]) => plain(text).replace(/\n/g, "<br>")) } : {}),
+    });
+    const big = !panel.x.ticks.length && traces.some((trace) => trace.x.some((value) => value >= 1e4));
+    const across = panel.marks.filter((mark) => mark.style === null), ends = panel.marks.filter((mark) => mark.style !== null);
+    return {
+      ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x }))), ...(big ? { tickformat: "~s" } : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
+      shapes: across.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.value, y1: mark.value, line: { color: style("--quiet"), width: 1.2, dash: "dash" } })),
+      annotations: [
+        ...across.map((mark) => ({ xref: "paper", x: 1, y: mark.value, xanchor: "right", yanchor: "bottom", text: plain(mark.text), showarrow: false, font: { size: 10 }, bgcolor: style("--panel"), opacity: 0.85 })),
+        ...ends.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "center", yanchor: "middle", text: "◇", hovertext: plain(`paper, ${mark.text}`), showarrow: false, font: { size: 16, color: color(mark.style) } })),
+      ],
+    };
+  }
+
+  function addFigure(figure) {
+    const section = clone("figure-template"), key = section.querySelector(".key"), grid = section.querySelector(".charts");
+    section.querySelector("h2").textContent = figure.title || figure.name;
+    section.querySelector(".note").textContent = figure.note;
+    const entry = (each, text) => { const node = el("span"); node.append(sample(each), el("span", text)); return node; };
+    key.append(...figure.legend.map((each) => entry(each, each.text)));
+    if (figure.panels.some((panel) => panel.marks.some((mark) => mark.style !== null))) key.append(el("span", "◇ the paper's number"));
+    grid.style.setProperty("--columns", figure.columns);
+    document.getElementById("figures").append(section);
+    for (const panel of figure.panels) {
+      const frame = clone("chart-template"), node = frame.querySelector(".plot"), own = el("div", undefined, "own");
+      frame.querySelector("h3").textContent = panel.title;
+      frame.querySelector("p").remove();
+      if (!panel.y.ticks.length) own.append(...panel.own.map((each) => entry(each, each.text)));
+      frame.querySelector("figcaption").append(own);
+      if (panel.y.ticks.length) node.style.height = `${90 + 34 * panel.y.ticks.length}px`;
+      node.setAttribute("role", "img");
+      node.setAttribute("aria-label", `${figure.title || figure.name}, ${panel.title}`);
+      grid.append(frame);
+      plots.push({ panel, node, chart: { title: `${figure.name} ${panel.title}` }, hidden: new Set() });
+    }
+  }
+
   // ---- further tables ----------------------------------------------------------------------------------------------------
   const MARKS = { "holds": "good", "selected": "good", "does not hold": "bad", "undecided": "open" };
 
-  function addSheet(sheet) {
+  function addSheet(sheet, place) {
     const section = clone("sheet-template");
     section.querySelector("h2").textContent = sheet.title;
     section.querySelector(".note").textContent = sheet.note;
@@ -230,7 +318,7 @@
       line.append(...row.map((text) => el("td", text, MARKS[text] || (text.length < 18 ? "short" : ""))));
       section.querySelector("tbody").append(line);
     }
-    document.getElementById(sheet.lead ? "lead" : "sheets").append(section);
+    document.getElementById(!sheet.lead ? "sheets" : place === 0 ? "first" : "lead").append(section);
   }
 
   // ---- prices of the simulated time --------------------------------------------------------------------------------------
@@ -276,6 +364,7 @@
     input.addEventListener("change", () => { state[input.name] = input.value; redraw(); });
   }
 
+  data.figures.forEach(addFigure);
   data.tasks.forEach(addTask);
   addOverview();
   data.sheets.forEach(addSheet);

@@ -32,6 +32,15 @@ def is_percent(metric: str) -> bool:
     return "accuracy" in metric and not metric.endswith("_variance")
 
 
+def scale_of(metric: str) -> float:
+    """Papers give accuracies in percent, and so their variances over clients in squared points.
+
+    >>> scale_of("test_accuracy"), scale_of("client_accuracy_variance"), scale_of("train_loss")
+    (100.0, 10000.0, 1.0)
+    """
+    return 100.0 if is_percent(metric) else 1e4 if metric.endswith("accuracy_variance") else 1.0
+
+
 def more_is_better(metric: str) -> bool:
     """Of accuracies; of losses, gaps and variances, less.
 

@@ -1,0 +1,354 @@
+"""The figures of a recipe: which axes, which panels, and the paper's values in them."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from fedax.core import InvalidInput, UnknownName
+from fedax.experiments.leaks import ATTACKS, AUDITED
+from fedax.experiments.sections import CostSection
+from fedax.experiments.spec import Experiment
+from fedax.report import Record
+from fedax.report.charts import AXES, Chart, Mark, column_of
+from fedax.report.panels import Choice, Spot, dot_panel, value_panel, wave_panel
+from fedax.report.reading import reading
+from fedax.report.record import by_label, by_task
+from fedax.report.summary import columns_of
+
+DIMENSIONS = ("variant", "algorithm", "metric", "x")
+Targets = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+"""The paper's numbers by metric, variant and algorithm: `[mean]` or `[mean, deviation]`."""
+
+
+class PaperMark(BaseModel):
+    """A number that the paper's text gives: a line across the panels with this metric, on some or all variants."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    text: str
+    value: float
+    metric: str | None = None
+    variants: list[str] | None = None
+
+
+class Figure(BaseModel):
+    """One figure of a recipe, `[[figure]]`.
+
+    Args:
+        name: of its file.
+        title: its heading on the page.
+        x: `paper` (the paper's values beside ours, a row for each algorithm), one or several of `AXES` (curves), or the dotted
+            path of a value that the variants set, such as `task.clients`, or of an algorithm's option, such as
+            `algorithm.gamma` (means against that value).
+        x_title: of the horizontal axis, where it is the path of a value.
+        y: the metrics, by default that of the recipe.
+        y_title: of the vertical axis, where a panel has several metrics.
+        read: how a curve becomes a value, by default as the recipe.
+        panels: what has panels of its own, of `DIMENSIONS` or paths of values; everything else is a series. By default
+            variants, metrics and axes have for curves, metrics for values.
+        variants, algorithms: only these.
+        log, log_x: whether the axes are logarithmic; by default losses and gaps are.
+        prices: for `x = "cost"`, a panel for each; curves end with the shortest of them, so that times are equal.
+        mark: numbers of the paper's text. Those of the recipe's targets stand at the ends of the curves by themselves.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    title: str = ""
+    x: str | list[str] = "rounds"
+    x_title: str = ""
+    y: str | list[str] | None = None
+    y_title: str = ""
+    read: str | None = None
+    panels: list[str] | None = None
+    variants: list[str] | None = None
+    algorithms: list[str] | None = None
+    log: bool | None = None
+    log_x: bool = False
+    prices: list[CostSection] = []
+    mark: list[PaperMark] = []
+
+    @property
+    def axes(self) -> list[str]:
+        return [self.x] if isinstance(self.x, str) else self.x
+
+    @property
+    def against_value(self) -> bool:
+        """Whether the horizontal axis is a value of the experiment."""
+        return "." in self.axes[0]
+
+    def check(self, experiments: Sequence[Experiment]) -> None:
+        """Refuses axes, panels, ways to read, and names that are not there."""
+        field = f"figure {self.name!r}"
+        if self.read is not None:
+            reading(self.read)
+        if not self.against_value and self.axes != ["paper"]:
+            for axis in self.axes:
+                if axis not in AXES:
+                    raise UnknownName.among(f"{field}: x", axis, (*AXES, "paper", "the path of a value"))
+        elif len(self.axes) > 1:
+            raise InvalidInput.of(f"{field}: x", self.x, "several only of " + ", ".join(AXES))
+        if "cost" not in self.axes and self.prices:
+            raise InvalidInput.of(f"{field}: prices", self.prices, 'none without x = "cost"')
+        for path in (*(self.axes if self.against_value else ()), *(self.panels or ())):
+            if path not in DIMENSIONS:
+                for experiment in experiments:
+                    if all(_value(experiment, path, label) is None for label in [s.shown() for s in experiment.algorithm]):
+                        raise InvalidInput.of(
+                            f"{field}: x or panels", path, f"a dimension or a value of {experiment.name!r}"
+                        )
+        variants = list(dict.fromkeys(experiment.name for experiment in experiments))
+        algorithms = list(dict.fromkeys(section.shown() for e in experiments for section in e.algorithm))
+        marked = [name for mark in self.mark for name in mark.variants or ()]
+        for names, known in (((*(self.variants or ()), *marked), variants), (self.algorithms or (), algorithms)):
+            for name in names:
+                if name not in known:
+                    raise UnknownName.among(field, name, known)
+
+
+class Runs(NamedTuple):
+    """The runs of one algorithm on one task: what a series is made of. An audit `beside` a variant has that one's
+    title, and only its areas are drawn.
+    """
+
+    task: str
+    method: str
+    style: int
+    settings: str
+    records: list[Record]
+    experiment: Experiment | None
+    beside: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawer:
+    """What figures are made of.
+
+    Args:
+        runs: all of a directory.
+        metric, read: what is compared with the paper.
+        targets: the paper's numbers.
+    """
+
+    runs: Sequence[Runs]
+    metric: str = "test_accuracy"
+    read: str = "last"
+    targets: Targets = dataclasses.field(default_factory=dict)
+
+    def chart(self, figure: Figure) -> Chart | None:
+        """The chart; None if there are no runs for it."""
+        metrics = [self.metric] if figure.y is None else [figure.y] if isinstance(figure.y, str) else figure.y
+        runs = [
+            run
+            for run in self.runs
+            if (figure.variants is None or run.task in figure.variants)
+            and (figure.algorithms is None or run.method in figure.algorithms)
+        ]
+        spots = [
+            Spot(run.task, run.method, run.style, run.settings, run.records, metric, axis, price, self._numbers(run, metric))
+            for axis, price in self._positions(figure, runs)
+            for run, metric in itertools.product(runs, metrics)
+            if all(metric in record.scalars for record in run.records) and (metric in ATTACKS or not run.beside)
+        ]
+        if not spots:
+            return None
+        own = {(run.task, run.method): run for run in runs}
+        default = ["variant", "metric", "x"] if not figure.against_value else ["metric"]
+        dimensions = default if figure.panels is None else figure.panels
+        places = {i: [_place(spot, own, name) for name in dimensions] for i, spot in enumerate(spots)}
+        grouped: dict[tuple[str, ...], list[Spot]] = {}
+        for i, spot in enumerate(spots):
+            grouped.setdefault(tuple(places[i]), []).append(spot)
+        ordered = _in_order(grouped, dimensions)
+        lengths = [len({key[k] for key in ordered}) for k in range(len(dimensions))]
+        shown = [k for k, name in enumerate(dimensions) if lengths[k] > 1 and name not in ("metric", "x")]
+        if not shown and "variant" in dimensions and len(ordered) == 1:
+            shown = [dimensions.index("variant")]
+        spread = [count for count in lengths if count > 1]
+        columns = spread[-1] if len(spread) > 1 else -(-len(ordered) // -(-len(ordered) // 4))
+        choice = Choice(figure.log, figure.log_x, figure.x_title, figure.y_title, figure.read or self.read)
+        panels = []
+        for key, inside in ordered.items():
+            title = ", ".join(key[k] for k in shown)
+            panels.append(self._panel(figure, choice, title, inside, own, dimensions))
+        return Chart(figure.name, figure.title, panels, columns, self._note(figure, choice.read, runs))
+
+    def _positions(self, figure: Figure, runs: Sequence[Runs]) -> list[tuple[str, dict[str, float] | None]]:
+        """The horizontal axes, with the prices of those in time."""
+        found: list[tuple[str, dict[str, float] | None]] = []
+        for axis in figure.axes:
+            if axis != "cost":
+                found.append((axis, None))
+                continue
+            own = [run.experiment.cost for run in runs if run.experiment and run.experiment.cost]
+            found += [(axis, price.model_dump()) for price in figure.prices or own[:1] or [CostSection()]]
+        return found
+
+    def _numbers(self, run: Runs, metric: str) -> Sequence[float]:
+        return self.targets.get(metric, {}).get(run.task, {}).get(run.method, ())
+
+    def _panel(
+        self, figure: Figure, choice: Choice, title: str, spots: list[Spot], own: Mapping[Any, Runs], split: Sequence[str]
+    ) -> Any:
+        if figure.axes == ["paper"]:
+            return dot_panel(title, spots, choice)
+        inside = {name: list(dict.fromkeys(_place(s, own, name) for s in spots)) for name in DIMENSIONS if name not in split}
+        named = [name for name, values in inside.items() if len(values) > 1]
+        if figure.against_value:
+            path = figure.axes[0]
+            by_variant = not path.startswith("algorithm.")
+            named = [name for name in named if name != ("variant" if by_variant else "algorithm")]
+            values = [(spot, _number(own[spot.task, spot.method].experiment, path, spot.method)) for spot in spots]
+            path_title = figure.x_title or path.rpartition(".")[2].replace("_", " ")
+            rows: dict[str, list[tuple[float, Spot]]] = {}
+            for spot, value in values:
+                rows.setdefault(_label(spot, own, named), []).append((value, spot))
+            for label, points in rows.items():
+                if len({value for value, _ in points}) < len(points):
+                    raise InvalidInput.of(
+                        f"figure {figure.name!r}: panels", list(split), f"what keeps the points of {label!r} apart"
+                    )
+            return value_panel(title, rows, choice._replace(x_title=path_title), _marks(figure, spots))
+        curves = [(_label(spot, own, named), spot) for spot in spots]
+        # curves of one algorithm in a panel are told apart by their place, others keep their style in all figures
+        styled = named == ["algorithm"] or not named
+        return wave_panel(title, curves, choice, _marks(figure, spots), styled)
+
+    def _note(self, figure: Figure, read: str, runs: Sequence[Runs]) -> str:
+        several = max(len(run.records) for run in runs) > 1
+        if figure.axes == ["paper"]:
+            return (
+                f"{read.replace('_', ' ').capitalize()} of each curve. Paper: mean ± standard deviation as printed."
+                " Ours: mean with its 95 % confidence interval, and the single runs (means of the draws, where there are several)."
+            )
+        if figure.against_value:
+            return f"Means, {read.replace('_', ' ')}" + (
+                "; bars: ± one standard deviation over the runs." if several else "."
+            )
+        return "Means of the runs; bands: ± one standard deviation, within their range." if several else ""
+
+
+def drawer(
+    records: Sequence[Record],
+    experiments: Sequence[Experiment] = (),
+    metric: str = "test_accuracy",
+    read: str = "last",
+    targets: Targets | None = None,
+) -> Drawer:
+    """Runs with what is known about them: the algorithms that labels stand for, and the hyperparameters of their panels.
+
+    Without the experiments a label is its algorithm.
+    """
+    members = {(e.name, member.label): (member, e) for e in experiments for member in e.members()}
+    found = []
+    for task, own in by_task(records).items():
+        for label, runs in by_label(own).items():
+            member, experiment = members.get((task, label), (None, None))
+            found.append((task, label if member is None else member.method, member, experiment, runs))
+    styles = {
+        method: i for i, method in enumerate(dict.fromkeys(section.shown() for e in experiments for section in e.algorithm))
+    }
+    for _, method, *_ in found:
+        styles.setdefault(method, len(styles))
+    used: dict[str, dict[str, set[str]]] = {}
+    for member, _ in members.values():
+        for key, value in _options(member).items():
+            used.setdefault(member.method, {}).setdefault(key, set()).add(str(value))
+    made = []
+    for task, method, member, experiment, runs in found:
+        options = {} if member is None else {k: v for k, v in _options(member).items() if len(used[method][k]) > 1}
+        text = ", ".join(
+            f"{key.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{key.replace('_', ' ')} {value}"
+            for key, value in options.items()
+        )
+        variant, beside = task.removesuffix(AUDITED), task.endswith(AUDITED)
+        made.append(Runs(variant, method, styles[method], text, runs, experiment, beside))
+    return Drawer(made, metric, read, targets or {})
+
+
+def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds") -> list[Chart]:
+    """One figure per metric, with a panel for every task.
+
+    Raises:
+        InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
+    """
+    if against not in AXES:
+        raise InvalidInput.of("against", against, "one of " + ", ".join(AXES))
+    draw = drawer(records, experiments)
+    figures = [Figure(name=column.metric, x=against, y=column.metric) for column in columns_of(records) if column.chart]
+    return [chart for figure in figures if (chart := draw.chart(figure))]
+
+
+def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
+    """The figures of a recipe, after the paper's numbers beside ours where it has several for a task."""
+    made = [
+        Figure(
+            name="paper" if metric == draw.metric else f"paper_{metric}",
+            title=f"The paper beside ours: {column_of(metric).title.lower()}",
+            x="paper",
+            y=metric,
+            variants=list(targets),
+        )
+        for metric, targets in draw.targets.items()
+        if any(len(numbers) > 1 for numbers in targets.values())
+    ]
+    made += figures
+    return [chart for figure in made if (chart := draw.chart(figure))]
+
+
+def _options(member: Any) -> dict[str, Any]:
+    own = {**member.algorithm.options, **(member.algorithm.solver or {}), **member.settings}
+    return {key: value for key, value in own.items() if isinstance(value, int | float | str)}
+
+
+def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
+    return ", ".join(_place(spot, own, name) for name in named) or spot.method
+
+
+def _place(spot: Spot, own: Mapping[Any, Runs], name: str) -> str:
+    """The panel or series of a spot in one dimension."""
+    if name in DIMENSIONS:
+        axis = spot.axis if spot.price is None else f"{spot.axis} {spot.price}"
+        return {"variant": spot.task, "algorithm": spot.method, "metric": column_of(spot.metric).title, "x": axis}[name]
+    value = _value(own[spot.task, spot.method].experiment, name, spot.method)
+    return f"{name.rpartition('.')[2].replace('_', ' ')} {value}"
+
+
+def _in_order(groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[str]) -> dict[tuple[str, ...], list[Spot]]:
+    """Panels row by row: the first dimension changes slowest."""
+    orders = [list(dict.fromkeys(key[k] for key in groups)) for k in range(len(dimensions))]
+    return dict(
+        sorted(groups.items(), key=lambda item: [order.index(part) for order, part in zip(orders, item[0], strict=True)])
+    )
+
+
+def _value(experiment: Experiment | None, path: str, method: str) -> Any:
+    """A value of the experiment, or of one of its algorithms; None if it is not written there."""
+    head, _, rest = path.partition(".")
+    if experiment is None:
+        return None
+    if head == "algorithm":
+        section = next((s for s in experiment.algorithm if s.shown() == method), None)
+        return None if section is None else section.options.get(rest)
+    tables = {"task": experiment.task.options, "schedule": experiment.schedule, "solver": experiment.solver.options}
+    return tables.get(head, {}).get(rest)
+
+
+def _number(experiment: Experiment | None, path: str, method: str) -> float:
+    value = _value(experiment, path, method)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput.of(f"figure: x = {path!r}", value, "the path of a number")
+    return float(value)
+
+
+def _marks(figure: Figure, spots: Sequence[Spot]) -> list[Mark]:
+    tasks, metrics = {spot.task for spot in spots}, {spot.metric for spot in spots}
+    return [
+        Mark(mark.text, mark.value)
+        for mark in figure.mark
+        if (mark.metric is None or mark.metric in metrics) and (mark.variants is None or tasks & set(mark.variants))
+    ]

@@ -1,0 +1,233 @@
+"""Charts as data: panels with axes, series and marks. Matplotlib draws them for papers, Plotly on the page."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedax.core import InvalidInput
+from fedax.report.record import Record, band
+from fedax.report.summary import COLUMNS, Column, scale_of
+
+AXES = {
+    "rounds": "communication rounds",
+    "bits": "bits sent, both directions",
+    "gradients": "minibatch gradients of a client",
+    "seconds": "seconds",
+    "cost": "time, of communication and computation",
+}
+"""What curves are drawn against."""
+
+_TITLES = {
+    "client_accuracy_variance": "Variance of the accuracy over clients",
+    "drawn_accuracy_smallest": "Accuracy on the smallest client of the round",
+    "drawn_accuracy_largest": "Accuracy on the largest client of the round",
+    "weight_smallest": "Weight of the smallest client of the round",
+    "weight_largest": "Weight of the largest client of the round",
+}
+"""Of metrics that are in no table."""
+
+Kind = Literal["curve", "points", "paper", "ours", "runs"]
+_POINTS = 500  # a curve has at most so many points
+_MARKERS = 6  # of a curve
+_EARLY = 0.1  # the part of an axis in which a rising accuracy does not stretch the chart
+
+
+class Axis(NamedTuple):
+    """One axis; without limits they follow from the data. `ticks` are the only ones, with their texts."""
+
+    title: str
+    log: bool = False
+    low: float | None = None
+    high: float | None = None
+    ticks: tuple[tuple[float, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One curve or row of points.
+
+    Attributes:
+        label: its name in the legend; series of equal names in several panels are one entry.
+        style: number of its colour, dash and marker.
+        x, y: the points; accuracies in percent, NaN where there is none.
+        low, high: ends of an interval, of y; of x for `paper` and `ours`. May be empty.
+        kind: `curve` (line with a band), `points` (a line through means with bars), or, across, the `paper` value, `ours`, and
+            single `runs`.
+        settings: hyperparameters that belong to this panel.
+        marked: positions of the points that carry a marker.
+    """
+
+    label: str
+    style: int
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+    high: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+    kind: Kind = "curve"
+    settings: str = ""
+    marked: tuple[int, ...] = ()
+
+
+class Mark(NamedTuple):
+    """A number of the paper: at the end of the curve whose style it has, or a line across the panel."""
+
+    text: str
+    value: float
+    style: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    marks: Sequence[Mark] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A figure: its file's name, its title, panels row by row, and a line that says what they show."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    columns: int
+    note: str = ""
+
+    def settings(self) -> dict[str, str | None]:
+        """By label, the hyperparameters of a series; None where its panels differ in them."""
+        found: dict[str, set[str]] = {}
+        for panel in self.panels:
+            for series in panel.series:
+                found.setdefault(series.label, set()).add(series.settings)
+        return {label: next(iter(values)) if len(values) == 1 else None for label, values in found.items()}
+
+    def legend(self) -> dict[str, Series]:
+        """One series for each entry, by its text: the label, with its hyperparameters if all panels have the same."""
+        common, entries = self.settings(), {}
+        for panel in self.panels:
+            for series in panel.series:
+                entries.setdefault(", ".join(filter(None, (series.label, common[series.label]))), series)
+        return entries
+
+    def own(self, panel: Panel) -> list[tuple[Series, str]]:
+        """The series of a panel with hyperparameters that other panels do not have, and these."""
+        common = self.settings()
+        return [(series, series.settings or "-") for series in panel.series if common[series.label] is None]
+
+
+def column_of(metric: str) -> Column:
+    """A metric as charts show it, also if tables do not.
+
+    >>> column_of("gradient_diversity").title
+    'Gradient diversity'
+    """
+    known = {column.metric: column for column in COLUMNS}
+    if metric in known and metric not in _TITLES:
+        return known[metric]
+    return Column(metric, _TITLES.get(metric, metric.replace("_", " ").capitalize()))
+
+
+def value_axis(metric: str, log: bool | None = None) -> Axis:
+    """The vertical axis of a metric; logarithmic where that shows more, unless it is said."""
+    column = column_of(metric)
+    unit = {1.0: "", 100.0: " (%)", 1e4: " (squared points)"}[scale_of(metric)]
+    return Axis(column.title + unit, column.logarithmic if log is None else log)
+
+
+def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> np.ndarray:
+    """The positions of a run's observations on an axis of `AXES`.
+
+    `cost` is a price for each round, minibatch gradient and gigabit: `round`, `step` and `gigabit`.
+
+    Raises:
+        InvalidInput: gradients are needed, but the run has no record of them.
+    """
+    if axis in ("gradients", "cost") and record.gradients is None:
+        raise InvalidInput.of("against", axis, "another axis, as some of these runs have no record of their gradients")
+    if axis != "cost":
+        return np.asarray(getattr(record, axis), float)
+    price = {"round": 1.0, "step": 1.0, "gigabit": 0.0} | (prices or {})
+    gradients = np.asarray(record.gradients, float)
+    return price["round"] * record.rounds + price["step"] * gradients + price["gigabit"] * record.bits / 1e9
+
+
+def aligned(runs: Sequence[Record]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The rounds at which all runs were observed, thinned, and where each run has them."""
+    rounds = np.array(sorted(set(runs[0].rounds.tolist()).intersection(*(run.rounds.tolist() for run in runs))))
+    rounds = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))]
+    return rounds, [np.searchsorted(run.rounds, rounds) for run in runs]
+
+
+def staggered(length: int, position: int, count: int) -> tuple[int, ...]:
+    """The points of a curve that carry a marker: those of several curves on each other are apart.
+
+    >>> staggered(60, 0, 2), staggered(60, 1, 2)
+    ((0, 10, 20, 30, 40, 50), (5, 15, 25, 35, 45, 55))
+    """
+    step = max(length // _MARKERS, min(count, length))
+    return tuple(range(step * position // max(count, 1), length, step))
+
+
+def curve(
+    runs: Sequence[Record], metric: str, axis: str, prices: dict[str, float] | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Positions, mean, and the ends of the band over runs; in the unit of `scale_of`."""
+    _, at = aligned(runs)
+    x = np.stack([along(run, axis, prices)[i] for run, i in zip(runs, at, strict=True)]).mean(0)
+    values = np.stack([np.asarray(run.scalars[metric], float)[i] for run, i in zip(runs, at, strict=True)])
+    mean, low, high = band(values * scale_of(metric))
+    return x, mean, low, high
+
+
+def ranged(panel: Panel, percent: bool) -> Panel:
+    """The panel with a vertical axis that starts where accuracies are.
+
+    The first tenth of the horizontal axis does not count, in which they rise from chance; marks do.
+    """
+    curves = [series for series in panel.series if len(series.x)]
+    if not percent or panel.y.log or not curves:
+        return panel
+    start = min(float(np.min(s.x)) for s in curves)
+    end = max(float(np.max(s.x)) for s in curves)
+    found = [mark.value for mark in panel.marks]
+    for series in curves:
+        late = series.x >= start + _EARLY * (end - start) if series.kind == "curve" and len(series.x) > 2 else slice(None)
+        for values in (series.y, series.low, series.high):
+            found += [float(v) for v in (values[late] if len(values) else values) if math.isfinite(v)]
+    if not found:
+        return panel
+    low, high = min(found), max(found)
+    pad = 0.06 * (high - low) or 1.0
+    bounds = max(low - pad, 0.0) if low >= 0 else low - pad, min(high + pad, 100.0) if high <= 100 else high + pad
+    return dataclasses.replace(panel, y=panel.y._replace(low=bounds[0], high=bounds[1]))
+
+
+def plain(chart: Chart) -> dict[str, Any]:
+    """For the page: plain values, and gaps where a number is not finite."""
+
+    def numbers(values: np.ndarray) -> list[float | None]:
+        return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+
+    def made(panel: Panel) -> dict[str, Any]:
+        rows = [
+            {"label": s.label, "style": s.style, "kind": s.kind, "settings": s.settings, "marked": list(s.marked)}
+            | {name: numbers(getattr(s, name)) for name in ("x", "y", "low", "high")}
+            for s in panel.series
+        ]
+        own = [
+            {"style": series.style, "kind": series.kind, "text": f"{series.label}: {text}"}
+            for series, text in chart.own(panel)
+        ]
+        axes = {"x": panel.x._asdict(), "y": panel.y._asdict()}
+        return {"title": panel.title, "series": rows, "marks": [m._asdict() for m in panel.marks], "own": own, **axes}
+
+    legend = [{"text": text, "style": series.style, "kind": series.kind} for text, series in chart.legend().items()]
+    kept = {"name": chart.name, "title": chart.title, "note": chart.note, "columns": chart.columns}
+    return kept | {"legend": legend, "panels": [made(panel) for panel in chart.panels]}

@@ -1,0 +1,174 @@
+"""Panels from runs: curves, means against a value, and the paper's numbers beside ours."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fedax.report.charts import AXES, Axis, Mark, Panel, Series, curve, ranged, staggered, value_axis
+from fedax.report.reading import read_curve
+from fedax.report.record import Record, by_draw
+from fedax.report.summary import is_percent, more_is_better, scale_of
+
+LEVEL = 0.95
+"""Confidence of the intervals of our means in dot plots."""
+
+
+class Spot(NamedTuple):
+    """The runs of one algorithm on one task, with the metric and the axis that they are drawn with.
+
+    `paper` is the paper's number, `[mean]` or `[mean, deviation]`, or empty.
+    """
+
+    task: str
+    method: str
+    style: int
+    settings: str
+    runs: Sequence[Record]
+    metric: str
+    axis: str = "rounds"
+    price: dict[str, float] | None = None
+    paper: Sequence[float] = ()
+
+
+class Choice(NamedTuple):
+    """How axes are drawn, and how a curve becomes a value."""
+
+    log: bool | None = None
+    log_x: bool = False
+    x_title: str = ""
+    y_title: str = ""
+    read: str = "last"
+
+
+def units(runs: Sequence[Record], metric: str, read: str) -> np.ndarray:
+    """What statistics count: the means over the seeds of each draw of the data if there are several, else the single runs.
+
+    In the unit of `scale_of`; NaN for runs that have none, as they were stopped or are not finite.
+    """
+
+    def value(run: Record) -> float:
+        if run.outcome.kind in ("diverged", "non-finite"):
+            return math.nan
+        where = run.bits / 1e9 if read.startswith("gigabits_to_") else run.rounds
+        return read_curve(run.scalars[metric] * scale_of(metric), where, read, more_is_better(metric))
+
+    draws = [np.array([value(run) for run in own]) for own in by_draw(runs)]
+    return np.array([draw.mean() for draw in draws]) if len(draws) > 1 else draws[0]
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The confidence interval of a mean by Student's t; without width for a single value.
+
+    >>> [round(end, 3) for end in interval(np.array([1.0, 2.0, 3.0]))]
+    [-0.484, 4.484]
+    """
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, mean
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    return mean - reach, mean + reach
+
+
+def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, marks: Sequence[Mark], styled: bool) -> Panel:
+    """Curves with bands, and the paper's numbers at their ends.
+
+    Args:
+        title: of the panel.
+        curves: each with its name in the legend.
+        choice: of the axes.
+        marks: lines across.
+        styled: whether a curve keeps the style of its algorithm, instead of one by its place.
+    """
+    first, series, found = curves[0][1], [], list(marks)
+    made = [curve(spot.runs, spot.metric, spot.axis, spot.price) for _, spot in curves]
+    # beyond the end of the shortest one there is no comparison at equal time
+    end = min(float(lines[0][-1]) for lines in made) if first.axis == "cost" else math.inf
+    for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
+        x, mean, low, high = (values[lines[0] <= end] for values in lines)
+        style = spot.style if styled else place
+        marked = staggered(len(x), place, len(curves))
+        if len(spot.runs) < 2:
+            low = high = np.zeros(0)
+        series.append(Series(label, style, x, mean, low, high, "curve", spot.settings, marked))
+        if spot.paper:
+            found.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
+    below = Axis(_axis_title(first), choice.log_x)
+    return ranged(Panel(title, below, _upright(first.metric, choice), series, found), is_percent(first.metric))
+
+
+def value_panel(
+    title: str, rows: Mapping[str, Sequence[tuple[float, Spot]]], choice: Choice, marks: Sequence[Mark]
+) -> Panel:
+    """Means against a value of the experiment, with bars of one standard deviation; series stand beside each other."""
+    values = sorted({value for points in rows.values() for value, _ in points})
+    gaps = np.diff(np.log(values) if choice.log_x else values)
+    width = 0.3 * float(gaps.min()) if len(values) > 1 else 0.3  # all series together, at one value
+    series = []
+    for place, (label, points) in enumerate(rows.items()):
+        ordered = sorted(points, key=lambda point: point[0])
+        shift = width * ((place + 0.5) / len(rows) - 0.5)
+        x = np.array([value * math.exp(shift) if choice.log_x else value + shift for value, _ in ordered])
+        numbers = [units(spot.runs, spot.metric, choice.read) for _, spot in ordered]
+        mean = np.array([own.mean() for own in numbers])
+        spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
+        style = ordered[0][1].style if len({spot.metric for points in rows.values() for _, spot in points}) == 1 else place
+        settings = dict.fromkeys(spot.settings for _, spot in ordered)
+        shown = next(iter(settings)) if len(settings) == 1 else ""
+        every = tuple(range(len(x)))
+        series.append(Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, every))
+    metric = next(iter(rows.values()))[0][1].metric
+    places = np.log(values) if choice.log_x else np.array(values)
+    ticks, last = [], -math.inf
+    for value, place in zip(values, places, strict=True):
+        if place - last >= 0.06 * (places[-1] - places[0]):
+            last = place
+            ticks.append((value, f"{value:g}"))
+    below = Axis(choice.x_title, choice.log_x, ticks=tuple(ticks))
+    return ranged(Panel(title, below, _upright(metric, choice), series, marks), is_percent(metric))
+
+
+def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
+    """A row for every algorithm: the paper's number with its deviation above ours with the interval and the single runs."""
+    places = -np.arange(len(spots), dtype=float)
+    kept = [units(spot.runs, spot.metric, choice.read) for spot in spots]
+    good = [values[np.isfinite(values)] for values in kept]
+    names = []
+    for spot in spots:
+        lost = sum(run.diverged for run in spot.runs)
+        extra = [spot.settings] * bool(spot.settings) + [f"{lost} of {len(spot.runs)} diverged"] * bool(lost)
+        names.append("\n".join([spot.method, *extra]))
+    means = np.array(
+        [values.mean() if len(values) == len(all_) else math.nan for values, all_ in zip(good, kept, strict=True)]
+    )
+    ends = [
+        interval(values) if math.isfinite(mean) else (math.nan, math.nan) for values, mean in zip(good, means, strict=True)
+    ]
+    low, high = (np.array(side) for side in zip(*ends, strict=True))
+    paper = np.array([spot.paper[0] if spot.paper else math.nan for spot in spots], float)
+    spread = np.array([spot.paper[1] if len(spot.paper) > 1 else 0.0 for spot in spots], float)
+    dots = np.concatenate(good), np.concatenate([np.full(len(v), p) for v, p in zip(good, places, strict=True)])
+    series = [
+        Series("paper, ± standard deviation", 1, paper, places + 0.17, paper - spread, paper + spread, "paper"),
+        Series("ours, 95 % interval of the mean", 0, means, places - 0.17, low, high, "ours"),
+        Series("single runs", 0, dots[0], dots[1] - 0.17, kind="runs"),
+    ]
+    ticks = tuple((float(place), name) for place, name in zip(places, names, strict=True))
+    return Panel(
+        title, value_axis(spots[0].metric, bool(choice.log)), Axis("", low=places[-1] - 0.6, high=0.6, ticks=ticks), series
+    )
+
+
+def _axis_title(spot: Spot) -> str:
+    if spot.axis != "cost":
+        return AXES[spot.axis]
+    price = {"round": 1.0, "step": 1.0, "gigabit": 0.0} | (spot.price or {})
+    words = {"round": "a round", "step": "a local step", "gigabit": "a gigabit"}
+    return "time: " + ", ".join(f"{words[key]} {value:g}" for key, value in price.items() if value)
+
+
+def _upright(metric: str, choice: Choice) -> Axis:
+    axis = value_axis(metric, choice.log)
+    return axis._replace(title=choice.y_title or axis.title)

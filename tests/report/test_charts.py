@@ -1,0 +1,250 @@
+"""Charts as data: positions of points, intervals and marks, axes, and legends."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedax.core import InvalidInput, Outcome, UnknownName
+from fedax.experiments import recipes
+from fedax.experiments.figures import Figure, PaperMark, charts_of, curves, drawer
+from fedax.experiments.sections import CostSection
+from fedax.experiments.spec import Experiment
+from fedax.report import Page, render
+from fedax.report.charts import along, staggered
+from samples import record
+
+
+def run(label, task="T", seed=0, draw=0, end=0.8, **changes):
+    """An accuracy that rises from 0.1 to its end in the first of ten rounds, and stays there."""
+    made = record(label, task, seed, draw, losses=np.linspace(2.0, 1.0, 11), test_accuracy=np.array([0.1] + [end] * 10))
+    return dataclasses.replace(made, **changes)
+
+
+def experiment(name, **sections):
+    algorithms = [{"name": "fedavg", "label": "A"}, {"name": "fedprox", "label": "B", "mu": 1.0}]
+    return Experiment.of(
+        **{"name": name, "seeds": [0, 1], "task": {"name": "synthetic"}, "algorithm": algorithms} | sections
+    )
+
+
+def by_kind(panel):
+    return {series.kind: series for series in panel.series}
+
+
+def test_the_papers_numbers_stand_beside_ours():
+    ends = {"A": (0.80, 0.82, 0.87), "B": (0.70, 0.70, 0.76)}
+    runs = [run(label, seed=seed, end=end) for label, values in ends.items() for seed, end in enumerate(values)]
+    targets = {"test_accuracy": {"T": {"A": [83.6, 0.4], "B": [71.0]}}}
+    (chart,) = charts_of([], drawer(runs, targets=targets))
+    (panel,) = chart.panels
+    assert (panel.title, panel.x.title) == ("T", "Test accuracy (%)")
+    assert [name for _, name in panel.y.ticks] == ["A", "B"]
+    rows = [place for place, _ in panel.y.ticks]
+    assert rows[0] > rows[1], "the first algorithm is on top"
+    drawn = by_kind(panel)
+    np.testing.assert_allclose(drawn["paper"].x, [83.6, 71.0])
+    np.testing.assert_allclose(drawn["paper"].low, [83.2, 71.0])
+    np.testing.assert_allclose(drawn["paper"].high, [84.0, 71.0])
+    for place, values in enumerate(ends.values()):
+        sample = 100 * np.array(values)
+        low, high = stats.t.interval(0.95, 2, loc=sample.mean(), scale=stats.sem(sample))
+        np.testing.assert_allclose(
+            (drawn["ours"].x[place], drawn["ours"].low[place], drawn["ours"].high[place]), (sample.mean(), low, high)
+        )
+    np.testing.assert_allclose(sorted(drawn["runs"].x), sorted(100 * value for values in ends.values() for value in values))
+    for kind in ("paper", "ours"):
+        assert (np.abs(drawn[kind].y - rows) < 0.3).all(), "in the row of its algorithm"
+    assert (drawn["paper"].y > drawn["ours"].y).all()
+
+
+def test_draws_of_the_data_are_the_units_where_there_are_several():
+    runs = [run("A", seed=seed, draw=draw, end=0.5 + 0.1 * draw + 0.02 * seed) for draw in range(3) for seed in range(2)]
+    (chart,) = charts_of([], drawer([*runs, run("B")], targets={"test_accuracy": {"T": {"A": [60.0], "B": [70.0]}}}))
+    drawn = by_kind(chart.panels[0])
+    means = np.array([51.0, 61.0, 71.0])
+    np.testing.assert_allclose(np.sort(drawn["runs"].x[:3]), means)
+    low, _ = stats.t.interval(0.95, 2, loc=61.0, scale=stats.sem(means))
+    np.testing.assert_allclose((drawn["ours"].x[0], drawn["ours"].low[0]), (61.0, low))
+
+
+def test_diverged_runs_are_counted_and_have_no_mean():
+    lost = run("A", seed=1, outcome=Outcome("diverged", 3))
+    rose = run("B", seed=1, metrics=run("B").metrics | {"train_loss": np.linspace(2.0, 3.0, 11)})
+    targets = {"test_accuracy": {"T": {"A": [80.0], "B": [80.0]}}}
+    (chart,) = charts_of([], drawer([run("A"), lost, run("B"), rose], targets=targets))
+    panel = chart.panels[0]
+    assert [name for _, name in panel.y.ticks] == ["A\n1 of 2 diverged", "B\n1 of 2 diverged"]
+    drawn = by_kind(panel)
+    assert np.isnan(drawn["ours"].x).tolist() == [True, False], "a run that rose has a value nevertheless"
+    assert len(drawn["runs"].x) == 3
+
+
+def test_accuracies_against_a_value_of_the_variants():
+    sizes = {"N = 10": 10, "N = 30": 30, "N = 40": 40}
+    made = [experiment(name, task={"name": "synthetic", "clients": size}) for name, size in sizes.items()]
+    runs = [
+        run(label, name, seed, end=0.5 + size / 100 + shift + 0.02 * seed)
+        for name, size in sizes.items()
+        for label, shift in (("A", 0.0), ("B", 0.05))
+        for seed in (0, 1)
+    ]
+    figure = Figure(name="f", x="task.clients", x_title="devices N")
+    (panel,) = drawer(runs, made).chart(figure).panels
+    assert panel.x.title == "devices N"
+    assert panel.x.ticks == ((10.0, "10"), (30.0, "30"), (40.0, "40"))
+    a, b = panel.series
+    assert (a.label, b.label) == ("A", "B")
+    np.testing.assert_allclose(a.y, [61.0, 81.0, 91.0])
+    np.testing.assert_allclose(b.y, [66.0, 86.0, 96.0])
+    np.testing.assert_allclose(a.y - a.low, np.full(3, np.sqrt(2)), err_msg="one sample standard deviation of (-1, 1)")
+    np.testing.assert_allclose((a.x + b.x) / 2, [10, 30, 40], err_msg="beside each other, around the value")
+    assert (b.x - a.x > 0).all()
+    assert (b.x - a.x < 5).all(), "nearer to their value than to the next"
+
+
+def test_values_in_panels_by_another_value():
+    cells = [(1, 1.1), (1, 1.3), (2, 1.1), (2, 1.3)]
+    options = {"name": "mnist", "clients": 20}
+    made = [
+        experiment(f"C{c}, {r}", task=options | {"partition": "powerlaw", "classes_per_client": c, "ratio": r})
+        for c, r in cells
+    ]
+    runs = [run("A", f"C{c}, {r}", end=0.1 * c + 0.2 * r) for c, r in cells]
+    figure = Figure(name="f", x="task.ratio", panels=["task.classes_per_client"])
+    chart = drawer(runs, made).chart(figure)
+    assert [panel.title for panel in chart.panels] == ["classes per client 1", "classes per client 2"]
+    np.testing.assert_allclose([panel.series[0].x for panel in chart.panels], [[1.1, 1.3]] * 2)
+    np.testing.assert_allclose([panel.series[0].y for panel in chart.panels], [[32, 36], [42, 46]])
+    with pytest.raises(InvalidInput, match="keeps the points of 'A' apart"):
+        drawer(runs, made).chart(figure.model_copy(update={"panels": []}))
+
+
+def test_curves_against_bits_and_under_prices():
+    made = dataclasses.replace(run("A"), gradients=3.0 * np.arange(11))
+    slow = dataclasses.replace(run("B"), gradients=30.0 * np.arange(11))
+    figure = Figure(
+        name="f",
+        x=["bits", "cost"],
+        y="train_loss",
+        prices=[CostSection(round=1.0, step=2.0), CostSection(round=50.0, step=1.0)],
+    )
+    chart = drawer([made, slow]).chart(figure)
+    assert [panel.x.title for panel in chart.panels] == [
+        "bits sent, both directions",
+        "time: a round 1, a local step 2",
+        "time: a round 50, a local step 1",
+    ]
+    np.testing.assert_allclose(chart.panels[0].series[0].x, 640 * np.arange(11))
+    np.testing.assert_allclose(chart.panels[1].series[0].x, 7 * np.arange(11))
+    np.testing.assert_allclose(chart.panels[1].series[1].x, [0, 61], err_msg="until the time at which the first one ends")
+    np.testing.assert_allclose(along(made, "cost", {"round": 0.0, "step": 0.0, "gigabit": 1e9}), 640 * np.arange(11))
+    with pytest.raises(InvalidInput, match="against: got 'cost'"):
+        along(run("A"), "cost")
+
+
+def test_accuracy_axes_start_where_the_data_are():
+    (chart,) = (c for c in curves([run("A"), run("B", end=0.85)]) if c.name == "test_accuracy")
+    axis = chart.panels[0].y
+    assert 75 < axis.low < 80
+    assert 85 < axis.high < 90
+    loss = next(c for c in curves([run("A")]) if c.name == "train_loss").panels[0].y
+    assert loss.log
+    assert loss.low is None
+    below = drawer([run("A")]).chart(Figure(name="f", mark=[PaperMark(text="paper", value=60.0)])).panels[0]
+    assert below.y.low < 60, "a number of the paper is always on the axis"
+
+
+@pytest.mark.parametrize(("length", "count"), [(201, 6), (41, 8), (11, 2), (5, 5)])
+def test_markers_of_curves_on_each_other_are_apart(length, count):
+    places = [set(staggered(length, position, count)) for position in range(count)]
+    assert all(places)
+    assert all(0 <= place < length for own in places for place in own)
+    for i, own in enumerate(places):
+        assert not any(own & other for other in places[:i])
+    (chart,) = (c for c in curves([run("A"), run("B")]) if c.name == "train_loss")
+    a, b = chart.panels[0].series
+    assert not set(a.marked) & set(b.marked)
+    assert a.style != b.style
+
+
+def test_numbers_of_the_paper_in_curves():
+    targets = {"test_accuracy": {"T": {"A": [96.81]}}}
+    mark = PaperMark(text='"cannot bypass 85%"', value=85.0, metric="test_accuracy")
+    figure = Figure(name="f", y=["test_accuracy", "train_loss"], mark=[mark])
+    accuracy, loss = drawer([run("A"), run("B")], targets=targets).chart(figure).panels
+    assert [(m.text, m.value, m.style) for m in accuracy.marks] == [
+        ('"cannot bypass 85%"', 85.0, None),
+        ("A: 96.81", 96.81, 0),
+    ]
+    assert loss.marks == []
+
+
+def grid(task, values, winner):
+    """An experiment with a grid of mu for B, and the reported runs of the member that was selected."""
+    made = experiment(task, grid={"B": {"mu": values}})
+    return made, [run("A", task), run(f"B, mu={winner}", task)]
+
+
+def test_legends_say_the_hyperparameters_of_their_own_panel():
+    made = [grid("One", [0.0, 0.1, 1.0], 0.1), grid("Two", [0.0, 0.1, 1.0], 1.0)]
+    draw = drawer([r for _, runs in made for r in runs], [e for e, _ in made])
+    chart = draw.chart(Figure(name="f", y="train_loss"))
+    assert list(chart.legend()) == ["A", "B"]
+    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [["mu 0.1"], ["mu 1"]]
+    same = draw.chart(Figure(name="f", y="train_loss", variants=["Two"]))
+    assert list(same.legend()) == ["A", "B, mu 1"]
+    assert same.own(same.panels[0]) == []
+
+
+def test_legends_say_what_a_variant_changes_in_an_algorithm():
+    algorithms = [{"name": "fedprox", "label": "B", "mu": mu, "solver": {"learning_rate": 0.1}} for mu in (1.0, 0.5)]
+    made = [experiment(name, algorithm=[own]) for name, own in zip(("One", "Two"), algorithms, strict=True)]
+    chart = drawer([run("B", "One"), run("B", "Two")], made).chart(Figure(name="f", y="train_loss"))
+    assert [[text for _, text in chart.own(panel)] for panel in chart.panels] == [["mu 1"], ["mu 0.5"]]
+
+
+def test_panels_and_series():
+    runs = [run(label, task) for task in ("One", "Two") for label in ("A", "B")]
+    figure = Figure(name="f", y=["test_accuracy", "train_loss"], panels=["variant", "algorithm"], y_title="both")
+    chart = drawer(runs).chart(figure)
+    assert chart.columns == 2
+    assert [panel.title for panel in chart.panels] == ["One, A", "One, B", "Two, A", "Two, B"]
+    assert list(chart.legend()) == ["Test accuracy", "Train loss"]
+    assert chart.panels[0].y.title == "both"
+    assert drawer(runs).chart(Figure(name="f", y="weight_gap")) is None, "what no run has is not drawn"
+
+
+def test_colours_stay_with_their_algorithms():
+    made = [experiment("T")]
+    chart = drawer([run("B")], made).chart(Figure(name="f"))
+    assert chart.panels[0].series[0].style == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"x": "round"}, "'round'.*Did you mean 'rounds'"),
+        ({"x": ["rounds", "task.alpha"]}, "task.alpha"),
+        ({"x": "task.colour"}, "task.colour"),
+        ({"panels": ["variants"]}, "variants"),
+        ({"read": "first"}, "read: got 'first'"),
+        ({"prices": [{"round": 2.0}]}, "prices"),
+        ({"variants": ["E = 2"]}, "E = 2"),
+        ({"algorithms": ["FedBD"]}, "FedBD"),
+        ({"mark": [{"text": "a", "value": 1.0, "variants": ["E = 3"]}]}, "E = 3"),
+    ],
+)
+def test_figures_are_checked(fields, message):
+    made = recipes.load("fedbc-figure-3").experiments("paper")
+    with pytest.raises((InvalidInput, UnknownName), match=message):
+        Figure(**{"name": "f"} | fields).check(made)
+
+
+def test_the_page_has_the_figures():
+    targets = {"test_accuracy": {"T": {"A": [96.0, 0.5], "B": [95.0]}}}
+    charts = charts_of([Figure(name="f", title="<F>")], drawer([run("A"), run("B")], targets=targets))
+    page = render(Page("t", "", [], charts=charts))
+    assert "\\u003cF>" in page
+    assert '"text":"A: 96"' in page

@@ -1,0 +1,108 @@
+"""Every recipe's figures have the axes of the paper's; they are drawn from made-up runs at paper scale."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from fedax.core import Outcome
+from fedax.experiments import recipes
+from fedax.experiments.figures import charts_of, drawer
+from fedax.report import Record
+
+ROUNDS, BITS = "communication rounds", "bits sent, both directions"
+EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.4, 1.5)
+AXES = {
+    "fedbc-figure-2/gamma": ("tolerance gamma", (0, 0.05, 0.1, 0.2, 0.5), "Accuracy (%)", 1),
+    "fedbc-figure-3/a_train_loss": (ROUNDS, (), "Train loss", 1),
+    "fedbc-figure-3/d_variance": ("local epochs E", EPOCHS, "Variance of the accuracy over clients (squared points)", 1),
+    "fedbc-figure-4/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 6),
+    "fedbc-figure-7/train_loss": (ROUNDS, (), "Train loss", 4),
+    "fedbc-figure-7f/f_accuracy": ("number of devices N", SIZES, "Test accuracy (%)", 1),
+    "fedbc-figure-8/weights": (ROUNDS, (), "Coefficient", 5),
+    "fedbc-figure-9/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 24),
+    "fedbc-figure-14/variance": (
+        "power-law exponent",
+        EXPONENTS,
+        "Variance of the accuracy over clients (squared points)",
+        3,
+    ),
+    "fedbc-figure-15/variance": (
+        "power-law exponent",
+        EXPONENTS,
+        "Variance of the accuracy over clients (squared points)",
+        3,
+    ),
+    "feddane-figure-1/train_loss": (ROUNDS, (), "Train loss", 4),
+    "fedaware-figure-5/diversity": (ROUNDS, (), "Gradient diversity", 3),
+}
+
+
+@functools.cache
+def charts(name):
+    """By name, the figures of a recipe, from three observations of every run on its first draw."""
+    recipe = recipes.load(name)
+    recipe = recipe.model_copy(update={"draws": recipe.draws and recipe.draws[:1]})
+    made, records = recipe.experiments("paper"), []
+    wanted = {
+        recipe.metric,
+        *recipe.cells,
+        *(m for f in recipe.figure for m in ([f.y] if isinstance(f.y, str) else f.y or ())),
+    }
+    for position, experiment in enumerate(made):
+        # of a grid, one member stands for its algorithm
+        for member in {member.method: member for member in experiment.members()}.values():
+            curves = {metric: np.array([0.1, 0.5, 0.6 + 0.01 * position]) for metric in wanted}
+            rounds = np.array([0, 1, 2])
+            along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
+            records.append(Record(experiment.name, member.label, 0, experiment.task.options.get("seed", 0), rounds, *along))
+    draw = drawer(records, made, recipe.metric, recipe.read, recipe.cells)
+    return {chart.name: chart for chart in charts_of(recipe.figure, draw)}
+
+
+@pytest.mark.parametrize("place", AXES)
+def test_axes_are_those_of_the_paper(place):
+    name, _, figure = place.partition("/")
+    x, ticks, y, panels = AXES[place]
+    chart = charts(name)[figure]
+    assert {panel.x.title for panel in chart.panels} == {x}
+    assert {tuple(value for value, _ in panel.x.ticks) for panel in chart.panels} == {tuple(map(float, ticks))}
+    assert {panel.y.title for panel in chart.panels} == {y}
+    assert len(chart.panels) == panels
+
+
+def test_dfedavgm_figure_6_has_rounds_beside_bits():
+    made = charts("dfedavgm-figure-6")
+    panels = made["rounds_and_bits"].panels
+    assert [(p.y.title, p.x.title) for p in panels] == [
+        (y, x) for y in ("Test loss", "Test accuracy (%)") for x in (ROUNDS, BITS)
+    ]
+    marks = [(mark.value, mark.style) for mark in made["two_shards"].panels[0].marks]
+    assert marks == [(85.0, None), (96.81, 0)]
+
+
+@pytest.mark.parametrize("name", ["local-gd-figure-1", "local-gd-figure-2"])
+def test_local_gd_has_panels_of_cost(name):
+    chart = charts(name)["gap"]
+    assert chart.columns == 3
+    assert [p.x.title for p in chart.panels[:3]] == [
+        ROUNDS,
+        "time: a round 1, a local step 1",
+        "time: a round 100, a local step 1",
+    ]
+    assert all(panel.y.log for panel in chart.panels)
+
+
+@pytest.mark.parametrize("name", list(recipes.catalogue()))
+def test_recipes_are_drawn(name):
+    recipe, made = recipes.load(name), charts(name)
+    assert set(made) >= {figure.name for figure in recipe.figure}
+    for task, numbers in recipe.targets.items():
+        if "paper" not in made:
+            assert len(numbers) < 2
+            continue
+        panel = next(panel for panel in made["paper"].panels if panel.title == task or len(recipe.variant) == 1)
+        paper = next(series for series in panel.series if series.kind == "paper")
+        shown = dict(zip([text.partition("\n")[0] for _, text in panel.y.ticks], paper.x, strict=True))
+        for algorithm, number in numbers.items():
+            assert shown[algorithm] == number[0]
