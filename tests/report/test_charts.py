@@ -248,3 +248,14 @@ def test_the_page_has_the_figures():
     page = render(Page("t", "", [], charts=charts))
     assert "\\u003cF>" in page
     assert '"text":"A: 96"' in page
+
+
+def test_audits_stand_beside_the_variant_that_they_attack():
+    audits = [record("A", "T, membership inference", auc=np.array([0.5, 0.6, 0.7]), auc_calibrated=np.full(3, 0.5))]
+    chart = drawer([run("A"), *audits]).chart(Figure(name="f", y=["train_loss", "auc"]))
+    assert chart.columns == 2
+    assert [panel.y.title for panel in chart.panels] == ["Train loss", "AUC, shadow attack"]
+    np.testing.assert_allclose(
+        chart.panels[0].series[0].y, np.linspace(2, 1, 11), err_msg="of the variant, not of its audit"
+    )
+    np.testing.assert_allclose(chart.panels[1].series[0].y, [0.5, 0.6, 0.7])
