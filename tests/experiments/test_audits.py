@@ -10,6 +10,7 @@ from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.experiments import recipes
 from fedax.experiments.directory import RunDirectory
 from fedax.experiments.display import Display
+from fedax.experiments.findings import Findings
 from fedax.experiments.runner import reproduce, resume
 from fedax.experiments.spec import Experiment
 
@@ -108,7 +109,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0}) if "auc" in r.metrics else r
         for r in runs
     ]
-    leak, loss = recipes.Findings(leaky.recipe, runs, leaky.experiments).verdicts
+    leak, loss = Findings(leaky.recipe, runs, leaky.experiments).verdicts
     assert leak[1].verdict == "does not hold"
     assert loss[1].verdict == "holds"
 
