@@ -1,4 +1,4 @@
-"""The commands `fedax graph` and `fedax audit`."""
+"""The commands `fedax graph`, `fedax audit` and `fedax theory`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,7 @@ from fedax.experiments.directory import fresh
 from fedax.experiments.graph_command import RANDOM, show_graph
 from fedax.experiments.shorthand import parse_options, parse_section
 from fedax.experiments.spec import Experiment
+from fedax.experiments.theory_command import PAPERS, show_theory
 from fedax.graphs import TOPOLOGIES
 
 _GRAPHS = "One or more of " + ", ".join(TOPOLOGIES) + "; or drawn: " + ", ".join(f"{name}:key=value,..." for name in RANDOM)
@@ -65,7 +66,26 @@ def audit(
     console.print(f"Results: {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
+def theory(
+    paper: Annotated[str, typer.Argument(help="One of " + ", ".join(PAPERS), metavar="PAPER")],
+    file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
+    accuracy: Annotated[float, typer.Option(help="Epsilon of the theorems.")] = 1e-3,
+    price: Annotated[
+        list[float] | None, typer.Option(help="Gradients that a communication costs; may be repeated.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers, rounds.
+
+    Constants are measured at the start, and at the optimum for local gradient descent, whose problems are convex.
+
+    Example: `fedax theory feddane examples/synthetic.toml`
+    """
+    plan = Experiment.read(file, ()).plan()
+    show_theory(paper, plan, accuracy, price or [0.1, 1.0, 10.0, 100.0, 1000.0], Console())
+
+
 def add_commands(app: typer.Typer) -> None:
     """Adds them to the command line."""
     app.command()(graph)
     app.command()(audit)
+    app.command()(theory)
