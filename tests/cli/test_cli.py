@@ -159,6 +159,7 @@ def test_algorithms_as_text_and_json():
             assert limits["allowed"] == declared(kind)[limits["name"]].allowed
     only = call("algorithms", "feddane").stdout
     assert "correction=off, cohorts=shared, mu=0.3 is FedProx(mu=0.3)" in only
+    assert "pipelined=True" in only
     assert "FedBC" not in only
 
 

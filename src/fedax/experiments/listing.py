@@ -25,17 +25,19 @@ def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
         "equation": card.equation,
         "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
         "memory": card.memory,
-        "phases": [
-            {
-                "work": phase.work,
-                "down": {"vectors": phase.down[0], "numbers": phase.down[1]},
-                "up": {"vectors": phase.up[0], "numbers": phase.up[1]},
-                "to_every_neighbour": phase.links,
-                "coded": phase.coded,
-            }
-            for phase in card.phases
-        ],
+        "phases": [_phase(phase) for phase in card.phases],
+        "forms": [{"setting": form.setting, "phases": [_phase(phase) for phase in form.phases]} for form in card.forms],
         "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    return {
+        "work": phase.work,
+        "down": {"vectors": phase.down[0], "numbers": phase.down[1]},
+        "up": {"vectors": phase.up[0], "numbers": phase.up[1]},
+        "to_every_neighbour": phase.links,
+        "coded": phase.coded,
     }
 
 
@@ -62,6 +64,7 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     facts = [
         ("paper", f"{card.paper}; {card.equation}"),
         ("traffic", "; ".join(_traffic(phase) for phase in card.phases)),
+        *((_pairs(form.setting), "; ".join(_traffic(phase) for phase in form.phases)) for form in card.forms),
         ("memory", card.memory),
         *(("special case", _identity(reduction)) for reduction in card.reductions),
     ]
