@@ -80,6 +80,7 @@ def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
 
     def stop(observation):
         seen.append(observation.round)
+        assert observation.rounds == 4
         return observation.round == 2
 
     begun = membership(fedax.FedAvg(), task, progress=stop, checkpoint=tmp_path, **options)

@@ -124,7 +124,7 @@ def membership(
 
     def hook(observation: Progress) -> bool:
         nonlocal asked
-        asked = bool(progress and progress(observation)) or asked
+        asked = bool(progress and progress(observation._replace(rounds=looks[-1]))) or asked
         return False
 
     def train(name: str, rounds: int) -> History:
