@@ -21,10 +21,12 @@ from fedax.core.files import write
 from fedax.core.hyper import declared
 from fedax.engines.mpi import MPI
 from fedax.experiments import datacommands, recipes
+from fedax.experiments.archive import keep as keep_numbers
+from fedax.experiments.archive import made_again
 from fedax.experiments.comparison import compared, together
 from fedax.experiments.demo import run_demo
 from fedax.experiments.directory import RunDirectory, fresh, slug
-from fedax.experiments.display import display_for, summary_table
+from fedax.experiments.display import display_for, show_findings, summary_table
 from fedax.experiments.doctor import diagnosis
 from fedax.experiments.figures import curves
 from fedax.experiments.listing import described, one_line, overview, panel
@@ -34,6 +36,7 @@ from fedax.experiments.sections import ENGINES, SOLVERS
 from fedax.experiments.setup import set_up_jax
 from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.spec import OBSERVERS, Experiment
+from fedax.experiments.status import refresh
 from fedax.report import render
 from fedax.report.charts import AXES
 from fedax.report.figures import FORMATS, save_charts, save_weights
@@ -238,8 +241,16 @@ def list_algorithms(
 
 
 @app.command(name="recipes")
-def list_recipes() -> None:
+def list_recipes(
+    status: Annotated[
+        Path | None, typer.Option(help="A folder of run directories: bring its table of the papers' numbers up to date.")
+    ] = None,
+) -> None:
     """List the recipes: tables and figures of papers that `fedax reproduce` runs."""
+    if status is not None:
+        for file in refresh(status):
+            typer.echo(str(file))
+        return
     for name in recipes.catalogue():
         recipe = recipes.load(name)
         typer.echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {len(recipe.claim)} claims.")
@@ -259,8 +270,7 @@ def reproduce_recipe(
     console, recipe = Console(), recipes.load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     directory = reproduce(recipe, scale, path, display_for(console), jobs, reuse or ())
-    for text, evidence in directory.findings(recipe).verdicts:
-        console.print(f"{evidence.verdict.upper()}: {text} ({evidence.text})", markup=False, highlight=False)
+    show_findings(directory.findings(directory.recipe or recipe), console)
     close(directory, console)
 
 
@@ -268,11 +278,26 @@ Folders = Annotated[list[Path], typer.Argument(help="One or more run directories
 
 
 @app.command()
-def report(folders: Folders, out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html")) -> None:
-    """Rebuild the report, the table and the summary of a run directory; or show several on one page."""
+def report(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html"),
+    keep: Annotated[
+        Path | None, typer.Option(help="Also copy settings, tables and the numbers of every run of a recipe to this folder.")
+    ] = None,
+) -> None:
+    """Rebuild the report, the table and the summary of a run directory; or show several on one page.
+
+    Of a folder that only has what `--keep` copies, the tables are made again from the numbers of its runs.
+    """
+    if len(folders) == 1 and not (folders[0] / "summary.json").exists() and (folders[0] / "runs.csv").exists():
+        for file in made_again(folders[0]):
+            typer.echo(str(file))
+        return
     directories = [RunDirectory.load(folder) for folder in folders]
     if len(directories) == 1:
         directories[0].flush()
+        if keep is not None:
+            keep_numbers(directories[0].path, keep)
         typer.echo(f"Report: {directories[0].path / 'report.html'}")
         return
     write(out, render(compared(directories)))
@@ -306,9 +331,13 @@ add_commands(app)
 
 def close(directory: RunDirectory, console: Console) -> None:
     """The terminal summary; leaves with the exit code of an interruption if there was one."""
-    for title, records in by_task(directory.records).items():
+    chosen, reads = directory.selections(), directory.reads
+    for title, records in by_task(directory.shown()).items():
         console.print()
-        console.print(summary_table(title, records, wide=console.width >= 120))
+        console.print(summary_table(title, records, console.width >= 120, reads.get(title, "last")))
+        for method, label in chosen.get(title, {}).items():
+            if label != method:
+                console.print(f"Selected from the grid of {method}: {label}", markup=False, highlight=False)
     console.print(f"\n{directory.line()}", markup=False, highlight=False)
     console.print(f"Report: {directory.path / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     if directory.status == "interrupted":

@@ -80,7 +80,7 @@ def test_a_run_that_ends_above_its_start_has_diverged_and_counts_with_its_value(
     assert [run.diverged for run in runs] == [False] * 3 + [True] * 3
     assert list(Results(runs).of("T", "B", "train_loss", "last").values()) == [3.0, 3.1, 3.2]
     assert Claim(text="c", check="diverges", a="B").judge(Results(runs), "train_loss", "last").verdict == "holds"
-    assert Results(runs).diverged("T", "B") == 3
+    assert Results(runs).diverged("T", "B") == (3, 3)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,6 @@ def beside(results: Results, targets: Mapping[str, Targets], read: str, runs: in
                 mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])
                 ours = Number(mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units))
                 paper = Number(float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0)
-                bad = results.diverged(task, algorithm)
+                bad, _ = results.diverged(task, algorithm)
                 cells.append(Cell(task, algorithm, metric, paper, ours, len(values), bad))
     return cells

@@ -144,8 +144,8 @@ class Claim(BaseModel):
             shown.append(f"did not run: {', '.join(lacking)}")
         for task in results.tasks if self.check != "diverges" else ():
             for name in dict.fromkeys(filter(None, (self.a, self.b, *(self.among or ())))):
-                if (self.tasks is None or task in self.tasks) and (bad := results.diverged(task, name)):
-                    total = sum(r.task == task and results.methods.get(r.label, r.label) == name for r in results.records)
+                bad, total = results.diverged(task, name)
+                if bad and (self.tasks is None or task in self.tasks):
                     shown.append(f"{task}: {bad} of {total} runs of {name} diverged")
         return "; ".join(shown)
 
@@ -208,7 +208,7 @@ class Claim(BaseModel):
         return Part(task, about, effect, max(s.ahead for s in sides), min(s.behind for s in sides), agrees)
 
     def _divergence(self, results: Results, task: str, runs: int) -> Part:
-        bad = results.diverged(task, self._named(self.a))
+        bad, _ = results.diverged(task, self._named(self.a))
         nothing = effect_of(np.array([]), "seeds")
         agrees = None if not runs else bad == runs
         return Part(

@@ -25,18 +25,20 @@ def together(directories: Sequence[RunDirectory]) -> list[Record]:
 
 
 def compared(directories: Sequence[RunDirectory]) -> Page:
-    """The page that shows them together, with the settings of all."""
+    """The page that shows them together, with the settings of all; the curves of a task are read as the first of them does."""
     records, notes, settings, sheets = together(directories), {}, {}, []
+    reads: dict[str, str] = {}
     for directory, name in zip(directories, _names([directory.path for directory in directories]), strict=True):
         page = directory.page()
         notes |= page.notes
+        reads = dict(page.reads) | reads
         settings |= {f"{name}/{file}": text for file, text in page.settings.items()}
         sheets += page.sheets
     first = directories[0].page()
     line = (
         f"{counted(len(directories), 'run directory').replace('directorys', 'directories')}, {counted(len(records), 'run')}."
     )
-    return Page("Comparison", line, records, notes, settings, first.versions, sheets, first.prices)
+    return Page("Comparison", line, records, notes, settings, first.versions, sheets, first.prices, reads=reads)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

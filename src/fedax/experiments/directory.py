@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
 from fedax.core.files import write
+from fedax.experiments.archive import runs_csv, settings_of
 from fedax.experiments.figures import charts_of, curves, drawer
 from fedax.experiments.findings import Findings
 from fedax.experiments.grid import grid_csv, grid_sheet, grids_of, selections
@@ -58,7 +59,8 @@ class RunDirectory:
     """A folder with the results of one or more experiments.
 
     Files: `config.toml` (`config-<n>.toml` if several), `versions.json`, `runs/<n>.npz` (all observations of a run, with
-    those of the single clients), `metrics.csv` (all scalars as one long table), `summary.json`, `report.html`.
+    those of the single clients), `metrics.csv` (all scalars as one long table), `runs.csv` (the numbers of every run),
+    `summary.json`, `report.html`.
 
     Attributes:
         path: the folder.
@@ -113,7 +115,7 @@ class RunDirectory:
             for file in sorted((path / "runs").glob("*.npz")):
                 with contextlib.suppress(*([ValueError, KeyError, TypeError, zipfile.BadZipFile] if repair else [])):
                     runs[int(file.stem)] = Record.from_bytes(file.read_bytes())
-            experiments = [Experiment.read(file) for file in sorted(path.glob("config*.toml"), key=_number)]
+            experiments = [Experiment.read(file) for file in settings_of(path)]
             recipe = (
                 Recipe.parse(kept_in.read_text(encoding="utf-8")) if (kept_in := path / "recipe.toml").exists() else None
             )
@@ -155,6 +157,7 @@ class RunDirectory:
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
+        write(self.path / "runs.csv", runs_csv(self.records, self.shown(), self.recipe))
         if self.grids:
             write(self.path / "grid.csv", grid_csv(self.grids, self.records))
         if audits_among(self.records):
@@ -175,7 +178,8 @@ class RunDirectory:
         sheets = self.findings(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         charts = self._figures()
-        return Page(self.title, self.line(), self.shown(), self.notes, settings, self.versions(), sheets, prices, charts)
+        reads, runs = self.reads, self.shown()
+        return Page(self.title, self.line(), runs, self.notes, settings, self.versions(), sheets, prices, charts, reads)
 
     def charts(self, against: str | None = None) -> list[Chart]:
         """The figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
@@ -195,7 +199,7 @@ class RunDirectory:
         return Findings(recipe, self.shown(), self.experiments)
 
     def _settings(self) -> list[Path]:
-        return sorted(self.path.glob("config*.toml"), key=_number)
+        return settings_of(self.path)
 
     def versions(self) -> dict[str, Any]:
         """What the runs were made with."""
@@ -210,6 +214,11 @@ class RunDirectory:
             for record in self.records
             if record.task not in chosen or (record.label in chosen[record.task] and record.seed in seeds[record.task])
         ]
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """How curves become numbers, by task."""
+        return {experiment.name: experiment.reads for experiment in self.experiments}
 
     def selections(self) -> dict[str, dict[str, str]]:
         """By task and algorithm, the label of the member that a grid's rule selects among those that have run."""
@@ -234,7 +243,10 @@ class RunDirectory:
             "title": self.title,
             "status": self.status,
             "notes": self.notes,
-            "tasks": {title: [_plain(row) for row in summarize(runs)] for title, runs in by_task(self.shown()).items()},
+            "tasks": {
+                title: [_plain(row) for row in summarize(runs, self.reads.get(title, "last"))]
+                for title, runs in by_task(self.shown()).items()
+            },
             "runs": [
                 {"file": f"runs/{i:04d}.npz", "task": r.task, "algorithm": r.label, "seed": r.seed, "draw": r.draw}
                 | {"rounds": int(r.rounds[-1]), "outcome": str(r.outcome), "seconds": round(float(r.seconds[-1]), 3)}
@@ -249,11 +261,6 @@ def _plain(row: Row) -> dict[str, Any]:
         for metric, (mean, deviation) in row.values.items()
     }
     return {"algorithm": row.label, "runs": row.runs, "rounds": row.rounds, "outcome": row.outcome, "final": values}
-
-
-def _number(path: Path) -> int:
-    """The number in `config-<n>.toml`."""
-    return int("".join(filter(str.isdigit, path.stem)) or 0)
 
 
 def slug(text: str) -> str:

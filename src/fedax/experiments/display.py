@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.engines.loop import Progress as Observation
+from fedax.experiments.findings import Findings, cell_texts, heads
 from fedax.report.record import Record
 from fedax.report.summary import best, columns_of, shown, summarize
 
@@ -135,9 +136,30 @@ def finished(title: str, record: Record) -> str:
     return f"{title}: {', '.join(parts)}"
 
 
-def summary_table(title: str, records: list[Record], wide: bool = True) -> Table:
-    """The final values of one task as a table for the terminal, of fewer columns unless it is wide; best values are bold."""
-    columns, rows = [column for column in columns_of(records) if wide or column.brief], summarize(records)
+def show_findings(findings: Findings, console: Console) -> None:
+    """A recipe's numbers beside the paper's and its verdicts, for the terminal."""
+    several = len({cell.metric for cell in findings.rows}) > 1
+    if findings.rows:
+        table = Table(
+            title="The paper beside ours", title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False
+        )
+        for position, head in enumerate(heads(several)):
+            table.add_column(head.lower(), justify="left" if position < 2 else "right")
+        for cell in findings.rows:
+            table.add_row(*map(Text, cell_texts(cell, several)))
+        console.print()
+        console.print(table)
+    if findings.length:
+        console.print(findings.length, highlight=False, style="yellow")
+    for text, evidence in findings.verdicts:
+        tasks = f"; as claimed in the mean on {evidence.direction} tasks" if evidence.direction else ""
+        line = f"{evidence.verdict.upper()}: {text} ({evidence.text}{tasks})"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def summary_table(title: str, records: list[Record], wide: bool = True, read: str = "last") -> Table:
+    """The values of one task as a table for the terminal, of fewer columns unless it is wide; best values are bold."""
+    columns, rows = [column for column in columns_of(records) if wide or column.brief], summarize(records, read)
     table = Table(title=Text(title, style="bold"), title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("algorithm")
     table.add_column("rounds", justify="right")

@@ -10,10 +10,10 @@ from fedax.experiments.cells import Cell, Number, beside
 from fedax.experiments.claims import Evidence
 from fedax.experiments.leaks import AUDITED, leak_sheet
 from fedax.experiments.recipes import Recipe
-from fedax.experiments.results import Results
+from fedax.experiments.results import AnyRun, Results
 from fedax.experiments.spec import Experiment
 from fedax.experiments.statistics import holm
-from fedax.report import Record, Sheet
+from fedax.report import Sheet
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")
@@ -35,11 +35,11 @@ class Findings:
 
     Args:
         recipe: with the scale that ran.
-        records: the runs that reports show.
+        records: the runs that reports show, or their lines in `runs.csv`.
         experiments: what was run.
     """
 
-    def __init__(self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]) -> None:
+    def __init__(self, recipe: Recipe, records: Sequence[AnyRun], experiments: Sequence[Experiment]) -> None:
         self.recipe, ran = recipe, {experiment.name for experiment in experiments}
         self.left_out = [title for title in recipe.titles if title not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedax.experiments.results import AnyRun, Line, number_of
 from fedax.report import Record, Sheet
-from fedax.report.record import by_label, by_task
 
 AUDITED = ", membership inference"
 """After a variant's title: the task in which it is attacked."""
@@ -33,15 +33,18 @@ def leak_csv(records: Sequence[Record]) -> str:
     return buffer.getvalue()
 
 
-def leak_sheet(records: Sequence[Record]) -> Sheet:
+def leak_sheet(records: Sequence[AnyRun]) -> Sheet:
     """The areas after the last round, for the report."""
+    groups: dict[tuple[str, str], list[AnyRun]] = {}
+    for run in records:
+        if "auc" in run.scalars:
+            groups.setdefault((run.task, run.label), []).append(run)
     rows = []
-    for task, runs in by_task(audits_among(records)).items():
-        for label, own in by_label(runs).items():
-            shadow = [float(run.scalars["auc"][-1]) for run in own]
-            single = ", ".join(f"{run.seed}: {area:.3f}" for run, area in zip(own, shadow, strict=True))
-            areas = [_number([float(run.scalars[name][-1]) for run in own]) for name in ATTACKS]
-            rows.append([task, label, str(max(int(run.rounds[-1]) for run in own)), str(len(own)), *areas, single])
+    for (task, label), own in groups.items():
+        single = ", ".join(f"{run.seed}: {number_of(run, 'auc', 'last'):.3f}" for run in own)
+        areas = [_number([number_of(run, name, "last") for run in own]) for name in ATTACKS]
+        rounds = max(run.final if isinstance(run, Line) else int(run.rounds[-1]) for run in own)
+        rows.append([task, label, str(rounds), str(len(own)), *areas, single])
     head = ["Task", "Algorithm", "Rounds", "Runs", *ATTACKS.values(), "Shadow attack by seed"]
     note = (
         "Area under the ROC curve after the last round; 0.5 is guessing. ± is the sample standard deviation over the runs."

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedax.core import UnknownName
+from fedax.core import InvalidInput, UnknownName
 from fedax.report import Record
 from fedax.report.reading import read_curve, reads_values
 from fedax.report.summary import more_is_better, scale_of
@@ -24,15 +24,43 @@ Values = dict[Run, float]
 
 
 @dataclasses.dataclass(frozen=True)
+class Line:
+    """A run as the lines of `runs.csv` have it: its numbers without its curves.
+
+    Args:
+        task, label, seed, draw: as those of a `Record`.
+        diverged: whether it did.
+        final: rounds at the last observation.
+        numbers: by metric and way to read; in the unit of `scale_of`, NaN if the run has none.
+    """
+
+    task: str
+    label: str
+    seed: int
+    draw: int
+    diverged: bool
+    final: int
+    numbers: Mapping[tuple[str, str], float]
+
+    @property
+    def scalars(self) -> list[str]:
+        """The metrics it has."""
+        return list(dict.fromkeys(metric for metric, _ in self.numbers))
+
+
+AnyRun = Record | Line
+
+
+@dataclasses.dataclass(frozen=True)
 class Results:
     """The runs of an experiment, read as numbers.
 
     Args:
-        records: the runs.
+        records: the runs, with their curves or as lines of `runs.csv`.
         methods: the algorithm that a record's label stands for, where that is not the label itself (members of grids).
     """
 
-    records: Sequence[Record]
+    records: Sequence[AnyRun]
     methods: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     def of(self, task: str, algorithm: str, metric: str, read: str, worst: float | None = None) -> Values:
@@ -55,7 +83,7 @@ class Results:
                 continue
             if metric not in record.scalars:
                 raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
-            value = _read(record, metric, read)
+            value = number_of(record, metric, read)
             if math.isnan(value):
                 value = self._worst(task, metric, read) if worst is None else worst
             found[Run(record.draw, record.seed)] = value
@@ -70,9 +98,10 @@ class Results:
         with np.errstate(invalid="ignore"):
             return np.nan_to_num([group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf), "draws"
 
-    def diverged(self, task: str, algorithm: str) -> int:
-        """How many runs diverged, see `fedax.report.Record.diverged`."""
-        return sum(r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm)
+    def diverged(self, task: str, algorithm: str) -> tuple[int, int]:
+        """How many runs diverged, see `fedax.report.Record.diverged`, and of how many."""
+        runs = [r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm]
+        return sum(runs), len(runs)
 
     def algorithms(self, task: str) -> list[str]:
         """Those that have run on a task, in order."""
@@ -82,7 +111,7 @@ class Results:
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(record.task for record in self.records))
 
-    def _on(self, task: str) -> list[Record]:
+    def _on(self, task: str) -> list[AnyRun]:
         return [record for record in self.records if record.task == task]
 
     def _worst(self, task: str, metric: str, read: str) -> float:
@@ -90,17 +119,28 @@ class Results:
         if not reads_values(read):
             return -math.inf if higher else math.inf
         runs = [record for record in self._on(task) if metric in record.scalars]
-        seen = np.array([[record.scalars[metric][0] * scale_of(metric), _read(record, metric, read)] for record in runs])
+        seen = np.array([[number_of(run, metric, "first"), number_of(run, metric, read)] for run in runs])
         seen = seen[np.isfinite(seen)]
         return float(seen.min() if higher else seen.max()) if len(seen) else (-math.inf if higher else math.inf)
 
 
-def _read(record: Record, metric: str, read: str) -> float:
-    """The number of a run; NaN if it has none."""
-    if record.outcome.kind in ("diverged", "non-finite"):
+def number_of(run: AnyRun, metric: str, read: str) -> float:
+    """The number of a run, in the unit of `scale_of`; NaN if it has none, because it diverged. `first`: at the beginning.
+
+    Raises:
+        InvalidInput: a line that does not have it.
+    """
+    if isinstance(run, Line):
+        if (metric, read) not in run.numbers:
+            known = ", ".join(sorted({way for _, way in run.numbers}))
+            raise InvalidInput.of(f"{metric} of {run.label} in runs.csv", read, known)
+        return run.numbers[metric, read]
+    if read == "first":
+        return float(run.scalars[metric][0] * scale_of(metric))
+    if run.outcome.kind in ("diverged", "non-finite"):
         return math.nan
-    along = record.bits / 1e9 if read.startswith("gigabits_to_") else record.rounds
-    value = read_curve(record.scalars[metric] * scale_of(metric), along, read, more_is_better(metric))
+    along = run.bits / 1e9 if read.startswith("gigabits_to_") else run.rounds
+    value = read_curve(run.scalars[metric] * scale_of(metric), along, read, more_is_better(metric))
     return value if math.isfinite(value) or not reads_values(read) else math.nan
 
 

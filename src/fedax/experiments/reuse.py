@@ -34,7 +34,7 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> di
         if other := [name for name, value in now.items() if kept.get(name) != value]:
             listed = ", ".join(f"{name} {kept.get(name)} there and {now[name]} here" for name in other)
             raise InvalidInput.of("reuse", str(folder), "run directories made with the same versions", f"{listed}.")
-        for slot, run in _identified(directory.experiments):
+        for slot, run in identified(directory.experiments):
             record = directory.runs.get(slot.number)
             if record is not None and slot.is_of(record) and record.outcome.kind != "interrupted":
                 known.setdefault(run, record)
@@ -45,12 +45,12 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> di
             label=slot.member.label,
             draw=draw_of(experiments[slot.experiment]),
         )
-        for slot, run in _identified(experiments)
+        for slot, run in identified(experiments)
         if run in known
     }
 
 
-def _identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]:
+def identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]:
     """All runs with what makes them what they are."""
     shared = [_shared(experiment) for experiment in experiments]
     for slot in slots_of(experiments):

@@ -13,6 +13,7 @@ import numpy as np
 from plotly.offline import get_plotlyjs
 
 from fedax.report.charts import Chart, aligned, plain, staggered
+from fedax.report.reading import in_words
 from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import Row, best, columns_of, shown, summarize
 
@@ -40,6 +41,7 @@ class Page:
         summary: one line below it.
         records: the runs; tasks and algorithms appear in the order of their first run.
         notes: one line about a task, by the task's title.
+        reads: how the curves of a task become the numbers of its table, by the task's title; the final values by default.
         settings: TOML texts by name, folded.
         versions: versions by package, folded.
         sheets: further tables, after the tasks.
@@ -56,6 +58,7 @@ class Page:
     sheets: Sequence[Sheet] = ()
     prices: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"round": 1.0, "step": 0.01, "gigabit": 0.0})
     charts: Sequence[Chart] = ()
+    reads: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
 def render(page: Page) -> str:
@@ -66,7 +69,10 @@ def render(page: Page) -> str:
     """
     here = files("fedax.report")
     data = {
-        "tasks": [_task(title, runs, page.notes.get(title, "")) for title, runs in by_task(page.records).items()],
+        "tasks": [
+            _task(title, runs, page.notes.get(title, ""), page.reads.get(title, "last"))
+            for title, runs in by_task(page.records).items()
+        ],
         "settings": dict(page.settings),
         "versions": dict(page.versions),
         "sheets": [dataclasses.asdict(sheet) for sheet in page.sheets],
@@ -87,8 +93,8 @@ def render(page: Page) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
-    columns, rows = columns_of(runs), summarize(runs)
+def _task(title: str, runs: Sequence[Record], note: str, read: str) -> dict[str, Any]:
+    columns, rows = columns_of(runs), summarize(runs, read)
     several = any(row.runs > 1 for row in rows)
     band = "mean of the runs, band: ± one standard deviation, within their range" if several else ""
     charts = [
@@ -110,10 +116,11 @@ def _task(title: str, runs: Sequence[Record], note: str) -> dict[str, Any]:
     if any(algorithm["weights"] for algorithm in algorithms):
         points = "each client at the end" + ("; mean of the runs" if several else "") + ". Dotted: by the number of examples"
         charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
+    values = in_words(read)
     caption = (
-        "Final values; ± is the sample standard deviation over the runs. Where a run ended early, the curve ends with it."
+        f"{values}; ± is the sample standard deviation over the runs. Where a run ended early, the curve ends with it."
         if several
-        else "Final values of a single run: small differences may be chance."
+        else f"{values} of a single run: small differences may be chance."
     )
     return {
         "title": title,

@@ -31,6 +31,16 @@ def reads_values(read: str) -> bool:
     return re.fullmatch(r"last|best|mean_last_[1-9]\d*", read) is not None
 
 
+def in_words(read: str) -> str:
+    """The numbers of a table, as its caption calls them.
+
+    >>> in_words("last"), in_words("mean_last_10")
+    ('Final values', 'Means of the last 10 observations')
+    """
+    mean = reading(read)[1]
+    return f"Means of the last {mean} observations" if mean else "Best values" if read == "best" else "Final values"
+
+
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
     """One number of a curve.
 

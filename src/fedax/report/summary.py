@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedax.report.reading import read_curve
 from fedax.report.record import Record, by_label
 
 
@@ -69,7 +70,7 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-    """One algorithm of a task: final values by metric as (mean, deviation), and how its runs ended.
+    """One algorithm of a task: what its curves read as, by metric as (mean, deviation), and how its runs ended.
 
     The deviation is the sample standard deviation over the runs, NaN for a single one. The mean is not finite if any value
     is not.
@@ -88,15 +89,16 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
     return [column for column in COLUMNS if any(column.metric in record.scalars for record in records)]
 
 
-def summarize(records: Sequence[Record]) -> list[Row]:
-    """One row per algorithm, for the runs of one task."""
+def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
+    """One row per algorithm, for the runs of one task; `read` says how curves become numbers, see `read_curve`."""
     rows = []
     for label, runs in by_label(records).items():
         values = {}
         for column in columns_of(runs):
-            last = np.array([run.scalars[column.metric][-1] for run in runs if column.metric in run.scalars], dtype=float)
+            curves = [(run.scalars[column.metric], run.rounds) for run in runs if column.metric in run.scalars]
+            found = np.array([read_curve(*curve, read, more_is_better(column.metric)) for curve in curves], dtype=float)
             with np.errstate(invalid="ignore"):
-                values[column.metric] = float(last.mean()), float(last.std(ddof=1)) if len(last) > 1 else math.nan
+                values[column.metric] = float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else math.nan
         rounds = max(int(run.rounds[-1]) for run in runs)
         rows.append(
             Row(label, len(runs), rounds, values, _outcome(runs), all(run.outcome.ok and not run.diverged for run in runs))

@@ -1,0 +1,107 @@
+"""What of a run directory is kept under version control: its numbers, from which its tables can be made again."""
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedax.core import InvalidInput
+from fedax.core.files import write
+from fedax.experiments.findings import Findings
+from fedax.experiments.recipes import Recipe
+from fedax.experiments.results import Line, number_of
+from fedax.experiments.spec import Experiment
+from fedax.report import Record
+
+KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
+"""Files of a run directory that are small, beside its settings."""
+READS = ("first", "last", "best", "mean_last_10")
+_HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "outcome", "diverged", "metric")
+
+
+def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Recipe | None) -> str:
+    """The numbers of every run: a line for each of its metrics, accuracies in percent.
+
+    Args:
+        records: all runs.
+        reported: those that reports show; the others have selected among the members of a grid.
+        recipe: how it and its claims read curves has further columns, filled for the metrics in question.
+    """
+    wanted: dict[str, set[str]] = {}
+    if recipe is not None:
+        scale = recipe.scale[recipe.ran].read if recipe.ran else None
+        read = scale or recipe.read
+        for metric in recipe.cells:
+            wanted.setdefault(read, set()).add(metric)
+        for claim in recipe.claim:
+            wanted.setdefault(claim.read or read, set()).add(claim.metric or recipe.metric)
+    further = sorted(set(wanted) - set(READS))
+    shown, buffer = {id(record) for record in reported}, io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    table.writerow([*_HEAD, *READS, *further])
+    for run in records:
+        purpose = "report" if id(run) in shown else "selection"
+        which = [run.task, run.label, run.draw, run.seed, purpose, int(run.rounds[-1]), f"{run.seconds[-1]:.1f}"]
+        for metric in run.scalars:
+            own = [read if read in READS or metric in wanted[read] else None for read in (*READS, *further)]
+            numbers = ["" if read is None else f"{number_of(run, metric, read):.9g}" for read in own]
+            table.writerow([*which, run.ending, int(run.diverged), metric, *numbers])
+    return buffer.getvalue()
+
+
+def lines_of(text: str) -> tuple[list[Line], float]:
+    """The runs to report in a `runs.csv`, and the seconds that all took."""
+    runs: dict[tuple[str, ...], dict[tuple[str, str], float]] = {}
+    seconds: dict[tuple[str, ...], float] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        run = tuple(row[name] for name in ("task", "algorithm", "seed", "draw", "diverged", "rounds", "purpose"))
+        seconds[run] = float(row["seconds"])
+        numbers = {name: float(value) for name, value in row.items() if name not in _HEAD and value != ""}
+        runs.setdefault(run, {}).update({(row["metric"], read): value for read, value in numbers.items()})
+    made = [
+        Line(task, label, int(seed), int(draw), diverged == "1", int(rounds), numbers)
+        for (task, label, seed, draw, diverged, rounds, purpose), numbers in runs.items()
+        if purpose == "report"
+    ]
+    return made, math.fsum(seconds.values())
+
+
+def made_again(folder: Path) -> list[Path]:
+    """Rewrites the tables of a folder from its `runs.csv`, with its recipe and settings; the files that it wrote.
+
+    Raises:
+        InvalidInput: a folder without these files.
+    """
+    try:
+        lines, seconds = lines_of((folder / "runs.csv").read_text(encoding="utf-8"))
+        recipe = Recipe.parse((folder / "recipe.toml").read_text(encoding="utf-8"))
+        versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = f"{error.filename}: {error.strerror}."
+        raise InvalidInput.of("folder", str(folder), "run directories, or what is kept of a recipe's", hint) from error
+    settings = settings_of(folder)
+    findings = Findings(recipe, lines, [Experiment.read(file) for file in settings])
+    texts = {
+        "README.md": findings.readme(versions, [file.name for file in settings], seconds),
+        "results.csv": findings.csv(),
+        "claims.csv": findings.claims_csv(),
+    }
+    for name, text in texts.items():
+        write(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def settings_of(folder: Path) -> list[Path]:
+    """The files `config.toml` or `config-<n>.toml`, in their order."""
+    return sorted(folder.glob("config*.toml"), key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0))
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Copies what is kept of a run directory into another folder, over what is there."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in [folder / name for name in KEPT] + settings_of(folder):
+        if file.exists():
+            shutil.copy(file, target / file.name)

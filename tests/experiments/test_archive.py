@@ -1,0 +1,189 @@
+"""What is kept of a recipe's runs: its tables are made again from the numbers, and the papers' numbers are counted."""
+
+import csv
+import io
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedax import cli
+from fedax.core import InvalidInput, Outcome
+from fedax.experiments import recipes, status
+from fedax.experiments.archive import keep, lines_of
+from fedax.experiments.batches import draw_of, slots_of
+from fedax.experiments.directory import RunDirectory
+from fedax.experiments.display import show_findings
+from fedax.experiments.results import Results
+from samples import OWN, record
+
+REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
+MORE = """
+[[claim]]
+text = "Prox gets there first"
+check = "better"
+a = "Prox"
+b = "Plain"
+read = "rounds_to_0.6"
+[[claim]]
+text = "Prox is more accurate in the end"
+check = "better"
+a = "Prox"
+b = "Plain"
+metric = "test_accuracy"
+read = "mean_last_2"
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Made-up runs of a recipe with a grid on two draws of the data; one run diverges."""
+    recipe = recipes.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
+    made = RunDirectory.create(tmp_path_factory.mktemp("kept") / "a", "A")
+    made.recipe = recipe
+    (made.path / "recipe.toml").write_text(recipe.text)
+    made.configure(recipe.experiments("small"))
+    for slot in slots_of(made.experiments):
+        draw, label = draw_of(made.experiments[slot.experiment]), slot.member.label
+        lost = Outcome("non-finite", 1, 0) if (draw, label) == (1, "Plain") else None
+        if label == "Prox, mu=10000.0" and not slot.selecting:
+            continue
+        end = 0.5 + draw / 8 + (label == "Prox, mu=10000.0")
+        accuracy = np.array([0.1, 0.5, 0.7 + draw / 7 + (label != "Plain") / 100])
+        made.add(record(label, "Only", slot.seed, draw, (2.0, 1.0 / 3, end), lost, test_accuracy=accuracy), slot.number)
+    made.close("finished")
+    return made
+
+
+def tables(folder):
+    return {name: (folder / name).read_text() for name in ("README.md", "results.csv", "claims.csv")}
+
+
+def test_the_tables_are_made_again_from_the_numbers_of_the_runs(directory, tmp_path):
+    keep(directory.path, tmp_path / "b")
+    before = tables(tmp_path / "b")
+    assert before == tables(directory.path)
+    assert not (tmp_path / "b" / "runs").exists()
+    for name in before:
+        (tmp_path / "b" / name).unlink()
+    done = CliRunner().invoke(cli.app, ["report", str(tmp_path / "b")])
+    assert done.exit_code == 0, done.output
+    again = tables(tmp_path / "b")
+    assert again == before
+    assert "| Prox gets there first |" in again["README.md"]
+    assert "(1 diverged)" in again["README.md"]
+
+
+def test_every_run_has_its_line_with_what_it_was_for(directory):
+    with (directory.path / "runs.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    losses = [row for row in rows if row["metric"] == "train_loss"]
+    assert len(losses) == len(directory.records) == 8
+    assert sum(row["purpose"] == "selection" for row in losses) == 4
+    (plain,) = (row for row in losses if (row["algorithm"], row["draw"]) == ("Plain", "0"))
+    assert [float(plain[name]) for name in ("first", "last", "best")] == [2.0, 0.5, pytest.approx(1 / 3, rel=1e-8)]
+    assert float(plain["mean_last_10"]) == pytest.approx((1 / 3 + 0.5) / 2, rel=1e-8)
+    assert float(plain["rounds_to_0.6"]) == 1.0
+    lines, _ = lines_of((directory.path / "runs.csv").read_text())
+    assert len(lines) == len(directory.shown()) == 4
+    (lost,) = (line for line in lines if line.diverged)
+    assert math.isnan(lost.numbers["train_loss", "last"])
+    with pytest.raises(InvalidInput, match=r"train_loss of Plain in runs\.csv: got 'mean_last_77'"):
+        Results([lost]).of("Only", "Plain", "train_loss", "mean_last_77")
+
+
+def test_a_folder_without_the_numbers_says_so(tmp_path):
+    (tmp_path / "runs.csv").write_text("task\n")
+    done = CliRunner().invoke(cli.app, ["report", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "what is kept of a recipe's" in " ".join(done.output.split())
+
+
+def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member(directory):
+    stream = io.StringIO()
+    console = Console(file=stream, width=200)
+    show_findings(directory.findings(directory.recipe), console)
+    cli.close(directory, console)
+    text = stream.getvalue()
+    for words in (
+        "The paper beside ours",
+        "2.00 ± 0.50",
+        "The claims are about the paper's length; these runs are shorter.",
+        "UNDECIDED: Prox gets there first",
+        "Selected from the grid of Prox: Prox, mu=0.0",
+        "1 ok, 1 diverged",
+    ):
+        assert words in text
+    for words in ("no pair", "without chance", "mu=10000.0"):
+        assert words not in text
+
+
+@pytest.fixture(scope="module")
+def found():
+    return status.entries(REPRODUCTION)
+
+
+def test_the_papers_have_475_numbers(found):
+    """FedBC: 25 in Table 1, 105 in 2, 75 each in 3, 6, 7, 8, 20 in 9; FedAWARE's Table 1: 24; DFedAvgM's text: 96.81 %."""
+    counts = {}
+    for entry in found:
+        counts[entry.recipe] = counts.get(entry.recipe, 0) + entry.counted
+    tables = {"1": 25, "2": 105, "3": 75, "6": 75, "7": 75, "8": 75, "9": 20}
+    expected = {f"fedbc-table-{number}": count for number, count in tables.items()}
+    assert {name: n for name, n in counts.items() if n} == expected | {"fedaware-table-1": 24, "dfedavgm-figure-6": 1}
+    assert sum(counts.values()) == 475
+
+
+def test_the_committed_table_is_what_the_command_makes(found):
+    page = (REPRODUCTION / "README.md").read_text()
+    assert page == status.with_summary(page, found), "run `fedax recipes --status docs/reproduction`"
+    assert (REPRODUCTION / "cells.csv").read_text() == status.cells_csv(found)
+
+
+def looked_up(folder):
+    """What is found of the first cell of the searched table in a folder with one run of it."""
+    return next(e for e in status.entries(folder) if (e.recipe, e.cell.algorithm) == ("dfedavgm-figure-6", "FedAvg"))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"), [(None, "small"), ("learning_rate", "older settings"), ("gone", "older settings")]
+)
+def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, monkeypatch, change, word):
+    recipe = recipes.load("dfedavgm-figure-6")
+    monkeypatch.setattr(recipes, "catalogue", lambda: {"dfedavgm-figure-6": None})
+    monkeypatch.setattr(recipes, "load", lambda name: recipe)
+    below = tmp_path / "dfedavgm-figure-6"
+    below.mkdir()
+    assert looked_up(tmp_path).found == "not run"
+    made = RunDirectory.create(below / "x", "A")
+    made.configure(recipe.experiments("small"))
+    for file in (below / "x").glob("config*.toml"):
+        shutil.move(file, below / file.name)
+    (below / "recipe.toml").write_text(recipe.model_copy(update={"ran": "small"}).text)
+    # as folders had it before there were statuses
+    head = "task,algorithm,paper_mean,paper_deviation,ours_mean,ours_deviation,runs,difference,in_joint_deviations"
+    (below / "results.csv").write_text(f"{head}\nTwo shards each,FedAvg,96.81,nan,96,0.2,2,-0.81,nan\n")
+    for file in below.glob("config*.toml"):
+        text = file.read_text()
+        if change == "learning_rate":
+            text = text.replace("learning_rate = 0.1", "learning_rate = 0.2")
+            assert text != file.read_text()
+        file.write_text(text if change != "gone" else text + "[nothing]\n")
+    entry = looked_up(tmp_path)
+    assert (entry.found, entry.folder, entry.cell.status) == (word, "dfedavgm-figure-6", "within 2 points")
+    page = status.with_summary(f"By hand.\n{status.BEGIN}\nold\n{status.END}\nMore.\n", status.entries(tmp_path))
+    assert page.startswith("By hand.\n")
+    assert page.endswith(f"{status.END}\nMore.\n")
+    assert "old\n" not in page
+    counts = ["1", *(["-", "-", "-", "1", "-", "-", "-", "-"] if word == "small" else [*["-"] * 6, "1", "-"])]
+    assert f"| dfedavgm-figure-6 | {' | '.join(counts)} |" in page
+
+
+def test_a_page_without_marks_is_refused(tmp_path):
+    (tmp_path / "README.md").write_text("By hand.")
+    with pytest.raises(InvalidInput, match=r"README\.md: .*marks"):
+        status.with_summary("By hand.", [])
