@@ -19,6 +19,7 @@ is declared to XLA, so that arrays are laid out anew only where another operatio
 from fedax.models.layers import activate as activate
 from fedax.models.layers import convolve as conv2d
 from fedax.models.layers import group_norm as group_norm
+from fedax.models.layers import join as join
 from fedax.models.layers import max_pool as max_pool
 
-__all__ = ["activate", "conv2d", "group_norm", "max_pool"]
+__all__ = ["activate", "conv2d", "group_norm", "join", "max_pool"]

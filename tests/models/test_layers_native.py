@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from fedax.models.layers import activate, convolve, group_norm, max_pool
+from fedax.core import InvalidInput
+from fedax.models.layers import activate, convolve, group_norm, join, max_pool
 from fedax.models.layers.library import status
 from layer_samples import agree, close, normal, plain_conv, plain_norm, plain_pool
 
@@ -191,6 +192,29 @@ def test_pooling_under_vmap(mapped):
         return jax.nn.relu(plain_pool(x, (2, 2)) + bias[None, None, None, :])
 
     agree(jax.vmap(partial(activate, window=2), mapped), jax.vmap(plain, mapped), (x, bias), rng)
+
+
+def plain_join(x, shortcut, stride):
+    missing = x.shape[3] - shortcut.shape[3]
+    return jax.nn.relu(x + jnp.pad(shortcut[:, ::stride, ::stride], ((0, 0),) * 3 + ((0, missing),)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("shape", "shortcut", "stride"),
+    [((1, 5, 4, 3), (1, 5, 4, 3), 1), ((17, 3, 2, 4), (17, 6, 3, 2), 2), ((3, 2, 3, 4), (3, 5, 7, 4), 3)],
+)
+def test_join_with_a_shortcut(shape, shortcut, stride, dtype):
+    rng = np.random.default_rng(10)
+    arguments = normal(rng, shape, dtype), normal(rng, shortcut, dtype)
+    agree(partial(join, stride=stride), partial(plain_join, stride=stride), arguments, rng)
+    together = tuple(jnp.stack([x, x[::-1]]) for x in arguments)
+    close(jax.vmap(partial(join, stride=stride))(*together), jax.vmap(partial(plain_join, stride=stride))(*together))
+
+
+def test_shortcuts_that_do_not_fit_are_refused():
+    with pytest.raises(InvalidInput, match=r"join\(x, shortcut, stride\): got"):
+        join(jnp.ones((1, 3, 3, 2)), jnp.ones((1, 4, 4, 2)), 2)
 
 
 def test_what_is_not_a_number_is_kept():

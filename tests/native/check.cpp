@@ -87,6 +87,12 @@ static void others(Random& random) {
   run.pool_slope({out.data(), channels, tall, wide, batch}, winner.data(), height, width, full, bias.data());
   run.pool_tangent(image, offset.data(), winner.data(), height, width, pooled);
   run.norm(image, scale.data(), offset.data(), groups, T(1e-5), full, mean.data(), rate.data());
+  long stride = draw(random, 1, 3), halved = (rows - 1) / stride + 1, thinned = (columns - 1) / stride + 1;
+  std::vector<T> joined((channels + 1) * halved * thinned * batch), back(joined.size());
+  Images<T> joint{joined.data(), channels + 1, halved, thinned, batch}, other{back.data(), channels + 1, halved, thinned, batch};
+  Images<const T> given{joined.data(), channels + 1, halved, thinned, batch};
+  run.join({back.data(), channels + 1, halved, thinned, batch}, image, stride, joint);
+  run.join_slope(given, given, stride, other, full);
   run.norm_slope(image, image, mean.data(), rate.data(), scale.data(), groups, full, bias.data(), scale.data());
 }
 

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
-from fedax.models.layers import GroupNorm, convolve
+from fedax.models.layers import GroupNorm, convolve, join
 from fedax.models.layers.conv import Images, Kernel, fan_out_normal
 
 
@@ -97,11 +96,5 @@ class ResNet:
         for one, two in params.blocks:
             stride = two.kernel.shape[2] // h.shape[3]
             inner = jax.nn.relu(one(h, self.groups, stride))
-            h = jax.nn.relu(two(inner, self.groups) + _shortcut(h, stride))
+            h = join(two(inner, self.groups), h, stride)
         return params.last(h.mean((1, 2)))
-
-
-def _shortcut(x: Images, stride: int) -> Images:
-    if stride == 1:
-        return x
-    return jnp.pad(x[:, ::2, ::2], ((0, 0), (0, 0), (0, 0), (0, x.shape[3])))

@@ -7,3 +7,4 @@ from fedax.models.layers.norm import GroupNorm as GroupNorm
 from fedax.models.layers.norm import group_norm as group_norm
 from fedax.models.layers.pool import activate as activate
 from fedax.models.layers.pool import max_pool as max_pool
+from fedax.models.layers.shortcut import join as join

@@ -15,8 +15,12 @@ constexpr long BLOCK = 64;           // larger ones are cut into so many example
 constexpr long RING_BYTES = 400000;  // what of the image is kept at hand, a part of the second cache
 constexpr long SUMS_BYTES = 400000;
 
+typedef decltype(Vector{} < Vector{}) Mask;  // -1 where true, 0 elsewhere
+
 static inline Vector load(const REAL* p) { return *reinterpret_cast<const Loose*>(p); }
 static inline void store(REAL* p, Vector v) { *reinterpret_cast<Loose*>(p) = v; }
+
+static inline Vector masked(Vector v, Mask counts) { return (Vector)((Mask)v & counts); }
 
 // An odd number of cache lines: rows at powers of two would fall on the same few sets of the cache.
 static long odd_lines(long numbers) {
@@ -41,6 +45,8 @@ struct Ring {
 
   long outside() const { return slots * channels * pitch; }
   long place(long channel, long row) const { return ((row % slots) * channels + channel) * pitch; }
+
+  long column(long place, long right) const { return place % right * run + place / right * examples; }
 
   // Rows up to `end` of the image, for the channels and examples that begin at those given.
   void fill(Images<const REAL> image, const Window& window, long channel, long example, long begin, long end) {
@@ -193,18 +199,21 @@ static void correlate(Images<const REAL> image, const Window& window, Kernel<REA
       long channel = part(image.channels, blocks, block), channels = part(image.channels, blocks, block + 1) - channel;
       long each = channels * window.width, all = window.height * each;
       REAL* weights = static_cast<REAL*>(memory::buffer(memory::WEIGHTS, target.channels * all * sizeof(REAL)));
-      int* offset = static_cast<int*>(memory::buffer(memory::OFFSETS, all * sizeof(int)));
+      int* offset = static_cast<int*>(memory::buffer(memory::OFFSETS, (all + window.width) * sizeof(int)));
+      int* along = offset + all;
       pack(kernel, window, channel, channels, target.channels, tiles, weights);
       Ring ring(window.height, channels, examples, width, window.right);
+      for (long j = 0; j < window.width; j++) along[j] = ring.column(j, window.right);
       for (long row = 0; row < target.rows; row++) {
         long begin = row * window.down - window.top;
         long first = most(0, -begin), last = most(first, least(window.height, image.rows - begin));
         ring.fill(image, window, channel, example, begin + first, begin + last);
         int* next = offset;
-        for (long i = first; i < last; i++)
-          for (long c = 0; c < channels; c++)
-            for (long j = 0; j < window.width; j++)
-              *next++ = ring.place(c, begin + i) + j % window.right * ring.run + j / window.right * examples;
+        for (long i = first; i < last; i++) {
+          long place = ring.place(0, begin + i);
+          for (long c = 0; c < channels; c++, place += ring.pitch)
+            for (long j = 0; j < window.width; j++) *next++ = place + along[j];
+        }
         Taps taps{offset, first * each, (last - first) * each, all};
         REAL* out = direct ? target.data + row * target.by_row : line;
         if (!direct && block > 0) columns(target, row, example, examples, line, pitch, true);
@@ -275,32 +284,49 @@ constexpr int taps_for(int slopes) {
   return room < MOST_TAPS ? room : MOST_TAPS;
 }
 
-typedef void Products(const REAL*, long, long, const REAL*, const int*, long, long, Vector*);
+// Some rows of slopes: `pitch` between channels, `line` between rows, `length` numbers in each.
+struct Slopes {
+  const REAL* data;
+  long pitch, line, length;
+};
+
+typedef void Products(Slopes, const REAL*, const int*, long, Vector*);
+
+template <int SLOPES, int TAPS>
+static inline __attribute__((always_inline)) void add_products(Vector (&sum)[SLOPES][TAPS], const Vector (&right)[SLOPES],
+                                                               const REAL* const (&from)[TAPS], long place) {
+#pragma GCC unroll 8
+  for (int t = 0; t < TAPS; t++) {
+    Vector left = load(from[t] + place);
+#pragma GCC unroll 8
+    for (int o = 0; o < SLOPES; o++) sum[o][t] += left * right[o];
+  }
+}
 
 // SLOPES x TAPS sums stay in registers over some rows of outputs; lanes are added up at the very end.
 template <int SLOPES, int TAPS>
-static void products(const REAL* slope, long pitch, long line, const REAL* base, const int* offset, long rows, long vectors,
-                     Vector* sums) {
-  Vector sum[SLOPES][TAPS];
+static void products(Slopes slopes, const REAL* base, const int* offset, long rows, Vector* sums) {
+  Vector sum[SLOPES][TAPS], right[SLOPES];
 #pragma GCC unroll 8
   for (int o = 0; o < SLOPES; o++)
 #pragma GCC unroll 8
     for (int t = 0; t < TAPS; t++) sum[o][t] = sums[o * TAPS + t];
-  for (long r = 0; r < rows; r++, slope += line, offset += TAPS) {
+  long whole = slopes.length / LANES * LANES, rest = slopes.length - LANES;
+  Mask counts;  // of the last vector of a row, which begins before the end of the others
+  for (long e = 0; e < LANES; e++) counts[e] = rest + e >= whole ? -1 : 0;
+  for (long r = 0; r < rows; r++, slopes.data += slopes.line, offset += TAPS) {
     const REAL* from[TAPS];
 #pragma GCC unroll 8
     for (int t = 0; t < TAPS; t++) from[t] = base + offset[t];
-    for (long v = 0; v < vectors; v++) {
-      Vector right[SLOPES];
+    for (long v = 0; v < whole; v += LANES) {
 #pragma GCC unroll 8
-      for (int o = 0; o < SLOPES; o++) right[o] = load(slope + o * pitch + v * LANES);
-#pragma GCC unroll 8
-      for (int t = 0; t < TAPS; t++) {
-        Vector left = load(from[t] + v * LANES);
-#pragma GCC unroll 8
-        for (int o = 0; o < SLOPES; o++) sum[o][t] += left * right[o];
-      }
+      for (int o = 0; o < SLOPES; o++) right[o] = load(slopes.data + o * slopes.pitch + v);
+      add_products<SLOPES, TAPS>(sum, right, from, v);
     }
+    if (whole == slopes.length) continue;
+#pragma GCC unroll 8
+    for (int o = 0; o < SLOPES; o++) right[o] = masked(load(slopes.data + o * slopes.pitch + rest), counts);
+    add_products<SLOPES, TAPS>(sum, right, from, rest);
   }
 #pragma GCC unroll 8
   for (int o = 0; o < SLOPES; o++)
@@ -337,23 +363,44 @@ static Products* products_for(long slopes, long taps) {
 struct Tiling {
   long slopes, taps, down, across;
 
-  Tiling(long slopes, long taps) : slopes(slopes), taps(taps), down(divide_up(slopes, slopes % 6 == 0 || slopes < 4 ? MOST_SLOPES : fewer(4, MOST_SLOPES))) {
+  Tiling(long slopes, long taps) : slopes(slopes), taps(taps) {
+    int high = slopes % 6 == 0 || slopes < 4 ? MOST_SLOPES : fewer(4, MOST_SLOPES);
+    down = divide_up(slopes, high);
     across = divide_up(taps, taps_for(divide_up(slopes, down)));
   }
+  long slope(long k) const { return part(slopes, down, k); }
+  long tap(long k) const { return part(taps, across, k); }
 };
 
-// Some rows of slopes side by side, each channel's rows padded with zeros to whole vectors.
-static void copy_slopes(Images<const REAL> slope, long row, long rows, long example, long examples, REAL* to, long line) {
-  long length = slope.columns * examples;
+// Some rows of slopes side by side, where they are no whole spans or too short for a vector; short ones are filled with zeros.
+static Slopes gathered(Images<const REAL> slope, long row, long rows, long example, long examples) {
+  long length = slope.columns * examples, line = most(length, LANES);
+  REAL* data = static_cast<REAL*>(memory::buffer(memory::ROW, slope.channels * rows * line * sizeof(REAL)));
+  REAL* to = data;
   for (long o = 0; o < slope.channels; o++)
     for (long r = 0; r < rows; r++, to += line) {
       const REAL* from = slope.at(o, row + r) + example;
-      if (examples == slope.examples) std::memcpy(to, from, length * sizeof(REAL));
-      else
-        for (long q = 0; q < slope.columns; q++)
-          std::memcpy(to + q * examples, from + q * slope.examples, examples * sizeof(REAL));
+      for (long q = 0; q < slope.columns; q++)
+        std::memcpy(to + q * examples, from + q * slope.examples, examples * sizeof(REAL));
       std::memset(to + length, 0, (line - length) * sizeof(REAL));
     }
+  return {data, rows * line, line, line};
+}
+
+// Where each tap lies for each of some rows of outputs, in the order in which tiles meet them: tile, row, tap.
+static void find(const Ring& ring, const Window& window, const Tiling& tiling, long begin, long rows, long image_rows, int* to) {
+  long k = 0, first = 0, end = tiling.tap(1), t = 0;
+  for (long i = 0; i < window.height; i++)
+    for (long c = 0; c < ring.channels; c++)
+      for (long j = 0; j < window.width; j++, t++) {
+        if (t == end) first = end, end = tiling.tap(++k + 1);
+        long along = c * ring.pitch + ring.column(j, window.right);
+        int* place = to + first * rows + t - first;
+        for (long r = 0; r < rows; r++, place += end - first) {
+          long at = begin + r * window.down + i;
+          *place = at < 0 || at >= image_rows ? ring.outside() : ring.place(0, at) + along;
+        }
+      }
 }
 
 static void slope_of_kernel(Images<const REAL> image, Images<const REAL> slope, const Window& window, REAL* kernel) {
@@ -374,41 +421,31 @@ static void slope_of_kernel(Images<const REAL> image, Images<const REAL> slope, 
     int* offsets = static_cast<int*>(memory::buffer(memory::OFFSETS, all * together * sizeof(int)));
     for (long example = 0; example < batch;) {
       long examples = batch <= WHOLE ? batch : least(BLOCK, batch - example);
-      long vectors = divide_up(slope.columns * examples, LANES), line = vectors * LANES;
       Ring ring(slots, channels, examples, width, window.right);
-      REAL* rights = static_cast<REAL*>(memory::buffer(memory::ROW, outputs * together * line * sizeof(REAL)));
+      bool direct = examples == batch && slope.columns * batch >= LANES;
       for (long row = 0; row < slope.rows; row += together) {
         long rows = least(together, slope.rows - row), begin = row * window.down - window.top;
         long end = least(image.rows, begin + (rows - 1) * window.down + window.height);
         ring.fill(image, window, channel, example, most(0, begin), end);
-        copy_slopes(slope, row, rows, example, examples, rights, line);
-        for (long k = 0; k < tiling.across; k++) {
-          long tap = part(all, tiling.across, k), taps = part(all, tiling.across, k + 1) - tap;
-          int* offset = offsets + tap * rows;
-          for (long r = 0; r < rows; r++)
-            for (long t = tap; t < tap + taps; t++) {
-              long i = t / (channels * window.width), c = t / window.width % channels, j = t % window.width;
-              long at = begin + r * window.down + i;
-              *offset++ = at < 0 || at >= image.rows
-                              ? ring.outside()
-                              : ring.place(c, at) + j % window.right * ring.run + j / window.right * examples;
-            }
-        }
+        find(ring, window, tiling, begin, rows, image.rows, offsets);
+        long line = slope.columns * batch;
+        Slopes some = direct ? Slopes{slope.at(0, row), slope.rows * line, line, line}
+                             : gathered(slope, row, rows, example, examples);
         for (long d = 0; d < tiling.down; d++) {
-          long o = part(outputs, tiling.down, d), many = part(outputs, tiling.down, d + 1) - o;
+          long o = tiling.slope(d), many = tiling.slope(d + 1) - o;
+          Slopes mine{some.data + o * some.pitch, some.pitch, some.line, some.length};
           for (long k = 0; k < tiling.across; k++) {
-            long tap = part(all, tiling.across, k), taps = part(all, tiling.across, k + 1) - tap;
-            products_for(many, taps)(rights + o * rows * line, rows * line, line, ring.data, offsets + tap * rows, rows, vectors,
-                                     sums + o * all + tap * many);
+            long tap = tiling.tap(k), taps = tiling.tap(k + 1) - tap;
+            products_for(many, taps)(mine, ring.data, offsets + tap * rows, rows, sums + o * all + tap * many);
           }
         }
       }
       example += examples;
     }
     for (long d = 0; d < tiling.down; d++) {
-      long o = part(outputs, tiling.down, d), many = part(outputs, tiling.down, d + 1) - o;
+      long o = tiling.slope(d), many = tiling.slope(d + 1) - o;
       for (long k = 0; k < tiling.across; k++) {
-        long tap = part(all, tiling.across, k), taps = part(all, tiling.across, k + 1) - tap;
+        long tap = tiling.tap(k), taps = tiling.tap(k + 1) - tap;
         const Vector* sum = sums + o * all + tap * many;
         for (long q = 0; q < many; q++)
           for (long t = tap; t < tap + taps; t++, sum++) {

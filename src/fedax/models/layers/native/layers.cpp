@@ -26,6 +26,8 @@ struct Kernels {
   void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, Images<T> out, T* mean, T* rate);
   void (*norm_slope)(Images<const T> slope, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
                      Images<T> out, T* scale_slope, T* offset_slope);
+  void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
+  void (*join_slope)(Images<const T> slope, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
 };
 
 #if defined(__clang__)
@@ -203,6 +205,21 @@ static void norm(const frame::Call* call) {
   }
 }
 
+enum Joining { JOIN, JOIN_SLOPE };
+
+template <class T>
+static void join(const frame::Call* call) {
+  frame::Buffer **in = call->arguments.items, **out = call->results.items;
+  const int64_t* geometry = attribute(call);
+  const Kernels<T>& run = chosen<T>();
+  for (long g = 0; g < out[0]->dims[0]; g++) {
+    if (geometry[0] == JOIN) run.join(images<const T>(in[0], g), images<const T>(in[1], g), geometry[1], images<T>(out[0], g));
+    if (geometry[0] == JOIN_SLOPE)
+      run.join_slope(images<const T>(in[0], g), images<const T>(in[1], g), geometry[1], images<T>(out[0], g),
+                     images<T>(out[1], g));
+  }
+}
+
 // Answers a question for the interface's version, or runs the call for its number type.
 static void* answer(frame::Call* call, void (*single)(const frame::Call*), void (*twice)(const frame::Call*)) {
   if (call->extension != nullptr && call->extension->type == frame::METADATA) {
@@ -227,6 +244,7 @@ extern "C" {
 void* fedax_convolve(frame::Call* call) { return native::answer(call, native::convolve<float>, native::convolve<double>); }
 void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
+void* fedax_join(frame::Call* call) { return native::answer(call, native::join<float>, native::join<double>); }
 
 // The instruction set in use: 0 the compiler's default, 1 AVX2, 2 AVX-512. A smaller one may be asked for, -1 asks for nothing.
 int fedax_level(int wanted) {

@@ -4,63 +4,135 @@
 // ---- the largest of each window, plus a bias, through ReLU; `winner` is its place in the window, or NONE where ReLU is flat ----
 
 constexpr uint8_t NONE = 255;
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+typedef uint8_t LooseBytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+static inline Mask wide(const uint8_t* p) { return __builtin_convertvector((Bytes)*reinterpret_cast<const LooseBytes*>(p), Mask); }
+static inline void narrow(uint8_t* p, Mask v) { *reinterpret_cast<LooseBytes*>(p) = __builtin_convertvector(v, Bytes); }
+
+struct Pool {
+  long height, width, batch, columns;  // columns of the image
+  bool relu;
+
+  // `lanes` examples are there; windows of one and of four pixels stay in registers because the loop is unrolled for them.
+  template <int PIXELS>
+  inline __attribute__((always_inline)) void outputs(const REAL* corner, REAL bias, REAL* out, uint8_t* winner) const {
+    Vector best = load(corner);
+    Mask place{};
+    long pixels = PIXELS ? PIXELS : height * width, across = PIXELS == 4 ? 2 : PIXELS == 1 ? 1 : width;
+    for (int k = 1; k < pixels; k++) {
+      Vector other = load(corner + (k / across * columns + k % across) * batch);
+      Mask more = (other > best) | (other != other);  // what is not a number wins
+      best = more ? other : best;
+      place = more ? Mask{} + k : place;
+    }
+    best += bias;
+    if (relu) {
+      Mask flat = best <= 0;
+      best = flat ? Vector{} : best;
+      place = flat ? Mask{} + NONE : place;
+    }
+    store(out, best);
+    narrow(winner, place);
+  }
+
+  template <int PIXELS>
+  inline __attribute__((always_inline)) void slopes(const REAL* slope, const uint8_t* winner, REAL* corner) const {
+    Vector from = load(slope);
+    Mask place = wide(winner);
+    long pixels = PIXELS ? PIXELS : height * width, across = PIXELS == 4 ? 2 : PIXELS == 1 ? 1 : width;
+    for (int k = 0; k < pixels; k++)
+      store(corner + (k / across * columns + k % across) * batch, masked(from, place == k));
+  }
+};
+
+// A function of places 0, LANES, ... of a row; the last place is moved back, so that nothing lies outside.
+template <class Function>
+static inline __attribute__((always_inline)) void over(long length, Function run) {
+  for (long n = 0; n + LANES <= length; n += LANES) run(n);
+  if (length % LANES) run(length - LANES);
+}
+
+template <int PIXELS>
+static void pool_windows(Pool pool, Images<const REAL> image, const REAL* bias, Images<REAL> out, uint8_t* winner) {
+  for (long c = 0; c < out.channels; c++)
+    for (long r = 0; r < out.rows; r++)
+      for (long q = 0; q < out.columns; q++, winner += pool.batch) {
+        const REAL* corner = image.at(c, r * pool.height) + q * pool.width * pool.batch;
+        REAL *to = out.at(c, r) + q * pool.batch, shift = bias[c];
+        over(pool.batch, [=](long n) { pool.outputs<PIXELS>(corner + n, shift, to + n, winner + n); });
+      }
+}
+
+// Fewer examples than lanes.
+static void pool_few(Pool pool, Images<const REAL> image, const REAL* bias, Images<REAL> out, uint8_t* winner) {
+  for (long c = 0; c < out.channels; c++)
+    for (long r = 0; r < out.rows; r++)
+      for (long q = 0; q < out.columns; q++)
+        for (long n = 0; n < pool.batch; n++, winner++) {
+          const REAL* corner = image.at(c, r * pool.height) + q * pool.width * pool.batch + n;
+          REAL best = *corner;
+          *winner = 0;
+          for (long k = 1; k < pool.height * pool.width; k++) {
+            REAL other = corner[(k / pool.width * image.columns + k % pool.width) * pool.batch];
+            if (other > best || other != other) best = other, *winner = uint8_t(k);
+          }
+          best += bias[c];
+          if (pool.relu && best <= 0) best = 0, *winner = NONE;
+          out.at(c, r)[q * pool.batch + n] = best;
+        }
+}
 
 static void pool(Images<const REAL> image, const REAL* bias, long height, long width, bool relu, Images<REAL> out,
                  uint8_t* winner) {
-  long batch = image.examples;
-  for (long c = 0; c < out.channels; c++)
-    for (long r = 0; r < out.rows; r++)
-      for (long q = 0; q < out.columns; q++, winner += batch) {
-        REAL* __restrict best = out.at(c, r) + q * batch;
-        uint8_t* __restrict place = winner;
-        const REAL* corner = image.at(c, r * height) + q * width * batch;
-        for (long n = 0; n < batch; n++) best[n] = corner[n];
-        for (long n = 0; n < batch; n++) place[n] = 0;
-        for (long k = 1; k < height * width; k++) {
-          const REAL* __restrict other = corner + (k / width * image.columns + k % width) * batch;
-          for (long n = 0; n < batch; n++) {
-            bool more = other[n] > best[n] || other[n] != other[n];  // what is not a number wins
-            best[n] = more ? other[n] : best[n];
-            place[n] = more ? uint8_t(k) : place[n];
-          }
+  Pool pool{height, width, image.examples, image.columns, relu};
+  if (image.examples < LANES) return pool_few(pool, image, bias, out, winner);
+  if (height == 2 && width == 2) return pool_windows<4>(pool, image, bias, out, winner);
+  if (height * width == 1) return pool_windows<1>(pool, image, bias, out, winner);
+  pool_windows<0>(pool, image, bias, out, winner);
+}
+
+template <int PIXELS>
+static void slope_windows(Pool pool, Images<const REAL> slope, const uint8_t* winner, Images<REAL> image) {
+  for (long c = 0; c < image.channels; c++)
+    for (long r = 0; r < slope.rows; r++)
+      for (long q = 0; q < slope.columns; q++, winner += pool.batch) {
+        const REAL* from = slope.at(c, r) + q * pool.batch;
+        REAL* corner = image.at(c, r * pool.height) + q * pool.width * pool.batch;
+        if (pool.batch >= LANES) {
+          over(pool.batch, [=](long n) { pool.slopes<PIXELS>(from + n, winner + n, corner + n); });
+          continue;
         }
-        for (long n = 0; n < batch; n++) {
-          REAL value = best[n] + bias[c];
-          bool flat = relu && value <= 0;
-          best[n] = flat ? 0 : value;
-          place[n] = flat ? NONE : place[n];
-        }
+        for (long k = 0; k < pool.height * pool.width; k++)
+          for (long n = 0; n < pool.batch; n++)
+            corner[(k / pool.width * pool.columns + k % pool.width) * pool.batch + n] = winner[n] == k ? from[n] : 0;
       }
 }
 
 static void pool_slope(Images<const REAL> slope, const uint8_t* winner, long height, long width, Images<REAL> image, REAL* bias) {
-  long batch = image.examples;
-  REAL* __restrict sum = static_cast<REAL*>(memory::buffer(memory::ROW, 2 * batch * sizeof(REAL)));
-  REAL* __restrict total = sum + batch;
+  long batch = image.examples, plane = slope.rows * slope.columns * batch;
   for (long c = 0; c < image.channels; c++) {
-    for (long n = 0; n < batch; n++) total[n] = 0;
-    for (long r = 0; r < slope.rows; r++) {
-      for (long n = 0; n < batch; n++) sum[n] = 0;
-      for (long q = 0; q < slope.columns; q++, winner += batch) {
-        const REAL* __restrict from = slope.at(c, r) + q * batch;
-        const uint8_t* __restrict place = winner;
-        REAL* corner = image.at(c, r * height) + q * width * batch;
-        for (long k = 0; k < height * width; k++) {
-          REAL* __restrict to = corner + (k / width * image.columns + k % width) * batch;
-          for (long n = 0; n < batch; n++) to[n] = place[n] == k ? from[n] : 0;
-        }
-        for (long n = 0; n < batch; n++) sum[n] += place[n] != NONE ? from[n] : 0;
-      }
-      for (long n = 0; n < batch; n++) total[n] += sum[n];
-      for (long k = 0; k < height; k++)  // columns that fill no window
-        std::memset(image.at(c, r * height + k) + slope.columns * width * batch, 0,
-                    (image.columns - slope.columns * width) * batch * sizeof(REAL));
+    const REAL* from = slope.at(c, 0);
+    const uint8_t* place = winner + c * plane;
+    REAL total = 0;
+    for (long begin = 0; begin < plane; begin += 64 * LANES) {  // in parts, so that rounding grows slowly
+      Vector sum{};
+      long end = least(plane, begin + 64 * LANES), n = begin;
+      for (; n + LANES <= end; n += LANES) sum += masked(load(from + n), wide(place + n) != NONE);
+      REAL along = 0;
+      for (; n < end; n++) along += place[n] != NONE ? from[n] : 0;
+      for (long e = 0; e < LANES; e++) along += sum[e];
+      total += along;
     }
-    std::memset(image.at(c, slope.rows * height), 0,
-                (image.rows - slope.rows * height) * image.columns * batch * sizeof(REAL));
-    bias[c] = 0;
-    for (long n = 0; n < batch; n++) bias[c] += total[n];
+    bias[c] = total;
+    for (long r = 0; r < slope.rows * height; r++)  // columns that fill no window
+      std::memset(image.at(c, r) + slope.columns * width * batch, 0, (image.columns - slope.columns * width) * batch * sizeof(REAL));
+    std::memset(image.at(c, slope.rows * height), 0, (image.rows - slope.rows * height) * image.columns * batch * sizeof(REAL));
   }
+  Pool pool{height, width, batch, image.columns, true};
+  if (height == 2 && width == 2) return slope_windows<4>(pool, slope, winner, image);
+  if (height * width == 1) return slope_windows<1>(pool, slope, winner, image);
+  slope_windows<0>(pool, slope, winner, image);
 }
 
 // The transpose of pool_slope: the winners of a tangent, plus the tangent of the bias.
@@ -78,6 +150,40 @@ static void pool_tangent(Images<const REAL> image, const REAL* bias, const uint8
           for (long n = 0; n < batch; n++) to[n] += winner[n] == k ? from[n] : 0;
         }
       }
+}
+
+// ---- ReLU of a sum with a shortcut, of which every stride-th pixel is taken and channels that it lacks are zero ----
+
+static void join(Images<const REAL> image, Images<const REAL> shortcut, long stride, Images<REAL> out) {
+  long batch = image.examples;
+  for (long c = 0; c < out.channels; c++)
+    for (long r = 0; r < out.rows; r++)
+      for (long q = 0; q < out.columns; q++) {
+        const REAL* __restrict a = image.at(c, r) + q * batch;
+        REAL* __restrict to = out.at(c, r) + q * batch;
+        if (c < shortcut.channels) {
+          const REAL* __restrict b = shortcut.at(c, r * stride) + q * stride * batch;
+          for (long n = 0; n < batch; n++) to[n] = a[n] + b[n] <= 0 ? 0 : a[n] + b[n];
+        } else {
+          for (long n = 0; n < batch; n++) to[n] = a[n] <= 0 ? 0 : a[n];
+        }
+      }
+}
+
+static void join_slope(Images<const REAL> slope, Images<const REAL> out, long stride, Images<REAL> image, Images<REAL> shortcut) {
+  long batch = slope.examples, size = slope.channels * slope.rows * slope.columns * batch;
+  const REAL *__restrict from = slope.data, *__restrict value = out.data;
+  REAL* __restrict to = image.data;
+  for (long n = 0; n < size; n++) to[n] = value[n] <= 0 ? 0 : from[n];
+  if (stride == 1 && shortcut.channels == slope.channels) {
+    std::memcpy(shortcut.data, to, size * sizeof(REAL));
+    return;
+  }
+  std::memset(shortcut.data, 0, shortcut.channels * shortcut.rows * shortcut.columns * batch * sizeof(REAL));
+  for (long c = 0; c < shortcut.channels; c++)
+    for (long r = 0; r < slope.rows; r++)
+      for (long q = 0; q < slope.columns; q++)
+        std::memcpy(shortcut.at(c, r * stride) + q * stride * batch, image.at(c, r) + q * batch, batch * sizeof(REAL));
 }
 
 // ---- group normalisation ----

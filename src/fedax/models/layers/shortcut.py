@@ -1,0 +1,112 @@
+"""The end of a residual block: the sum with the shortcut, through ReLU, in one pass."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from fedax.core import InvalidInput
+from fedax.models.layers.conv import Images
+from fedax.models.layers.primitives import Result, aligned, batch_by, choose, primitive
+
+
+def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
+    r"""$\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the channels that it lacks.
+
+    This is option A of He et al. (arXiv:1512.03385, section 3.3). Derivatives of any order and mode.
+
+    Args:
+        x: images of shape (batch, rows, columns, channels).
+        shortcut: images with ceil(size / stride) = size of x along rows and columns, and at most as many channels.
+        stride: at least 1.
+
+    Raises:
+        InvalidInput: sizes that do not fit.
+
+    >>> join(jnp.full((1, 1, 1, 2), -3.0), jnp.arange(4.0).reshape(1, 2, 2, 1) + 5, 2).ravel().tolist()
+    [2.0, 0.0]
+    """
+    fits = stride >= 1 and x.shape[0] == shortcut.shape[0] and x.shape[3] >= shortcut.shape[3]
+    if not fits or any(-(-shortcut.shape[k] // stride) != x.shape[k] for k in (1, 2)):
+        got = (x.shape, shortcut.shape, stride)
+        raise InvalidInput.of("join(x, shortcut, stride)", got, "sizes of x that the stride makes of the shortcut's")
+    images = aligned(x[None], shortcut[None])
+    return join_p.bind(*images, stride=stride, size=shortcut.shape[1:], native=choose(*images))[0][0]
+
+
+def _taken(shortcut: Any, channels: int, stride: int) -> Any:
+    missing = channels - shortcut.shape[4]
+    return (
+        jnp.pad(shortcut[:, :, ::stride, ::stride], ((0, 0),) * 4 + ((0, missing),)) if missing or stride > 1 else shortcut
+    )
+
+
+def _join(x: Any, shortcut: Any, *, stride: int, size: Any) -> list[Any]:
+    return [jax.nn.relu(x + _taken(shortcut, x.shape[4], stride))]
+
+
+def _tangent(dx: Any, dshortcut: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
+    total = dx + _taken(dshortcut, dx.shape[4], stride)
+    return [jnp.where(out <= 0, jnp.zeros_like(total), total)]
+
+
+def _slope(slope: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
+    dx = jnp.where(out <= 0, jnp.zeros_like(slope), slope)
+    shortcut = jax.ShapeDtypeStruct((*slope.shape[:2], *size), slope.dtype)
+    return [dx, jax.linear_transpose(lambda s: _taken(s, slope.shape[4], stride), shortcut)(dx)[0]]
+
+
+def _results(x: Any, *_: Any, **__: Any) -> list[Result]:
+    return [Result(x.shape, x.dtype)]
+
+
+def _slope_results(slope: Any, _: Any, *, size: Any, **__: Any) -> list[Result]:
+    return [Result(slope.shape, slope.dtype), Result((*slope.shape[:2], *size), slope.dtype)]
+
+
+def _numbers(kind: int) -> Any:
+    return lambda *_, stride, size: [kind, stride]
+
+
+join_p = primitive("fedax_join", _results, _join, ("fedax_join", _numbers(0)), (True, True))
+slope_p = primitive("fedax_join_slope", _slope_results, _slope, ("fedax_join", _numbers(1)), (True, True))
+tangent_p = primitive("fedax_join_tangent", _results, _tangent, None, ())
+batch_by(join_p, (1, 1), (1,))
+batch_by(slope_p, (1, 1), (1, 1))
+batch_by(tangent_p, (1, 1, 1), (1,))
+
+
+def _join_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    (out,) = join_p.bind(*primals, **params)
+    return [out], tangent_p.bind(*map(ad.instantiate_zeros, tangents), out, **params)
+
+
+def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    linear = map(ad.instantiate_zeros, tangents[:2])  # the sign of the output is constant almost everywhere
+    return tangent_p.bind(*primals, **params), tangent_p.bind(*linear, primals[2], **params)
+
+
+def _slope_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    return slope_p.bind(*primals, **params), slope_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+
+
+def _tangent_transpose(cotangents: Any, dx: Any, dshortcut: Any, out: Any, **params: Any) -> Any:
+    (cotangent,) = cotangents
+    if isinstance(cotangent, ad.Zero):
+        return [None, None, None]
+    slopes = slope_p.bind(cotangent, out, **params)
+    return [slope if ad.is_undefined_primal(x) else None for slope, x in zip(slopes, (dx, dshortcut))] + [None]
+
+
+def _slope_transpose(cotangents: Any, slope: Any, out: Any, **params: Any) -> Any:
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
+        return [None, None]
+    return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), out, **params)[0], None]
+
+
+ad.primitive_jvps[join_p] = _join_jvp
+ad.primitive_jvps[tangent_p] = _tangent_jvp
+ad.primitive_jvps[slope_p] = _slope_jvp
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[slope_p] = _slope_transpose
