@@ -23,13 +23,14 @@ PROBE = """<script>
 (async () => {
   const root = document.documentElement, found = {}, pause = () => new Promise((go) => setTimeout(go, 400));
   while (!root.dataset.ready) await pause();
-  const [plot] = document.querySelectorAll(".plot"), [chip] = document.querySelectorAll(".chip");
+  const [plot] = document.querySelectorAll("#tasks .plot"), [chip] = document.querySelectorAll(".chip");
   const look = () => ({
     names: plot.data.map((trace) => trace.name).filter(Boolean), pressed: chip.getAttribute("aria-pressed"),
     theme: root.dataset.theme, ground: getComputedStyle(document.body).backgroundColor,
     ink: plot.layout.font.color, x: plot.layout.xaxis.title.text,
   });
   found.start = look();
+  found.figures = [...document.querySelectorAll("#figures .plot")].map((each) => each.data.map((trace) => trace.name));
   chip.click(); await pause(); found.hidden = look();
   chip.click(); await pause(); found.shown = look();
   document.getElementById("theme").click(); await pause(); found.other = look();
@@ -64,6 +65,7 @@ def test_the_report_of_a_recipe_can_be_switched(tmp_path):
     drawn = opened(page.replace("</body>", PROBE + "</body>"), tmp_path / "browser")
     assert "Plain is as good as Prox with mu = 0" in drawn
     found = json.loads(html.unescape(re.search(r'data-found="([^"]*)"', drawn)[1]))
+    assert found["figures"] == [["paper, ± standard deviation", "ours, 95 % interval of the mean", "single runs"]]
     assert found["start"]["names"] == ["Plain", "Prox, mu=0.0"]
     assert found["hidden"]["names"] == ["Prox, mu=0.0"]
     assert (found["start"]["pressed"], found["hidden"]["pressed"]) == ("true", "false")

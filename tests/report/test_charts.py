@@ -81,6 +81,19 @@ def test_diverged_runs_are_counted_and_have_no_mean():
     assert len(drawn["runs"].x) == 3
 
 
+def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
+    targets = {"test_accuracy": {"T": {"A": [83.0, 0.4], "B": [87.0]}}}
+    runs = [run("A", end=0.82), run("B", end=0.13)]
+    panel = charts_of([], drawer(runs, targets=targets))[0].panels[0]
+    assert 70 < panel.x.low < 82
+    assert 87 < panel.x.high < 95
+    (arrow,) = (series for series in panel.series if series.kind == "beyond")
+    assert (arrow.x.tolist(), arrow.texts) == ([panel.x.low], ("13",))
+    near = charts_of([], drawer([run("A", end=0.82), run("B", end=0.86)], targets=targets))[0].panels[0]
+    assert near.x.low is None
+    assert "beyond" not in by_kind(near)
+
+
 def test_accuracies_against_a_value_of_the_variants():
     sizes = {"N = 10": 10, "N = 30": 30, "N = 40": 40}
     made = [experiment(name, task={"name": "synthetic", "clients": size}) for name, size in sizes.items()]

@@ -29,7 +29,7 @@ _TITLES = {
 }
 """Of metrics that are in no table."""
 
-Kind = Literal["curve", "points", "paper", "ours", "runs"]
+Kind = Literal["curve", "points", "paper", "ours", "runs", "beyond"]
 _POINTS = 500  # a curve has at most so many points
 _MARKERS = 6  # of a curve
 _EARLY = 0.1  # the part of an axis in which a rising accuracy does not stretch the chart
@@ -54,10 +54,11 @@ class Series:
         style: number of its colour, dash and marker.
         x, y: the points; accuracies in percent, NaN where there is none.
         low, high: ends of an interval, of y; of x for `paper` and `ours`. May be empty.
-        kind: `curve` (line with a band), `points` (a line through means with bars), or, across, the `paper` value, `ours`, and
-            single `runs`.
+        kind: `curve` (line with a band), `points` (a line through means with bars), or, across, the `paper` value, `ours`,
+            single `runs`, and arrows where ours is `beyond` the axis.
         settings: hyperparameters that belong to this panel.
         marked: positions of the points that carry a marker.
+        texts: beside the points.
     """
 
     label: str
@@ -69,6 +70,7 @@ class Series:
     kind: Kind = "curve"
     settings: str = ""
     marked: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 class Mark(NamedTuple):
@@ -218,6 +220,7 @@ def plain(chart: Chart) -> dict[str, Any]:
     def made(panel: Panel) -> dict[str, Any]:
         rows = [
             {"label": s.label, "style": s.style, "kind": s.kind, "settings": s.settings, "marked": list(s.marked)}
+            | {"texts": list(s.texts)}
             | {name: numbers(getattr(s, name)) for name in ("x", "y", "low", "high")}
             for s in panel.series
         ]

@@ -108,11 +108,12 @@ def _finish(figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[
 
 def _style(series: Series) -> dict[str, Any]:
     """Colour, dash and marker of a series, as Matplotlib calls them."""
-    if series.kind in ("paper", "ours", "runs"):
+    if series.kind in ("paper", "ours", "runs", "beyond"):
         colour = "0.25" if series.kind == "paper" else _COLOURS[0]
-        size = {"paper": 5.5, "ours": 5.5, "runs": 2.6}[series.kind]
+        size = {"paper": 5.5, "ours": 5.5, "runs": 2.6, "beyond": 5.5}[series.kind]
         hollow = {"markerfacecolor": "white"} if series.kind == "paper" else {}
-        shape = {"marker": "D" if series.kind == "paper" else "o", "markersize": size, "linestyle": "none"}
+        marker = {"paper": "D", "beyond": "<"}.get(series.kind, "o")
+        shape = {"marker": marker, "markersize": size, "linestyle": "none"}
         return {"color": colour, "alpha": 0.45 if series.kind == "runs" else 1.0} | hollow | shape
     colour, dash = _COLOURS[series.style % 8], _DASHES[series.style % 4]
     face = {"markerfacecolor": "white", "markeredgewidth": 1.0, "markersize": 4.2}
@@ -143,9 +144,14 @@ def _draw(axes: Any, panel: Panel, chart: Chart, first: bool) -> None:
             bars = {"xerr": ends} if across else {"yerr": ends}
             axes.errorbar(series.x, series.y, **bars, **style, capsize=2.5, elinewidth=1.0)
         else:
-            axes.plot(series.x, series.y, **style, **({"markevery": list(series.marked)} if series.kind == "curve" else {}))
+            every = {"markevery": list(series.marked)} if series.kind == "curve" else {}
+            axes.plot(series.x, series.y, **style, **every, clip_on=series.kind != "beyond")
         if series.kind == "curve" and len(series.low):
             axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.15, linewidth=0)
+        for x, y, text in zip(series.x, series.y, series.texts, strict=False):
+            left = panel.x.low is not None and x <= panel.x.low
+            place = {"xytext": (7 if left else -7, 0), "textcoords": "offset points", "ha": "left" if left else "right"}
+            axes.annotate(text, (x, y), va="center", fontsize=7, color=_COLOURS[0], **place)
     axes.set_title(panel.title, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)

@@ -155,10 +155,24 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
         Series("ours, 95 % interval of the mean", 0, means, places - 0.17, low, high, "ours"),
         Series("single runs", 0, dots[0], dots[1] - 0.17, kind="runs"),
     ]
+    across = value_axis(spots[0].metric, bool(choice.log))
+    if (bounds := _bounds(paper, means)) is not None:
+        far = (means < bounds[0]) | (means > bounds[1])
+        inside = np.concatenate([paper - spread, paper + spread, low[~far], high[~far]])
+        edges = np.clip([np.nanmin(inside), np.nanmax(inside)], *bounds) + np.array([-0.06, 0.02]) * (bounds[1] - bounds[0])
+        across = across._replace(low=float(edges[0]), high=float(edges[1]))
+        sides = np.where(means[far] < bounds[0], *edges)
+        texts = tuple(f"{mean:.3g}" for mean in means[far])
+        series.append(Series("ours, beyond the axis", 0, sides, places[far] - 0.17, kind="beyond", texts=texts))
     ticks = tuple((float(place), name) for place, name in zip(places, names, strict=True))
-    return Panel(
-        title, value_axis(spots[0].metric, bool(choice.log)), Axis("", low=places[-1] - 0.6, high=0.6, ticks=ticks), series
-    )
+    return Panel(title, across, Axis("", low=float(places[-1]) - 0.6, high=0.6, ticks=ticks), series)
+
+
+def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
+    """Where an axis is cut, so that means far from all of the paper's numbers do not press these together; None if all are near."""
+    low, high = float(np.nanmin(paper)), float(np.nanmax(paper))
+    reach = max(1.5 * (high - low), 0.06 * abs(high))
+    return (low - reach, high + reach) if ((means < low - reach) | (means > high + reach)).any() else None
 
 
 def _axis_title(spot: Spot) -> str:

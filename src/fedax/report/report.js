@@ -235,11 +235,11 @@
   }
 
   // ---- the figures of a recipe --------------------------------------------------------------------------------------------
-  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 } };
+  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 } };
 
   function sample(entry) {
     if (!PLAIN[entry.kind]) return swatch(entry.style);
-    const node = el("span", { paper: "◇", ours: "●", runs: "•" }[entry.kind]);
+    const node = el("span", { paper: "◇", ours: "●", runs: "•", beyond: "◂" }[entry.kind]);
     node.style.color = style(PLAIN[entry.kind].colour);
     node.setAttribute("aria-hidden", "true");
     return node;
@@ -257,6 +257,7 @@
     }
     const bars = { type: "data", symmetric: false, array: high.map((v, k) => v === null ? 0 : v - at[k]), arrayminus: low.map((v, k) => v === null ? 0 : at[k] - v), thickness: 1.4, width: 4 };
     const points = { ...hover, x, y, text, showlegend: false, mode: own ? "markers" : "lines+markers" };
+    if (kind === "beyond") Object.assign(points, { mode: "markers+text", text: series.texts, textposition: "middle right", textfont: { size: 10, color: style(own.colour) }, cliponaxis: false });
     if (own) return [{ ...points, marker: { color: style(own.colour), size: own.size, symbol: own.symbol, opacity: kind === "runs" ? 0.45 : 1 }, ...(ends ? { error_x: { ...bars, color: style(own.colour) } } : {}) }];
     return [{ ...points, line: { color: color(i), width: 2, dash: DASHES[dash(i)] }, marker: hollow(i, 8), error_y: { ...bars, color: color(i) } }];
   }
