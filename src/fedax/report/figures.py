@@ -115,9 +115,10 @@ def _style(series: Series) -> dict[str, Any]:
         marker = {"paper": "D", "beyond": "<"}.get(series.kind, "o")
         shape = {"marker": marker, "markersize": size, "linestyle": "none"}
         return {"color": colour, "alpha": 0.45 if series.kind == "runs" else 1.0} | hollow | shape
-    colour, dash = _COLOURS[series.style % 8], _DASHES[series.style % 4]
+    colour, again = _COLOURS[series.style % 8], series.style // 8  # colours that come again have other dashes and markers
+    dash, marker = _DASHES[(series.style + again) % 4], _MARKERS[(series.style + 3 * again) % 8]
     face = {"markerfacecolor": "white", "markeredgewidth": 1.0, "markersize": 4.2}
-    return {"color": colour, "linestyle": dash, "marker": _MARKERS[series.style % 8], "linewidth": 1.4} | face
+    return {"color": colour, "linestyle": dash, "marker": marker, "linewidth": 1.4} | face
 
 
 def _key(series: Series) -> Any:
@@ -149,7 +150,7 @@ def _draw(axes: Any, panel: Panel, chart: Chart, first: bool) -> None:
         if series.kind == "curve" and len(series.low):
             axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.15, linewidth=0)
         for x, y, text in zip(series.x, series.y, series.texts, strict=False):
-            left = panel.x.low is not None and x <= panel.x.low
+            left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
             place = {"xytext": (7 if left else -7, 0), "textcoords": "offset points", "ha": "left" if left else "right"}
             axes.annotate(text, (x, y), va="center", fontsize=7, color=_COLOURS[0], **place)
     axes.set_title(panel.title, fontsize=9)

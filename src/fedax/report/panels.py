@@ -161,7 +161,8 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
         inside = np.concatenate([paper - spread, paper + spread, low[~far], high[~far]])
         edges = np.clip([np.nanmin(inside), np.nanmax(inside)], *bounds) + np.array([-0.06, 0.02]) * (bounds[1] - bounds[0])
         across = across._replace(low=float(edges[0]), high=float(edges[1]))
-        sides = np.where(means[far] < bounds[0], *edges)
+        margin = 0.01 * (edges[1] - edges[0])  # a point on the very edge may be cut off with it
+        sides = np.where(means[far] < bounds[0], edges[0] + margin, edges[1] - margin)
         texts = tuple(f"{mean:.3g}" for mean in means[far])
         series.append(Series("ours, beyond the axis", 0, sides, places[far] - 0.17, kind="beyond", texts=texts))
     ticks = tuple((float(place), name) for place, name in zip(places, names, strict=True))

@@ -14,8 +14,10 @@
 
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const color = (i) => style(`--s${i % 8}`);
-  const dash = (i) => i % 4;
-  const hollow = (i, size) => ({ color: style("--panel"), size, symbol: SHAPES[i % 8], line: { color: color(i), width: 1.6 } });
+  const again = (i) => Math.floor(i / 8); // colours that come again have other dashes and markers
+  const dash = (i) => (i + again(i)) % 4;
+  const shape = (i) => (i + 3 * again(i)) % 8;
+  const hollow = (i, size) => ({ color: style("--panel"), size, symbol: SHAPES[shape(i)], line: { color: color(i), width: 1.6 } });
   const faint = (hex) => hex + "2b";
   const el = (tag, text, cls) => {
     const node = document.createElement(tag);
@@ -32,10 +34,10 @@
     for (const [key, value] of Object.entries({ width: 26, height: 10, "aria-hidden": "true", class: "swatch" })) svg.setAttribute(key, value);
     for (const [key, value] of Object.entries({ x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": STROKES[dash(i)] })) line.setAttribute(key, value);
     line.style.stroke = `var(--s${i % 8})`;
-    const shape = document.createElementNS(ns, "path");
-    shape.setAttribute("d", OUTLINES[i % 8]);
-    shape.style.cssText = `stroke: var(--s${i % 8}); fill: var(--ground); stroke-width: 1.5`;
-    svg.append(line, shape);
+    const outline = document.createElementNS(ns, "path");
+    outline.setAttribute("d", OUTLINES[shape(i)]);
+    outline.style.cssText = `stroke: var(--s${i % 8}); fill: var(--ground); stroke-width: 1.5`;
+    svg.append(line, outline);
     return svg;
   }
 
