@@ -11,4 +11,5 @@ from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
 from fedax.observe.drawn import Extremes as Extremes
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy
 from fedax.observe.fairness import LocalAccuracy as LocalAccuracy
+from fedax.observe.squares import ConsensusSquare as ConsensusSquare
 from fedax.observe.weights import ClientWeights as ClientWeights

@@ -5,4 +5,5 @@ from fedax.theory import estimate as estimate
 from fedax.theory import fedaware as fedaware
 from fedax.theory import fedbc as fedbc
 from fedax.theory import feddane as feddane
+from fedax.theory import live as live
 from fedax.theory import local_gd as local_gd
