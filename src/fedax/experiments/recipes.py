@@ -164,7 +164,7 @@ class Recipe(BaseModel):
     def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
         """The recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
 
-        >>> [e.name for e in load("fedbc-table-1").only("paper", ["E = 1", "E = 5"], ["FedBC"]).experiments("paper")][::3]
+        >>> [e.name for e in load("fedbc-table-1").only("paper", ["E = 1", "E = 5"], ["FedBC"]).experiments("paper")]
         ['E = 1', 'E = 5']
 
         Raises:

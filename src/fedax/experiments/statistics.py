@@ -115,7 +115,7 @@ def welch(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
     """The p-value of Welch's test on two means, from (mean, sample deviation, count) of each; NaN if one is not known.
 
     >>> round(welch((10.0, 1.0, 5), (12.0, 1.5, 5)), 3)
-    0.043
+    0.042
     """
     if not all(math.isfinite(x) for x in (*a, *b)) or min(a[2], b[2]) < 2 or a[1] == b[1] == 0:
         return math.nan
