@@ -15,7 +15,7 @@ EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.
 AXES = {
     "fedbc-figure-2/gamma": ("tolerance gamma", (0, 0.05, 0.1, 0.2, 0.5), "Accuracy (%)", 1),
     "fedbc-figure-3/a_train_loss": (ROUNDS, (), "Train loss", 1),
-    "fedbc-figure-3/d_variance": ("local epochs E", EPOCHS, "Variance of the accuracy over clients (squared points)", 1),
+    "fedbc-figure-3/d_variance": ("local epochs E", EPOCHS, "Accuracy variance over clients (points²)", 1),
     "fedbc-figure-4/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 6),
     "fedbc-figure-7/train_loss": (ROUNDS, (), "Train loss", 4),
     "fedbc-figure-7f/f_accuracy": ("number of devices N", SIZES, "Test accuracy (%)", 1),
@@ -24,13 +24,13 @@ AXES = {
     "fedbc-figure-14/variance": (
         "power-law exponent",
         EXPONENTS,
-        "Variance of the accuracy over clients (squared points)",
+        "Accuracy variance over clients (points²)",
         3,
     ),
     "fedbc-figure-15/variance": (
         "power-law exponent",
         EXPONENTS,
-        "Variance of the accuracy over clients (squared points)",
+        "Accuracy variance over clients (points²)",
         3,
     ),
     "feddane-figure-1/train_loss": (ROUNDS, (), "Train loss", 4),

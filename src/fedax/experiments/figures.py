@@ -306,7 +306,12 @@ def _options(member: Any) -> dict[str, Any]:
 
 
 def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
-    return ", ".join(_place(spot, own, name) for name in named) or spot.method
+    parts = [_place(spot, own, name) for name in named]
+    words = [
+        part[:1].lower() + part[1:] if name == "metric" and not part.isupper() else part
+        for name, part in zip(named, parts, strict=True)
+    ]
+    return ", ".join([*parts[:1], *words[1:]]) or spot.method
 
 
 def _place(spot: Spot, own: Mapping[Any, Runs], name: str) -> str:

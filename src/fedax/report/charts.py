@@ -21,7 +21,7 @@ AXES = {
 """What curves are drawn against."""
 
 _TITLES = {
-    "client_accuracy_variance": "Variance of the accuracy over clients",
+    "client_accuracy_variance": "Accuracy variance over clients",
     "drawn_accuracy_smallest": "Accuracy on the smallest client of the round",
     "drawn_accuracy_largest": "Accuracy on the largest client of the round",
     "weight_smallest": "Weight of the smallest client of the round",
@@ -139,7 +139,7 @@ def column_of(metric: str) -> Column:
 def value_axis(metric: str, log: bool | None = None) -> Axis:
     """The vertical axis of a metric; logarithmic where that shows more, unless it is said."""
     column = column_of(metric)
-    unit = {1.0: "", 100.0: " (%)", 1e4: " (squared points)"}[scale_of(metric)]
+    unit = {1.0: "", 100.0: " (%)", 1e4: " (points²)"}[scale_of(metric)]
     return Axis(column.title + unit, column.logarithmic if log is None else log)
 
 
