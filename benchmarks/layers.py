@@ -19,6 +19,7 @@ import time
 SIZES = {  # clients, examples of each, batch, classes; an even number of clients keeps two cores busy
     "lenet": (8, 500, 64, 10),
     "mnist_cnn": (4, 200, 50, 10),
+    "cifar_cnn": (4, 200, 50, 10),
     "lstm": (4, 40, 10, 80),
     "resnet20": (4, 100, 50, 10),
 }
@@ -42,10 +43,11 @@ def fedax_runner(name, devices, threads):
     jax.config.update("jax_num_cpu_devices", devices)
 
     import fedax
-    from fedax.models import CharLSTM, ResNet, lenet, mnist_cnn
+    from fedax.models import CharLSTM, ResNet, cifar_cnn, lenet, mnist_cnn
     from fedax.tasks import classification
 
-    model = {"lenet": lenet, "mnist_cnn": mnist_cnn, "lstm": lambda: CharLSTM(80, biases=2), "resnet20": ResNet}[name]()
+    models = {"lenet": lenet, "mnist_cnn": mnist_cnn, "cifar_cnn": cifar_cnn, "resnet20": ResNet}
+    model = CharLSTM(80, biases=2) if name == "lstm" else models[name]()
     clients, size, batch, classes = SIZES[name]
     x, y = inputs(name, size), np.arange(size, dtype=np.int32) % classes
     task = classification(fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), model)
@@ -95,13 +97,15 @@ def torch_model(name):
         blocks = [Block(a, b) for a, b in itertools.pairwise(widths)]
         first = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(2, 16), nn.ReLU()]
         return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-    if name == "lenet":
-        stages, padding, widths = [(3, 6), (6, 16)], 0, (400, 120, 84, 10)
-    else:
-        stages, padding, widths = [(1, 32), (32, 64)], 2, (3136, 512, 10)
+    stages, size, padding, widths = {
+        "lenet": ([(3, 6), (6, 16)], 5, 0, (400, 120, 84, 10)),
+        "mnist_cnn": ([(1, 32), (32, 64)], 5, 2, (3136, 512, 10)),
+        "cifar_cnn": ([(3, 32), (32, 64)], 3, 0, (1024, 64, 10)),
+    }[name]
     layers = []
     for a, b in stages:
-        layers += [nn.Conv2d(a, b, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.Conv2d(a, b, size, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+    layers += [nn.Conv2d(64, 64, 3), nn.ReLU()] if name == "cifar_cnn" else []
     layers.append(nn.Flatten())
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]

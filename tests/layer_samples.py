@@ -27,7 +27,7 @@ def plain_norm(x, scale, offset, groups):
     return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
 
 
-def derivatives(function, arguments, weights, directions):
+def derivatives(function, arguments, weights, directions, order=2):
     """Values, gradients of a sum with random weights, and the products of its Hessian with a direction, both ways.
 
     The weighted square makes the Hessian of a bilinear function depend on everything.
@@ -43,17 +43,20 @@ def derivatives(function, arguments, weights, directions):
     def along(*arguments):
         return sum((g * d).sum() for g, d in zip(gradient(*arguments), directions))
 
+    if order == 1:
+        return function(*arguments), gradient(*arguments)
     forward = jax.jvp(gradient, arguments, directions)[1]
     return function(*arguments), gradient(*arguments), forward, jax.grad(along, range(len(arguments)))(*arguments)
 
 
-def agree(ours, plain, arguments, rng):
-    """Both have the same derivatives, to the tolerance of their type relative to the largest entry."""
+def agree(ours, plain, arguments, rng, order=2):
+    """Both have the same derivatives up to this order, to the tolerance of their type relative to the largest entry."""
     dtype = arguments[0].dtype
     weights = normal(rng, jax.eval_shape(plain, *arguments).shape, dtype)
     directions = tuple(normal(rng, x.shape, dtype) for x in arguments)
     results = [
-        jax.tree.leaves(jax.jit(lambda *x, f=f: derivatives(f, x, weights, directions))(*arguments)) for f in (ours, plain)
+        jax.tree.leaves(jax.jit(lambda *x, f=f: derivatives(f, x, weights, directions, order))(*arguments))
+        for f in (ours, plain)
     ]
     for own, other in zip(*results, strict=True):
         close(own, other)
