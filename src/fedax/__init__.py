@@ -44,6 +44,7 @@ from fedax.core import Exact as Exact
 from fedax.core import FedaxError as FedaxError
 from fedax.core import Federation as Federation
 from fedax.core import History as History
+from fedax.core import InvalidInput as InvalidInput
 from fedax.core import Local as Local
 from fedax.core import Optax as Optax
 from fedax.core import Outcome as Outcome

