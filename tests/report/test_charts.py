@@ -95,6 +95,12 @@ def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
     assert "beyond" not in by_kind(near)
 
 
+def test_a_table_is_drawn_where_only_methods_without_a_number_of_the_papers_ran():
+    targets = {"test_accuracy": {"T": {"A": [83.0, 0.4], "B": [87.0]}}}
+    charts = charts_of([], drawer([run("C", end=0.5)], targets=targets))
+    assert all(panel.x.low is None for chart in charts for panel in chart.panels)
+
+
 def test_accuracies_against_a_value_of_the_variants():
     sizes = {"N = 10": 10, "N = 30": 30, "N = 40": 40}
     made = [experiment(name, task={"name": "synthetic", "clients": size}) for name, size in sizes.items()]

@@ -170,7 +170,11 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
 
 
 def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
-    """Where an axis is cut, so that means far from all of the paper's numbers do not press these together; None if all are near."""
+    """Where an axis is cut, so that means far from all of the paper's numbers do not press these together; None if all are near,
+    or the paper has no number for any of them.
+    """
+    if np.isnan(paper).all():
+        return None
     low, high = float(np.nanmin(paper)), float(np.nanmax(paper))
     reach = max(1.5 * (high - low), 0.06 * abs(high))
     return (low - reach, high + reach) if ((means < low - reach) | (means > high + reach)).any() else None
