@@ -27,7 +27,7 @@ def methods(prox: float, dane: float) -> list[dict[str, Any]]:
         {"name": "fedprox", "label": "FedProx", "mu": prox},
         {"name": "feddane", "label": "FedDANE", "mu": dane},
         {"name": "feddane", "label": "FedDANE as released", "mu": dane, **released},
-        {"name": "fedbc", "label": "FedBC"},
+        {"name": "fedbc", "label": "FedBC", "start": "global"},  # the released form
     ]
 
 
