@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 import fedax
-from fedax.experiments.setup import set_up_jax
+from fedax.experiments.running.setup import set_up_jax
 
 
 def main() -> None:

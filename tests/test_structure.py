@@ -13,7 +13,7 @@ import fedax
 from problems import all_algorithms, named
 
 SOURCE = Path(fedax.__file__).parent
-ALGORITHMS = sorted(path for path in (SOURCE / "algorithms").glob("*.py") if path.name != "__init__.py")
+ALGORITHMS = sorted(path for path in (SOURCE / "algorithms").rglob("*.py") if path.name != "__init__.py")
 ALGORITHM_LINES, ALGORITHM_CODE, ANY_FILE, OVERLAP = 130, 40, 400, 0.2
 
 

@@ -13,6 +13,7 @@ import fedax
 from fedax import cli
 from fedax.algorithms import catalogue
 from fedax.core.hyper import declared
+from fedax.experiments.results.store import RunDirectory
 from samples import TINY, record
 
 COMPARE = [
@@ -30,7 +31,7 @@ COMPARE = [
 
 @pytest.fixture(autouse=True)
 def _no_global_settings(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -78,7 +79,7 @@ def test_compare_run_and_report(tmp_path):
 
 def test_several_directories_on_one_page_and_as_figures(tmp_path):
     for name, runs in (("a", [record("FedAvg"), record("FedBC")]), ("b", [record("FedAvg", losses=(2.0, 1.5, 1.0))])):
-        directory = cli.RunDirectory.create(tmp_path / name, name)
+        directory = RunDirectory.create(tmp_path / name, name)
         for run in runs:
             directory.add(run)
     assert "Report: c.html" in call("report", "a", "b", "--out", "c.html").stdout
@@ -165,13 +166,13 @@ def test_algorithms_as_text_and_json():
 
 def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
     def interrupted(out, display, **_):
-        directory = cli.RunDirectory.create(out, "t")
+        directory = RunDirectory.create(out, "t")
         directory.close("interrupted")
         return directory
 
-    monkeypatch.setattr(cli, "run_demo", interrupted)
+    monkeypatch.setattr(cli.commands, "run_demo", interrupted)
     result = call("demo")
-    assert result.exit_code == cli.INTERRUPTED
+    assert result.exit_code == cli.commands.INTERRUPTED
     assert "Interrupted. runs/demo holds the runs so far" in result.stdout
 
 
@@ -185,7 +186,7 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == cli.INTERRUPTED, err
+    assert process.returncode == cli.commands.INTERRUPTED, err
     assert "Interrupted. a holds the runs so far" in out
     assert "Traceback" not in err
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "interrupted"
@@ -193,7 +194,9 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
 
 
 def test_jax_is_set_up_for_all_cores_with_a_cache(tmp_path):
-    code = "import jax; from fedax.experiments.setup import set_up_jax as s; s(3); print(len(jax.devices('cpu'))); s()"
+    code = (
+        "import jax; from fedax.experiments.running.setup import set_up_jax as s; s(3); print(len(jax.devices('cpu'))); s()"
+    )
     code += "; print(jax.config.values['jax_compilation_cache_dir'])"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}

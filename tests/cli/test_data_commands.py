@@ -14,14 +14,14 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from fedax import cli, data
+from fedax.cli.datasets import DATASETS, DataSet
 from fedax.core import DataError
-from fedax.experiments.datasets import DATASETS, DataSet
 from fedax.report.clients import picture
 
 
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
 

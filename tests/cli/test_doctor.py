@@ -3,12 +3,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli
-from fedax.experiments import doctor
+from fedax.cli import doctor
 from fedax.models.layers.library import Status, status
 
 
 def answer(monkeypatch, native=None):
-    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
     if native is not None:
         monkeypatch.setattr(doctor, "status", lambda: native)
     result = CliRunner().invoke(cli.app, ["doctor"])

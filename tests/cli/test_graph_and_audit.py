@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli
-from fedax.experiments.graph_command import drawn, positions
+from fedax.cli.graph import drawn, positions
 from fedax.graphs import Graph
 
 
 @pytest.fixture(autouse=True)
 def _no_global_settings(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "set_up_jax", lambda: None)
+    monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 import fedax
 from convex import newton, smoothness
 from fedax.cli import app
+from fedax.cli.theory import PAPERS, suggestions
 from fedax.core import InvalidInput
-from fedax.experiments.spec import Experiment
-from fedax.experiments.theory_command import PAPERS, suggestions
+from fedax.experiments.config.experiment import Experiment
 from fedax.theory import estimate, feddane, local_gd
 
 FILE = """

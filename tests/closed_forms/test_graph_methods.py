@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.algorithms.gossip import Gossip
+from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.codecs import Identity, Quantizer, Sign, TopK
 from fedax.core import Card, InvalidInput, Phase, Upload
 from fedax.graphs import Graph

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize, nnls
 
-from fedax.core import min_norm, onto_simplex
+from fedax.numerics.simplex import min_norm, onto_simplex
 
 COUNT = 6
 solve = eqx.filter_jit(min_norm)

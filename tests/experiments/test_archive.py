@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from fedax import cli
 from fedax.core import InvalidInput, Outcome
-from fedax.experiments import recipes, status
-from fedax.experiments.archive import keep, lines_of
-from fedax.experiments.batches import draw_of, slots_of
-from fedax.experiments.directory import RunDirectory
-from fedax.experiments.display import show_findings
-from fedax.experiments.results import Results
+from fedax.experiments import recipes
+from fedax.experiments.results import coverage as status
+from fedax.experiments.results.archive import keep, lines_of
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.batches import draw_of, slots_of
+from fedax.experiments.running.progress import show_findings
+from fedax.report.numbers import Results
 from samples import OWN, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -107,7 +108,7 @@ def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member
     stream = io.StringIO()
     console = Console(file=stream, width=200)
     show_findings(directory.findings(directory.recipe), console)
-    cli.close(directory, console)
+    cli.commands.close(directory, console)
     text = stream.getvalue()
     for words in (
         "The paper beside ours",

@@ -8,11 +8,11 @@ import pytest
 
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.experiments import recipes
-from fedax.experiments.directory import RunDirectory
-from fedax.experiments.display import Display
-from fedax.experiments.findings import Findings
-from fedax.experiments.runner import reproduce, resume
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import reproduce, resume
 
 LEAKY = """
 paper = "Nobody, Nothing (2020)"

@@ -7,7 +7,7 @@ import pytest
 import fedax
 from fedax import codecs
 from fedax.core import SpecError
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
 
 TEXT = """name = "coded"
 rounds = 2

@@ -9,13 +9,13 @@ import pytest
 
 from fedax.core import InvalidInput, Outcome, SpecError, UnknownName
 from fedax.experiments import recipes
-from fedax.experiments.cells import Cell, Number, beside
-from fedax.experiments.claims import Claim
-from fedax.experiments.directory import RunDirectory
-from fedax.experiments.display import Display
-from fedax.experiments.findings import Findings
-from fedax.experiments.results import Results, Run
-from fedax.experiments.runner import reproduce, resume
+from fedax.experiments.recipes.cells import Cell, Number, beside
+from fedax.experiments.recipes.claims import Claim
+from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import reproduce, resume
+from fedax.report.numbers import Results, Run
 from fedax.report.reading import read_curve
 from samples import OWN, record
 

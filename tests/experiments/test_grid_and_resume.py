@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
-from fedax.experiments import recipes, runner
-from fedax.experiments.batches import batches_of
-from fedax.experiments.directory import RunDirectory
-from fedax.experiments.display import Display
-from fedax.experiments.grid import grid_csv, selected
-from fedax.experiments.reuse import taken_over
-from fedax.experiments.runner import reproduce, resume, run_experiment, run_experiments
-from fedax.experiments.spec import Experiment
+from fedax.experiments import recipes
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.grid import grid_csv, selected
+from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running import runner
+from fedax.experiments.running.batches import batches_of
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import reproduce, resume, run_experiment, run_experiments
 from samples import OWN, TINY, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedax.core import InvalidInput
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
 from samples import TINY
 
 FULL = TINY + "\n[stop]\nrise = 1.0\nwindow = 5\n"

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from fedax.core import InvalidInput
-from fedax.experiments.display import Display
-from fedax.experiments.reuse import taken_over
-from fedax.experiments.runner import run_experiment, run_experiments
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment, run_experiments
 from samples import TINY
 
 

@@ -10,12 +10,12 @@ from rich.console import Console
 
 import fedax
 from fedax.core import InvalidInput, RunExists
-from fedax.core.files import write
-from fedax.experiments import demo
-from fedax.experiments.directory import RunDirectory, fresh, slug
-from fedax.experiments.display import Display, Lines
-from fedax.experiments.runner import run_experiment
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.store import RunDirectory, fresh, slug
+from fedax.experiments.running import demo
+from fedax.experiments.running.progress import Display, Lines
+from fedax.experiments.running.runner import run_experiment
+from fedax.files import write
 from fedax.report.summary import summarize
 from samples import TINY, record
 

@@ -5,9 +5,9 @@ import pytest
 
 from fedax import tasks
 from fedax.core import InvalidInput, SpecError, UnknownName
-from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
-from fedax.experiments.source import Source
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
+from fedax.experiments.config.toml import Source
 from samples import TINY
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))

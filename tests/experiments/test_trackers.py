@@ -6,10 +6,10 @@ import types
 import pytest
 
 from fedax.core import FedaxError, SpecError
-from fedax.experiments import trackers
-from fedax.experiments.display import Display
-from fedax.experiments.runner import run_experiment
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running import trackers
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
 from samples import TINY
 
 ONE = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 2", 'rounds = 2\ntrackers = ["NAME"]')

@@ -9,9 +9,9 @@ import pytest
 from fedax.core import DataError
 from fedax.data import MissingFile
 from fedax.experiments import recipes
-from fedax.experiments.claims import Claim
-from fedax.experiments.display import Display
-from fedax.experiments.runner import reproduce
+from fedax.experiments.recipes.claims import Claim
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import reproduce
 
 NAMES = list(recipes.catalogue())
 

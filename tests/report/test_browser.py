@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedax.experiments import recipes
-from fedax.experiments.display import Display
-from fedax.experiments.runner import reproduce
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import reproduce
 from fedax.report import Page, render
 from samples import OWN, record
 

@@ -8,9 +8,9 @@ from scipy import stats
 
 from fedax.core import InvalidInput, Outcome, UnknownName
 from fedax.experiments import recipes
-from fedax.experiments.figures import Figure, PaperMark, charts_of, curves, drawer
-from fedax.experiments.sections import CostSection
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import CostSection
+from fedax.experiments.recipes.figures import Figure, PaperMark, charts_of, curves, drawer
 from fedax.report import Page, render
 from fedax.report.charts import along, staggered
 from samples import record

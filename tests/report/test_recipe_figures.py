@@ -7,7 +7,7 @@ import pytest
 
 from fedax.core import Outcome
 from fedax.experiments import recipes
-from fedax.experiments.figures import charts_of, drawer
+from fedax.experiments.recipes.figures import charts_of, drawer
 from fedax.report import Record
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"

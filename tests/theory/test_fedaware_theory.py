@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedax.core import InvalidInput
-from fedax.core.simplex import min_norm
+from fedax.numerics.simplex import min_norm
 from fedax.theory import fedaware, feddane
 from random_problems import quadratics
 

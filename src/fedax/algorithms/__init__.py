@@ -18,8 +18,8 @@ def catalogue() -> dict[str, type[Algorithm[Any]]]:
     'FedAvg'
     """
     found: dict[str, type[Algorithm[Any]]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+    for info in pkgutil.walk_packages(__path__, f"{__name__}."):
+        module = importlib.import_module(info.name)
         for name, member in inspect.getmembers(module, inspect.isclass):
             if issubclass(member, Algorithm) and member.__module__ == module.__name__ and "card" in vars(member):
                 found[name.lower()] = member

@@ -14,8 +14,8 @@ from jaxtyping import Float, PyTree
 
 from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
-from fedax.core.files import write
 from fedax.engines.loop import Progress, run
+from fedax.files import write
 from fedax.tasks.classify import CrossEntropy
 
 PIECE = 2048

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedax.audit import Membership, membership
 from fedax.core import InvalidInput, RunExists
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
 
 ATTACKS = {"shadow": "shadow attack", "calibrated": "calibrated loss"}
 

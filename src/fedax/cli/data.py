@@ -10,10 +10,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from fedax.cli.datasets import DATASETS, dataset, load
+from fedax.cli.download import prepare
 from fedax.data import FederatedData, data_folder
-from fedax.experiments.datasets import DATASETS, dataset, load
-from fedax.experiments.prepare import prepare
-from fedax.experiments.shorthand import parse_section
+from fedax.experiments.config.shorthand import parse_section
 from fedax.report.clients import draw
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, plot and prepare data sets.")

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from fedax.cli.datasets import DataSet
 from fedax.core import DataError
 from fedax.data import MissingFile, data_folder
-from fedax.experiments.datasets import DataSet
 
 CHUNK = 1 << 18
 

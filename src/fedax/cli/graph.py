@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.sections import CodecSection
-from fedax.experiments.shorthand import parse_section
+from fedax.experiments.config.sections import CodecSection
+from fedax.experiments.config.shorthand import parse_section
 from fedax.graphs import TOPOLOGIES, Graph
 
 RANDOM = ("random_regular", "erdos_renyi", "small_world")

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedax.experiments.audit_command import run_audit
-from fedax.experiments.directory import fresh
-from fedax.experiments.graph_command import RANDOM, show_graph
-from fedax.experiments.shorthand import parse_options, parse_section
-from fedax.experiments.spec import Experiment
-from fedax.experiments.theory_command import PAPERS, show_theory
+from fedax.cli.audit import run_audit
+from fedax.cli.graph import RANDOM, show_graph
+from fedax.cli.theory import PAPERS, show_theory
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.shorthand import parse_options, parse_section
+from fedax.experiments.results.store import fresh
 from fedax.graphs import TOPOLOGIES
 
 _GRAPHS = "One or more of " + ", ".join(TOPOLOGIES) + "; or drawn: " + ", ".join(f"{name}:key=value,..." for name in RANDOM)

@@ -10,11 +10,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedax.algorithms.gossip import Gossip
+from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.core import InvalidInput, UnknownName
-from fedax.core.simplex import min_norm
-from fedax.experiments.spec import Plan
+from fedax.experiments.config.experiment import Plan
 from fedax.graphs import Graph
+from fedax.numerics.simplex import min_norm
 from fedax.theory import dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
 
 

@@ -36,9 +36,6 @@ from fedax.core.layout import Layout as Layout
 from fedax.core.layout import Vector as Vector
 from fedax.core.local import Local as Local
 from fedax.core.schedule import Schedule as Schedule
-from fedax.core.simplex import MinNorm as MinNorm
-from fedax.core.simplex import min_norm as min_norm
-from fedax.core.simplex import onto_simplex as onto_simplex
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact
 from fedax.core.solver import Optax as Optax

@@ -17,10 +17,10 @@ import numpy as np
 from fedax.core.algorithm import Algorithm
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, WriteFailed
-from fedax.core.files import write
 from fedax.core.history import History, Outcome
 from fedax.core.layout import Layout
 from fedax.engines.identity import difference
+from fedax.files import write
 
 _HEAD = b"fedax checkpoint 1\n"
 _KEPT = 2  # the newest, and the one before in case the newest cannot be read

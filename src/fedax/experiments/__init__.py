@@ -1,1 +1,1 @@
-"""Experiments: their files, their runs, their folders, and the demos."""
+"""Experiments: their files (`config`), the papers' tables (`recipes`), run directories (`results`) and their making (`running`)."""

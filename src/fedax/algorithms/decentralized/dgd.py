@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from fedax.algorithms.gossip import Gossip
+from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.core import Card, Client, Phase, Upload, Vector
 
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from fedax.algorithms.gossip import Gossip
+from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.codecs import Quantizer
 from fedax.core import Card, Client, Codec, Federation, InvalidInput, Memory, Phase, Scalar, Upload, Vector, hyper
 

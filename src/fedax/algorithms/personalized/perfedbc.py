@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import optax
 from jaxtyping import Array, Float
 
-from fedax.algorithms.fedbc import FedBC, Own
+from fedax.algorithms.server.fedbc import FedBC, Own
 from fedax.core import Card, Client, Minibatch, Phase, Scalar, Vector, hyper
 
 

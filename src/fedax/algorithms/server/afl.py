@@ -6,7 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper, onto_simplex
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper
+from fedax.numerics.simplex import onto_simplex
 
 
 class AgnosticState(eqx.Module):

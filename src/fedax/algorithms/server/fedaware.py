@@ -6,7 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedax.core import Algorithm, Card, Client, Cohort, Federation, Phase, Scalar, Upload, Vector, hyper, min_norm
+from fedax.core import Algorithm, Card, Client, Cohort, Federation, Phase, Scalar, Upload, Vector, hyper
+from fedax.numerics.simplex import min_norm
 
 
 class AwareState(eqx.Module):

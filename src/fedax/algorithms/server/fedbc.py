@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedax.algorithms.multipliers import Ascent, BeyondConsensusState, Multiplier, Own, Turns
+from fedax.algorithms.server.multipliers import Ascent, BeyondConsensusState, Multiplier, Own, Turns
 from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Personal, Phase, Reduction, Upload, Vector
 from fedax.core.hyper import PerClient, Scalar, entry, hyper
 

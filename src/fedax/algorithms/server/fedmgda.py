@@ -4,7 +4,8 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper, min_norm
+from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper
+from fedax.numerics.simplex import min_norm
 
 
 class FedMGDA(Algorithm[Vector]):

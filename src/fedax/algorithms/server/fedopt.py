@@ -6,7 +6,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import optax
 
-from fedax.algorithms.fedavg import FedAvg
+from fedax.algorithms.server.fedavg import FedAvg
 from fedax.core import Card, Phase, Reduction, Scalar, Vector, hyper
 
 PHASES = (Phase("train", down=(1, 0), up=(1, 0), models=True),)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from fedax.algorithms.fedavg import FedAvg
+from fedax.algorithms.server.fedavg import FedAvg
 from fedax.core import Card, Client, Local, PerClient, Phase, Reduction, Upload, Vector, hyper
 
 

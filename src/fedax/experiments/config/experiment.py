@@ -17,8 +17,9 @@ from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, T
 from fedax.core.hyper import check_population, declared
 from fedax.engines.coding import Channel
 from fedax.engines.loop import Divergence
-from fedax.experiments.sections import (
+from fedax.experiments.config.sections import (
     ENGINES,
+    TRACKERS,
     AlgorithmSection,
     AuditSection,
     ChannelSection,
@@ -30,8 +31,7 @@ from fedax.experiments.sections import (
     check_names,
     explained,
 )
-from fedax.experiments.source import Place, Source
-from fedax.experiments.trackers import TRACKERS
+from fedax.experiments.config.toml import Place, Source
 from fedax.report.reading import reads_values
 
 OBSERVERS = {
@@ -112,7 +112,7 @@ class Experiment(BaseModel):
         channel: codecs of what is sent; nothing is coded by default.
         cost: prices of a simulated time.
         audit: makes every run one of membership inference.
-        trackers: names of `fedax.experiments.trackers.TRACKERS` that get the curves.
+        trackers: names of `TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
         seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
             trackers show single runs as they go, or the engine compiles no rounds. False lets `--jobs` spread them over processes.

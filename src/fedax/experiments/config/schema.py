@@ -9,9 +9,8 @@ from fedax.algorithms import catalogue
 from fedax.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
-from fedax.experiments.sections import SOLVERS
-from fedax.experiments.spec import OBSERVERS, Experiment
-from fedax.experiments.trackers import TRACKERS
+from fedax.experiments.config.experiment import OBSERVERS, Experiment
+from fedax.experiments.config.sections import SOLVERS, TRACKERS
 
 
 def schema() -> dict[str, Any]:

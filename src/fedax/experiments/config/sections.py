@@ -18,13 +18,16 @@ from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
 from fedax.engines.mpi import MPI
 from fedax.engines.simulation import Simulation
-from fedax.experiments.source import Place
+from fedax.experiments.config.toml import Place
 
 ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI}
 """Engines by their name in experiment files."""
 
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact}
 """Local solvers by their name in experiment files."""
+
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+"""Where curves can go besides the run directory, by name; `fedax.experiments.running.trackers` has the classes."""
 
 
 class Section(BaseModel):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import SpecError
-from fedax.experiments.shorthand import typed
+from fedax.experiments.config.shorthand import typed
 
 Place = tuple[str | int, ...]
 """Where a value stands in a document: keys, and positions in arrays."""

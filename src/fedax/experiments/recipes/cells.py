@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedax.experiments.claims import Results
-from fedax.experiments.statistics import welch
+from fedax.experiments.recipes.claims import Results
+from fedax.experiments.recipes.statistics import welch
 from fedax.report.summary import is_percent
 
 Status = Literal["within 2 points", "within two joint standard errors", "missed"]

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
-from fedax.experiments.results import Results, Values, higher_is_better
-from fedax.experiments.statistics import LEVEL, Effect, at_least, effect_of
+from fedax.experiments.recipes.statistics import LEVEL, Effect, at_least, effect_of
+from fedax.report.numbers import Results, Values, higher_is_better
 from fedax.report.reading import reads_values
 
 Verdict = Literal["holds", "does not hold", "undecided", "holds on what ran", "not judged"]
@@ -93,7 +93,8 @@ class Claim(BaseModel):
 
         It holds if on every task every comparison is certain (`Effect.ahead` at most `LEVEL`), and does not hold if one is
         certain of the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
-        `fedax.experiments.statistics.at_least`. Where tasks or algorithms of the claim have not run, it can hold on what ran only.
+        `fedax.experiments.recipes.statistics.at_least`.
+        Where tasks or algorithms of the claim have not run, it can hold on what ran only.
 
         Args:
             results: the runs.

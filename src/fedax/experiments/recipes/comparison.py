@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedax.experiments.cells import Cell, Number, beside
-from fedax.experiments.claims import Evidence
-from fedax.experiments.leaks import AUDITED, leak_sheet
-from fedax.experiments.recipes import Recipe
-from fedax.experiments.results import AnyRun, Results
-from fedax.experiments.spec import Experiment
-from fedax.experiments.statistics import holm
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.recipes.cells import Cell, Number, beside
+from fedax.experiments.recipes.claims import Evidence
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.recipes.statistics import holm
 from fedax.report import Sheet
+from fedax.report.leaks import AUDITED, leak_sheet
+from fedax.report.numbers import AnyRun, Results
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")

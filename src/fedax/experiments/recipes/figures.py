@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.leaks import ATTACKS, AUDITED
-from fedax.experiments.sections import CostSection
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import CostSection
 from fedax.report import Record
 from fedax.report.charts import AXES, Chart, Mark, column_of
+from fedax.report.leaks import ATTACKS, AUDITED
 from fedax.report.panels import Choice, Spot, dot_panel, value_panel, wave_panel
 from fedax.report.reading import reading
 from fedax.report.record import by_label, by_task

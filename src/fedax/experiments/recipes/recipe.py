@@ -10,12 +10,12 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.claims import Claim
-from fedax.experiments.figures import Figure
-from fedax.experiments.leaks import AUDITED
-from fedax.experiments.sections import AuditSection, explained
-from fedax.experiments.source import Place, Source, place_value
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import AuditSection, explained
+from fedax.experiments.config.toml import Place, Source, place_value
+from fedax.experiments.recipes.claims import Claim
+from fedax.experiments.recipes.figures import Figure
+from fedax.report.leaks import AUDITED
 from fedax.report.reading import reading, reads_values
 
 SCALES = ("smoke", "small", "paper")
@@ -52,7 +52,7 @@ class Recipe(BaseModel):
         paper: authors, title, where it appeared.
         shows: which table or figure.
         title: of the report.
-        metric, read: what is compared with the paper, see `fedax.experiments.claims.Results.of`.
+        metric, read: what is compared with the paper, see `fedax.report.numbers.Results.of`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.
         draws: seeds of the data; every variant runs on each. Not given: the task's own.
         select_draws: those of them on which the members of a grid run to be selected; the selected one runs on all. By default all.

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.core import InvalidInput
-from fedax.core.files import write
-from fedax.experiments.findings import Findings
-from fedax.experiments.recipes import Recipe
-from fedax.experiments.results import Line, number_of
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.files import write
 from fedax.report import Record
+from fedax.report.numbers import Line, number_of
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
 """Files of a run directory that are small, beside its settings."""

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import get_args
 
 from fedax.core import FedaxError, InvalidInput
-from fedax.core.files import write
 from fedax.experiments import recipes
-from fedax.experiments.archive import settings_of
-from fedax.experiments.cells import Cell, Number, Status
-from fedax.experiments.recipes import Recipe
-from fedax.experiments.reuse import identified
-from fedax.experiments.spec import Experiment
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.recipes.cells import Cell, Number, Status
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.archive import settings_of
+from fedax.experiments.results.reuse import identified
+from fedax.files import write
 
 BEGIN, END = "<!-- cells: begin -->", "<!-- cells: end -->"
 """In `README.md`, around what is generated."""

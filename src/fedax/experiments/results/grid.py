@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedax.experiments.sections import GridSection
-from fedax.experiments.spec import Experiment, Member
+from fedax.experiments.config.experiment import Experiment, Member
+from fedax.experiments.config.sections import GridSection
 from fedax.report import Record, Sheet
 from fedax.report.reading import read_curve
 from fedax.report.summary import COLUMNS, more_is_better

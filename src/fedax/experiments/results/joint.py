@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedax.experiments.directory import RunDirectory
+from fedax.experiments.results.store import RunDirectory
 from fedax.report import Page, Record
 from fedax.report.summary import counted
 

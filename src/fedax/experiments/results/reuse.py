@@ -8,10 +8,10 @@ from typing import Any
 
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.experiments.batches import Slot, draw_of, slots_of
-from fedax.experiments.directory import RunDirectory
-from fedax.experiments.spec import Experiment
-from fedax.experiments.versions import versions
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.slots import Slot, draw_of, slots_of
+from fedax.experiments.results.provenance import versions
+from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record
 
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedax.core import InvalidInput, RunExists
-from fedax.core.files import write
-from fedax.experiments.archive import runs_csv, settings_of
-from fedax.experiments.figures import charts_of, curves, drawer
-from fedax.experiments.findings import Findings
-from fedax.experiments.grid import grid_csv, grid_sheet, grids_of, selections
-from fedax.experiments.leaks import audits_among, leak_csv
-from fedax.experiments.recipes import Recipe
-from fedax.experiments.sections import CostSection
-from fedax.experiments.spec import Experiment
-from fedax.experiments.versions import versions
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import CostSection
+from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.recipes.figures import charts_of, curves, drawer
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.archive import runs_csv, settings_of
+from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
+from fedax.experiments.results.provenance import versions
+from fedax.files import write
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
+from fedax.report.leaks import audits_among, leak_csv
 from fedax.report.record import by_task, to_csv
 from fedax.report.summary import Row, counted, summarize
 

@@ -4,49 +4,19 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedax.audit import membership
 from fedax.core import Algorithm, Schedule
 from fedax.engines.loop import Progress, likeness, run, run_grid
-from fedax.experiments.sections import AuditSection
-from fedax.experiments.spec import Experiment, Member, Plan
+from fedax.experiments.config.experiment import Experiment, Member, Plan
+from fedax.experiments.config.sections import AuditSection
+from fedax.experiments.config.slots import Slot, draw_of, slots_of
 from fedax.report import Record
 
 Hook = Callable[[Progress], bool | None]
-
-
-class Slot(NamedTuple):
-    """A run that experiments may need: its number, what it is, and whether it only selects among the members of a grid."""
-
-    number: int
-    experiment: int
-    member: Member
-    seed: int
-    selecting: bool
-
-    def is_of(self, record: Record) -> bool:
-        """Whether a run can be this one: its label and its seed are."""
-        return (record.label, record.seed) == (self.member.label, self.seed)
-
-
-def slots_of(experiments: Sequence[Experiment]) -> list[Slot]:
-    """All of them, in the order of experiments, members and seeds; of a grid, those that select before those to report.
-
-    Which of the latter are needed is known when the former have run.
-    """
-    made: list[Slot] = []
-    for position, experiment in enumerate(experiments):
-        members = experiment.members()
-        methods = [member.method for member in members]
-        for member in members:
-            contested = experiment.grid is not None and methods.count(member.method) > 1
-            trial = experiment.grid.selecting(experiment.seeds) if experiment.grid and contested else []
-            made += [Slot(len(made) + i, position, member, seed, True) for i, seed in enumerate(trial)]
-            made += [Slot(len(made) + i, position, member, seed, False) for i, seed in enumerate(experiment.seeds)]
-    return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +69,6 @@ class Batch:
     def run_alone(self, text: str, out: Path) -> list[bytes]:
         """The same in a process of its own."""
         return [record.to_bytes() for record in self.run(Experiment.parse(text), plan_of(text), out)]
-
-
-def draw_of(experiment: Experiment) -> int:
-    """The seed of the data."""
-    return int(experiment.task.options.get("seed", 0))
 
 
 @functools.lru_cache(maxsize=1)

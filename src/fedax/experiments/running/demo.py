@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedax.engines.loop import Progress
-from fedax.experiments.directory import RunDirectory, refuse_if_taken
-from fedax.experiments.display import Display
-from fedax.experiments.runner import Interruption, describe, run_one
-from fedax.experiments.spec import Experiment, Plan
+from fedax.experiments.config.experiment import Experiment, Plan
+from fedax.experiments.results.store import RunDirectory, refuse_if_taken
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import Interruption, describe, run_one
 
 SYNTHETIC = {"solver": {"name": "sgd", "learning_rate": 0.01}, "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10}}
 """Solver and schedule of the synthetic data in the FedProx and FedDANE papers."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.engines.loop import Progress as Observation
-from fedax.experiments.findings import Findings, cell_texts, heads
+from fedax.experiments.recipes.comparison import Findings, cell_texts, heads
 from fedax.report.record import Record
 from fedax.report.summary import best, columns_of, shown, summarize
 

@@ -14,16 +14,17 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from fedax.core import InvalidInput, Outcome, RunFailed, WriteFailed
-from fedax.core.files import write
 from fedax.engines.loop import Progress
-from fedax.experiments.batches import Batch, batches_of, draw_of, plan_of, run_batch, slots_of
-from fedax.experiments.directory import RunDirectory, refuse_if_taken, slug
-from fedax.experiments.display import Display
-from fedax.experiments.recipes import Recipe
-from fedax.experiments.reuse import taken_over
-from fedax.experiments.setup import set_up_jax
-from fedax.experiments.spec import Experiment, Plan
-from fedax.experiments.trackers import TRACKERS, Tracking, check_installed
+from fedax.experiments.config.experiment import Experiment, Plan
+from fedax.experiments.config.slots import draw_of, slots_of
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.results.store import RunDirectory, refuse_if_taken, slug
+from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.setup import set_up_jax
+from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
+from fedax.files import write
 from fedax.report import Record
 
 

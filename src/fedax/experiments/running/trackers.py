@@ -84,7 +84,8 @@ TRACKERS: dict[str, Callable[[Path, str, str], Tracker]] = {
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
-"""By their name in experiment files; each is made from a folder, the title of the experiment and the name of the run."""
+"""By their name in experiment files (`fedax.experiments.config.sections.TRACKERS`);
+each is made from a folder, the title of the experiment and the name of the run."""
 
 _MODULES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
 

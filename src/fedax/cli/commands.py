@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,28 +14,29 @@ from typer.core import TyperGroup
 
 import fedax
 from fedax.algorithms import catalogue
-from fedax.cli_graphs import add_commands
+from fedax.cli import data as datacommands
+from fedax.cli.doctor import diagnosis
+from fedax.cli.listing import described, one_line, overview, panel
+from fedax.cli.questions import add_commands
 from fedax.core import FedaxError, Schedule, UnknownName
-from fedax.core.files import write
 from fedax.core.hyper import declared
 from fedax.engines.mpi import MPI
-from fedax.experiments import datacommands, recipes
-from fedax.experiments.archive import keep as keep_numbers
-from fedax.experiments.archive import made_again
-from fedax.experiments.comparison import compared, together
-from fedax.experiments.demo import run_demo
-from fedax.experiments.directory import RunDirectory, fresh, slug
-from fedax.experiments.display import display_for, show_findings, summary_table
-from fedax.experiments.doctor import diagnosis
-from fedax.experiments.figures import curves
-from fedax.experiments.listing import described, one_line, overview, panel
-from fedax.experiments.runner import describe, reproduce, resume, run_experiment
-from fedax.experiments.schema import schema
-from fedax.experiments.sections import ENGINES, SOLVERS
-from fedax.experiments.setup import set_up_jax
-from fedax.experiments.shorthand import parse_numbers, parse_options, parse_section
-from fedax.experiments.spec import OBSERVERS, Experiment
-from fedax.experiments.status import refresh
+from fedax.experiments import recipes
+from fedax.experiments.config.experiment import OBSERVERS, Experiment
+from fedax.experiments.config.schema import schema
+from fedax.experiments.config.sections import ENGINES, SOLVERS
+from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
+from fedax.experiments.recipes.figures import curves
+from fedax.experiments.results.archive import keep as keep_numbers
+from fedax.experiments.results.archive import made_again
+from fedax.experiments.results.coverage import refresh
+from fedax.experiments.results.joint import compared, together
+from fedax.experiments.results.store import RunDirectory, fresh, slug
+from fedax.experiments.running.demo import run_demo
+from fedax.experiments.running.progress import display_for, show_findings, summary_table
+from fedax.experiments.running.runner import describe, reproduce, resume, run_experiment
+from fedax.experiments.running.setup import set_up_jax
+from fedax.files import write
 from fedax.report import render
 from fedax.report.charts import AXES
 from fedax.report.figures import FORMATS, save_charts, save_weights
@@ -350,7 +350,3 @@ def close(directory: RunDirectory, console: Console) -> None:
 def main() -> None:
     """The entry point of the command `fedax`."""
     app()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Methods with a server that learn one global model."""

@@ -1,0 +1,5 @@
+"""`python -m fedax.cli`."""
+
+from fedax.cli import main
+
+main()

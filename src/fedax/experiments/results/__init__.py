@@ -1,0 +1,1 @@
+"""Run directories: their files, the tables made from them, and runs taken over from another directory."""

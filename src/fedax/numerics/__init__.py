@@ -1,0 +1,1 @@
+"""Numerical methods that algorithms and theory share."""
