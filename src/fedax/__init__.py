@@ -54,11 +54,15 @@ from fedax.core import Upload as Upload
 from fedax.core import hyper as hyper
 from fedax.engines.coding import Channel as Channel
 from fedax.engines.eager import Eager as Eager
-from fedax.engines.loop import Divergence as Divergence
-from fedax.engines.loop import Progress as Progress
 from fedax.engines.loop import run as run
 from fedax.engines.loop import run_grid as run_grid
 from fedax.engines.mpi import MPI as MPI
+from fedax.engines.options import Divergence as Divergence
+from fedax.engines.options import Progress as Progress
+from fedax.engines.session import Report as Report
+from fedax.engines.session import RunState as RunState
+from fedax.engines.session import Session as Session
+from fedax.engines.session import start as start
 from fedax.engines.simulation import Simulation as Simulation
 from fedax.graphs import Graph as Graph
 

@@ -66,9 +66,8 @@ def scaled_loss(factor):
 
 def run_of(method=None, task=TASK, solver=None, schedule=None, seed=0, **more):
     starts = [task.start(None)] if task is not TASK else [{"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}]
-    return identity(
-        [method or fedax.FedAvg()], task, solver or fedax.SGD(0.1), schedule or fedax.Schedule(), starts, [seed], **more
-    )
+    setting = {"solver": solver or fedax.SGD(0.1), "schedule": schedule or fedax.Schedule(), **more}
+    return identity([method or fedax.FedAvg()], task, starts, [seed], **setting)
 
 
 def rings(clients):

@@ -32,10 +32,10 @@ def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.stack([np.asarray(round.get(name, missing[name])) for round in notes]) for name in examples}
 
 
-class Session(ABC):
-    """The runs of one or several algorithms with one or several seeds: the first algorithm with all seeds, then the next.
+class Program(ABC):
+    """The rounds of one or several algorithms with one or several seeds: the first algorithm with all seeds, then the next.
 
-    The states stay with the caller, between rounds.
+    The states stay with the caller, between rounds; what they hold beside the algorithms' own is the engine's.
     """
 
     @abstractmethod
@@ -56,7 +56,7 @@ class Session(ABC):
 
     @abstractmethod
     def split(self, states: Any) -> list[Any]:
-        """The single runs' states."""
+        """The single runs' algorithm states."""
 
     @abstractmethod
     def join(self, states: list[Any]) -> Any:
@@ -71,7 +71,7 @@ class Engine(ABC):
         return np.asarray(task.train.sizes).tolist()
 
     @abstractmethod
-    def session(
+    def program(
         self,
         algorithms: Sequence[Algorithm[Any]],
         task: Task,
@@ -80,7 +80,7 @@ class Engine(ABC):
         layout: Layout,
         roots: Sequence[Key[Array, ""]],
         longest: int,
-    ) -> Session:
+    ) -> Program:
         """Prepares the runs of all algorithms with all roots of random streams.
 
         Several algorithms are of one class and differ in real hyperparameters only. `longest` is the most rounds that one

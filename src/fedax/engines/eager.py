@@ -24,7 +24,7 @@ from fedax.core.schedule import Schedule, cohort_weights
 from fedax.core.solver import Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer, View
-from fedax.engines.base import Engine, Log, Session, stacked
+from fedax.engines.base import Engine, Log, Program, stacked
 from fedax.engines.client import Setup
 from fedax.engines.gossip import Sending, finite_rows
 from fedax.engines.order import shuffled
@@ -249,7 +249,7 @@ def _weights(uploads: Sequence[Upload[Any]], cohort: Cohort) -> list[Array]:
 class Eager(Engine):
     """The reference engine; see the module. No arguments."""
 
-    def session(
+    def program(
         self,
         algorithms: Sequence[Algorithm[Any]],
         task: Task,
@@ -258,32 +258,30 @@ class Eager(Engine):
         layout: Layout,
         roots: Sequence[Key[Array, ""]],
         longest: int,
-    ) -> "EagerSession":
+    ) -> "EagerProgram":
         setup = Setup(task, as_arrays(solver, layout.dtype), schedule, layout)
-        return EagerSession(setup, as_arrays(list(algorithms), layout.dtype), roots)
+        return EagerProgram(setup, as_arrays(list(algorithms), layout.dtype), roots)
 
 
-class EagerSession(Session):
+class EagerProgram(Program):
     """Runs rounds in Python, one run after the other."""
 
     def __init__(self, setup: Setup, algorithms: Sequence[Algorithm[Any]], roots: Sequence[Key[Array, ""]]) -> None:
         self.setup, self.seeds = setup, len(roots)
         self.algorithms = [algorithm for algorithm in algorithms for _ in roots]
         self.roots = list(roots) * len(algorithms)
-        self.worked: list[Cohort | None] = [None] * len(self.roots)
 
     def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
         return EagerFederation(self.setup, type(algorithm).__name__, round, root)
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         runs = zip(self.algorithms, self.roots, [*models] * (len(self.algorithms) // self.seeds), strict=True)
-        return [algorithm.init(self._federation(algorithm, 0, root), w) for algorithm, root, w in runs]
+        return [(algorithm.init(self._federation(algorithm, 0, root), w), None) for algorithm, root, w in runs]
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         runs = zip(self.algorithms, self.roots, states, strict=True)
-        results = [self._advance(algorithm, root, state, first, count) for algorithm, root, state in runs]
-        self.worked = [worked for _, _, worked in results]
-        return [state for state, _, _ in results], [log for _, log, _ in results]
+        results = [self._advance(algorithm, root, state, first, count) for algorithm, root, (state, _) in runs]
+        return [(state, worked) for state, _, worked in results], [log for _, log, _ in results]
 
     def _advance(
         self, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any, first: int, count: int
@@ -305,7 +303,7 @@ class EagerSession(Session):
         return state, Log(stacked(notes), *(np.asarray(values, np.int64) for values in (down, up, bad))), worked
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
-        views = [self._view(*run) for run in zip(self.algorithms, states, self.worked, strict=True)]
+        views = [self._view(algorithm, *state) for algorithm, state in zip(self.algorithms, states, strict=True)]
         return [
             {name: np.asarray(value) for observer in observers for name, value in observer(view).items()} for view in views
         ]
@@ -318,10 +316,10 @@ class EagerSession(Session):
         return (worked or nobody(0, self.setup.layout.dtype)).padded(clients)
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        return [all_personal(self.setup, a, state) for a, state in zip(self.algorithms, states, strict=True)]
+        return [all_personal(self.setup, a, state) for a, (state, _) in zip(self.algorithms, states, strict=True)]
 
     def split(self, states: Any) -> list[Any]:
-        return list(states)
+        return [state for state, _ in states]
 
     def join(self, states: list[Any]) -> Any:
-        return list(states)
+        return [(state, None) for state in states]

@@ -17,8 +17,6 @@ import optax
 from fedax.core.algorithm import Algorithm
 from fedax.core.errors import InvalidInput
 from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule
-from fedax.core.solver import Solver
 from fedax.core.task import Task
 
 _PACKAGES = ("fedax", "jax", "jaxlib", "numpy", "optax", "equinox")
@@ -29,8 +27,6 @@ _SHOWN = 16
 def identity(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
-    solver: Solver,
-    schedule: Schedule,
     starts: Sequence[Any],
     seeds: Sequence[int],
     **more: Any,
@@ -43,10 +39,10 @@ def identity(
 
     Args:
         algorithms: of the run.
-        task, solver, schedule: of the run.
+        task: of the run.
         starts: the starting points, pytrees, one for each seed.
         seeds: of the run.
-        more: further values by name.
+        more: solver, schedule and whatever else counts, by name.
 
     Raises:
         InvalidInput: a value of which it cannot be told whether another one is the same.
@@ -56,8 +52,6 @@ def identity(
     sets = {"train": task.train, "test": task.test, "holdout": task.holdout}
     values = {
         "algorithms": list(algorithms),
-        "solver": solver,
-        "schedule": schedule,
         "seed": seeds[0] if len(seeds) == 1 else list(seeds),
         "task": {"name": task.name, "l2": task.l2, "clients": task.train.clients},
         "data": {name: hashed(data) for name, data in sets.items()},

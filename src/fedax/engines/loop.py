@@ -2,9 +2,9 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -13,86 +13,50 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed
 from fedax.core.history import History, Outcome
-from fedax.core.hyper import as_arrays, check_population
-from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule
-from fedax.core.solver import SGD, Solver
+from fedax.core.hyper import as_arrays
 from fedax.core.task import Task
-from fedax.core.view import Observer
-from fedax.engines.base import Engine, Log, stacked, starting_point
+from fedax.engines.base import Log, stacked
 from fedax.engines.checkpoint import Checkpoints
-from fedax.engines.coding import Channel, Coded
 from fedax.engines.identity import identity
-from fedax.engines.simulation import Simulation
-
-
-class Progress(NamedTuple):
-    """What a progress hook gets after every observation; returning True asks the run to stop."""
-
-    round: int
-    rounds: int
-    seconds: float
-    metrics: dict[str, Any]
-
-
-class Divergence(NamedTuple):
-    r"""Stops a run once the training loss has risen: $f_t - f_{t-\text{window}} > \text{rise}$, or is not finite.
-
-    Needs the metric `train_loss`. The defaults are FedProx's rule (Li et al. 2020, App. C.3.2).
-    """
-
-    rise: float = 1.0
-    window: int = 10
-
-    def fires(self, rounds: Sequence[int], losses: Sequence[float]) -> bool:
-        """Whether it fires at the last of these observations."""
-        if not np.isfinite(losses[-1]):
-            return True
-        before = [loss for t, loss in zip(rounds, losses, strict=True) if t <= rounds[-1] - self.window]
-        return bool(before) and losses[-1] - before[-1] > self.rise
+from fedax.engines.options import Divergence as Divergence
+from fedax.engines.options import Options, RunOptions
+from fedax.engines.options import Progress as Progress
+from fedax.engines.session import Grid
 
 
 def run(
     algorithm: Algorithm[Any],
     task: Task,
     *,
-    solver: Solver | None = None,
-    schedule: Schedule | None = None,
-    rounds: int = 100,
     seed: int = 0,
-    observe: Sequence[Observer] = (),
-    observe_every: int = 1,
-    engine: Engine | None = None,
-    channel: Channel | None = None,
-    stop: Divergence | None = None,
-    progress: Callable[[Progress], bool | None] | None = None,
     resume: History | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 10,
-    personal: bool = False,
     throw: bool = False,
+    **options: Unpack[Options],
 ) -> History:
     """Runs a federated algorithm on a task.
 
     Args:
         algorithm: the method, such as `fedax.FedDANE(mu=0.1)`.
         task: what is learned, from `fedax.tasks`.
+        seed: of every random stream; the same seed gives the same result on every engine, up to rounding.
+        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
+        throw: raises `RunFailed` if the outcome is not ok.
+        options: by keyword, see below; None stands for the default.
+
+    Options:
         solver: how a client minimises; `SGD(0.01)` by default.
         schedule: who works how much; everyone, one epoch, batches of 32 by default.
-        rounds: how many in all, at least 0 (0 only observes the initial model).
-        seed: of every random stream; the same seed gives the same result on every engine, up to rounding.
-        observe: observers from `fedax.observe`.
-        observe_every: rounds between observations, at least 1. The initial and the final model are always observed.
         engine: where it runs; the compiled `Simulation()` by default.
         channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
+        rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.
+        observe: observers from `fedax.observe`.
+        observe_every: rounds between observations, at least 1. The initial and the final model are always observed.
         stop: ends the run early; see `Divergence`.
         progress: called after every observation.
-        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
         checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from the newest whole one, to the
             same bits as without a break (on the same engine, devices and versions).
-        checkpoint_every: rounds between checkpoints, at least 1; the last round is kept too.
+        checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is kept too.
         personal: whether the history also has the clients' own models, which take clients x dim numbers.
-        throw: raises `RunFailed` if the outcome is not ok.
 
     Returns:
         A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. A keyboard interrupt ends the run with what it has, and
@@ -102,25 +66,7 @@ def run(
         InvalidInput: an argument out of range, before anything is compiled; checkpoints of another run.
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
-    before = None if resume is None else [resume]
-    keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
-    history = _run(
-        [algorithm],
-        task,
-        solver,
-        schedule,
-        rounds,
-        [seed],
-        observe,
-        observe_every,
-        engine,
-        channel,
-        stop,
-        progress,
-        before,
-        keep,
-        personal,
-    )[0]
+    (history,) = run_grid([algorithm], task, seed=seed, resume=None if resume is None else [resume], **options)
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -130,29 +76,21 @@ def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     *,
-    solver: Solver | None = None,
-    schedule: Schedule | None = None,
-    rounds: int = 100,
     seed: int | Sequence[int] = 0,
-    observe: Sequence[Observer] = (),
-    observe_every: int = 1,
-    engine: Engine | None = None,
-    channel: Channel | None = None,
-    stop: Divergence | None = None,
-    progress: Callable[[Progress], bool | None] | None = None,
     resume: Sequence[History] | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 10,
-    personal: bool = False,
+    **options: Unpack[Options],
 ) -> list[History]:
     """Runs a grid of real hyperparameters of one method, each with the same seeds, as one compiled program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps its history up to there, and
-    the others go on. `progress` hears of the first member. All other arguments are those of `run`.
+    the others go on. `progress` hears of the first member.
 
     Args:
         algorithms: of one class, with equal choices, switches and counts.
+        task: what is learned.
         seed: of every member, or several for each.
+        resume: the histories of all members, which are continued.
+        options: those of `run`.
 
     Returns:
         The histories of the first algorithm with all seeds, then of the next.
@@ -167,112 +105,53 @@ def run_grid(
     Raises:
         InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed, or one twice.
     """
-    kinds = {likeness(member) for member in algorithms}
-    if len(kinds) != 1:
+    if len({likeness(member) for member in algorithms}) != 1:
         names = ", ".join(repr(member) for member in algorithms)
-        raise InvalidInput.of(
-            "run_grid(algorithms=...)", names, "at least one algorithm, all alike but for real hyperparameters"
-        )
+        allowed = "at least one algorithm, all alike but for real hyperparameters"
+        raise InvalidInput.of("run_grid(algorithms=...)", names, allowed)
     seeds = [seed] if isinstance(seed, int) else list(seed)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
-    before = None if resume is None else list(resume)
-    keep = None if checkpoint is None else (Path(checkpoint), checkpoint_every)
-    return _run(
-        list(algorithms),
-        task,
-        solver,
-        schedule,
-        rounds,
-        seeds,
-        observe,
-        observe_every,
-        engine,
-        channel,
-        stop,
-        progress,
-        before,
-        keep,
-        personal,
-    )
+    return _run(Grid(algorithms, task, seeds, RunOptions.of(options)), list(resume or ()))
 
 
-def _run(
-    algorithms: list[Algorithm[Any]],
-    task: Task,
-    solver: Solver | None,
-    schedule: Schedule | None,
-    rounds: int,
-    seeds: list[int],
-    observe: Sequence[Observer],
-    observe_every: int,
-    engine: Engine | None,
-    channel: Channel | None,
-    stop: Divergence | None,
-    progress: Callable[[Progress], bool | None] | None,
-    resume: list[History] | None,
-    keep: tuple[Path, int] | None,
-    personal: bool,
-) -> list[History]:
-    whole = [("rounds", rounds, 0), ("observe_every", observe_every, 1), *(("seed", seed, 0) for seed in seeds)]
-    for name, value, low in whole:
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
-    schedule, solver, engine = schedule or Schedule(), solver or SGD(), engine or Simulation()
-    sizes = engine.sizes(task)
-    schedule.check_population(len(sizes))
-    for algorithm in algorithms:
-        check_population(algorithm, len(sizes))
-        algorithm.check(schedule, sizes)
-    if schedule.rounds is not None and rounds > schedule.rounds:
-        raise InvalidInput.of("run(rounds=...)", rounds, f"at most {schedule.rounds}, the number of synchronisation times")
-    for observer in observe:
-        observer.check(task)
-    models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
-    layout = Layout.of(models[0])
-    plain, coded = (
-        algorithms,
-        [Coded(algorithm=a, channel=channel) for a in algorithms] if channel is not None else algorithms,
-    )
-    members = [algorithm for algorithm in coded for _ in seeds]
-    checkpoints = None
-    if keep:
-        watched = {"observe_every": observe_every, "observers": list(observe), "stop": stop, "channel": channel}
-        checkpoints = Checkpoints(*keep, identity(plain, task, solver, schedule, models, seeds, **watched))
-    session = engine.session(coded, task, solver, schedule, layout, roots, min(observe_every, max(rounds, 1)))
-    states = None if resume else session.start([layout.ravel(params) for params in models])
+def _run(grid: Grid, resume: list[History]) -> list[History]:
+    options, program, layout = grid.options, grid.program, grid.layout
+    rounds, every = options.rounds, options.observe_every
+    checkpoints = _checkpoints(grid)
+    states = None if resume else grid.init()
     if checkpoints and not resume:
-        resume = checkpoints.load(session.split(states), members, layout, rounds)
+        resume = checkpoints.load(program.split(states), grid.each, layout, rounds) or []
     if resume:
-        states = session.join([history.state for history in resume])
+        states = program.join([history.state for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
-    names = [type(algorithm).__name__ for algorithm in plain for _ in seeds]
+    names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
     courses = [_Course(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
     done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
 
     def look() -> bool:
         nonlocal settled
-        for course, metrics in zip(courses, session.observe(states, observe, done), strict=True):
-            course.observe(metrics, done, stop)
+        for course, metrics in zip(courses, program.observe(states, options.observe, done), strict=True):
+            course.observe(metrics, done, options.stop)
         settled = True
-        return bool(progress and progress(Progress(done, rounds, clock.now, courses[0].latest)))
+        return bool(options.progress and options.progress(Progress(done, rounds, clock.now, courses[0].latest)))
 
     def finished() -> list[History]:
-        finals = session.split(states)
-        models = [algorithm.model(state) for algorithm, state in zip(members, finals, strict=True)]
+        finals = program.split(states)
+        models = [algorithm.model(state) for algorithm, state in zip(grid.each, finals, strict=True)]
         return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
 
     try:
         asked = look() if not resume else False
         while done < rounds and not asked and any(course.outcome.ok for course in courses):
-            count = min([period - done % period for period in (observe_every, *(keep or ())[1:])] + [rounds - done])
+            count = min([period - done % period for period in options.periods] + [rounds - done])
             settled = False
-            states, logs = session.advance(states, done, count)
+            states, logs = program.advance(states, done, count)
             for course, log in zip(courses, logs, strict=True):
                 course.add(log, done)
             done += count
             ends = done == rounds or not any(course.outcome.ok for course in courses)
-            if ends or done % observe_every == 0:
+            if ends or done % every == 0:
                 asked = look()
             settled = True
             if checkpoints and (ends or done % checkpoints.every == 0):
@@ -286,8 +165,18 @@ def _run(
             course.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
-    own = [jax.vmap(layout.unravel)(rows) for rows in session.personal(states)] if personal else [None] * len(members)
+    own = [jax.vmap(layout.unravel)(rows) for rows in program.personal(states)] if options.personal else [None] * len(names)
     return [dataclasses.replace(history, personal=models) for history, models in zip(finished(), own, strict=True)]
+
+
+def _checkpoints(grid: Grid) -> Checkpoints | None:
+    options = grid.options
+    if options.checkpoint is None:
+        return None
+    names = ("solver", "schedule", "channel", "stop", "observe_every")
+    watched = {name: getattr(options, name) for name in names} | {"observers": list(options.observe)}
+    described = identity(grid.algorithms, grid.task, grid.models, grid.seeds, **watched)
+    return Checkpoints(Path(options.checkpoint), options.checkpoint_every, described)
 
 
 def likeness(algorithm: Algorithm[Any]) -> Any:

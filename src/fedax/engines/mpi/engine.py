@@ -19,7 +19,7 @@ from fedax.core.task import Task
 from fedax.core.view import Gradients, Split, View
 from fedax.engines.base import Engine
 from fedax.engines.client import Setup
-from fedax.engines.eager import EagerSession
+from fedax.engines.eager import EagerProgram
 from fedax.engines.mpi.federation import MPIFederation
 from fedax.engines.mpi.peer import PeerClient, Peers, Place
 from fedax.engines.view import CompiledView, counts_alike, kept_by_clients
@@ -47,7 +47,7 @@ class MPI(Engine):
     def sizes(self, task: Task) -> Sequence[int]:
         return Peers.of(self.comm, task)[0].population.train.sizes.tolist()
 
-    def session(
+    def program(
         self,
         algorithms: Sequence[Algorithm[Any]],
         task: Task,
@@ -56,10 +56,10 @@ class MPI(Engine):
         layout: Layout,
         roots: Sequence[Key[Array, ""]],
         longest: int,
-    ) -> "MPISession":
+    ) -> "MPIProgram":
         peers, own = Peers.of(self.comm, task)
         setup = Setup(own, as_arrays(solver, layout.dtype), schedule, layout)
-        return MPISession(setup, as_arrays(list(algorithms), layout.dtype), roots, peers)
+        return MPIProgram(setup, as_arrays(list(algorithms), layout.dtype), roots, peers)
 
 
 def _world() -> Any:
@@ -71,7 +71,7 @@ def _world() -> Any:
     return mpi4py.MPI.COMM_WORLD
 
 
-class MPISession(EagerSession):
+class MPIProgram(EagerProgram):
     """Rounds in Python, work compiled; see `MPIFederation`."""
 
     def __init__(
@@ -89,7 +89,7 @@ class MPISession(EagerSession):
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         return [
             self.peers.rows(own_model(self.setup, self.peers, algorithm, state))
-            for algorithm, state in zip(self.algorithms, states, strict=True)
+            for algorithm, (state, _) in zip(self.algorithms, states, strict=True)
         ]
 
 

@@ -20,7 +20,7 @@ from fedax.core.schedule import Schedule
 from fedax.core.solver import Solver
 from fedax.core.task import Task
 from fedax.core.view import Observer
-from fedax.engines.base import Engine, Log, Session
+from fedax.engines.base import Engine, Log, Program
 from fedax.engines.client import Setup
 from fedax.engines.simulation.federation import SimulatedFederation
 from fedax.engines.simulation.members import Members
@@ -64,7 +64,7 @@ class Simulation(Engine):
         self.devices = devices or available
         self.microbatch = microbatch
 
-    def session(
+    def program(
         self,
         algorithms: Sequence[Algorithm[Any]],
         task: Task,
@@ -73,20 +73,20 @@ class Simulation(Engine):
         layout: Layout,
         roots: Sequence[Key[Array, ""]],
         longest: int,
-    ) -> "SimulationSession":
+    ) -> "SimulationProgram":
         devices = self.devices if solver.on_mesh else 1
         members = Members.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if members.spread == "clients" else 1
         solver = as_arrays(solver, layout.dtype)
         setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, devices)
-        return SimulationSession(setup, members, as_arrays(list(algorithms), layout.dtype), roots, longest)
+        return SimulationProgram(setup, members, as_arrays(list(algorithms), layout.dtype), roots, longest)
 
 
-class SimulationSession(Session):
-    """Holds the program's inputs on the devices. Several runs are one program, see `Members`."""
+class SimulationProgram(Program):
+    """Holds the program's inputs on the devices. Several runs are one program, see `Members`.
 
-    worked: Any
-    """The runs' cohorts of the last round (see `View.cohort`), for the next observation."""
+    States come with the cohorts that worked last (see `View.cohort`), for the next observation.
+    """
 
     def __init__(
         self,
@@ -103,20 +103,20 @@ class SimulationSession(Session):
         self.roots = members.put(members.rows(roots, "seeds"), "seeds")
 
     def join(self, states: list[Any]) -> Any:
-        return self.members.put(self.members.join(states), "members")  # where a fresh start puts them, for the same program
+        # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
+        return self.members.put(self.members.join(states), "members"), None
 
     def split(self, states: Any) -> list[Any]:
-        return self.members.split(states)
+        return self.members.split(states[0])
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.members.put(self.members.rows(models, "seeds"), "seeds")
-        states, self.worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
-        return states
+        return _start(self.members, self.setup, self.algorithm, (self.roots, w))
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
-        states, report, self.worked = advance((self.members, shared, self.algorithm, self.roots), states)
-        return states, [self._log(single, count) for single in self.split(jax.tree.map(np.asarray, report))]
+        inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), states[0])
+        return (inner, worked), [self._log(single, count) for single in self.members.split(jax.tree.map(np.asarray, report))]
 
     def _log(self, report: Any, count: int) -> Log:
         notes, traffic, bad = jax.tree.map(lambda x: x[:count], report)
@@ -128,12 +128,12 @@ class SimulationSession(Session):
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         shared = self.setup, tuple(observers)
-        metrics = observe(self.members, shared, self.algorithm, self.roots, (states, self.worked))
-        singles = self.split(jax.tree.map(np.asarray, metrics))
+        metrics = observe(self.members, shared, self.algorithm, self.roots, states)
+        singles = self.members.split(jax.tree.map(np.asarray, metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        return self.split(personal(self.members, self.setup, self.algorithm, self.roots, states))
+        return self.members.split(personal(self.members, self.setup, self.algorithm, self.roots, states[0]))
 
 
 @eqx.filter_jit

@@ -1,0 +1,119 @@
+"""The options of a run: one frozen record, the same for a run, a grid of runs and stepping by hand."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+from fedax.core.errors import InvalidInput
+from fedax.core.schedule import Schedule
+from fedax.core.solver import SGD, Solver
+from fedax.core.view import Observer
+from fedax.engines.base import Engine
+from fedax.engines.coding import Channel
+from fedax.engines.simulation import Simulation
+
+
+class Progress(NamedTuple):
+    """What a progress hook gets after every observation; returning True asks the run to stop."""
+
+    round: int
+    rounds: int
+    seconds: float
+    metrics: dict[str, Any]
+
+
+class Divergence(NamedTuple):
+    r"""Stops a run once the training loss has risen: $f_t - f_{t-\text{window}} > \text{rise}$, or is not finite.
+
+    Needs the metric `train_loss`. The defaults are FedProx's rule (Li et al. 2020, App. C.3.2).
+    """
+
+    rise: float = 1.0
+    window: int = 10
+
+    def fires(self, rounds: Sequence[int], losses: Sequence[float]) -> bool:
+        """Whether it fires at the last of these observations."""
+        if not np.isfinite(losses[-1]):
+            return True
+        before = [loss for t, loss in zip(rounds, losses, strict=True) if t <= rounds[-1] - self.window]
+        return bool(before) and losses[-1] - before[-1] > self.rise
+
+
+class Setting(TypedDict, total=False):
+    """Keyword arguments that `run`, `run_grid` and `start` share."""
+
+    solver: Solver | None
+    schedule: Schedule | None
+    engine: Engine | None
+    channel: Channel | None
+
+
+class Options(Setting, total=False):
+    """Keyword arguments that `run` and `run_grid` share; None stands for the default."""
+
+    rounds: int
+    observe: Sequence[Observer]
+    observe_every: int
+    stop: Divergence | None
+    progress: Callable[[Progress], bool | None] | None
+    checkpoint: str | Path | None
+    checkpoint_every: int
+    personal: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """All that a run needs beside algorithm, task and seed; `fedax.run` documents every field.
+
+    Raises:
+        InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule has.
+    """
+
+    solver: Solver = dataclasses.field(default_factory=SGD)
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    engine: Engine = dataclasses.field(default_factory=Simulation)
+    channel: Channel | None = None
+    rounds: int = 100
+    observe: Sequence[Observer] = ()
+    observe_every: int = 1
+    stop: Divergence | None = None
+    progress: Callable[[Progress], bool | None] | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 10
+    personal: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "RunOptions":
+        """The record of keyword arguments, of which None stands for the default.
+
+        Raises:
+            TypeError: an argument that there is not, with the nearest one.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise TypeError(f"no option {name!r} of a run." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def __post_init__(self) -> None:
+        check_count("rounds", self.rounds, 0)
+        check_count("observe_every", self.observe_every, 1)
+        most = self.schedule.rounds
+        if most is not None and self.rounds > most:
+            raise InvalidInput.of("run(rounds=...)", self.rounds, f"at most {most}, the number of synchronisation times")
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Rounds after multiples of which the loop pauses."""
+        return (self.observe_every,) if self.checkpoint is None else (self.observe_every, self.checkpoint_every)
+
+
+def check_count(name: str, value: Any, low: int) -> None:
+    """Refuses what is no whole number from `low` on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")

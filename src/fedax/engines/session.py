@@ -1,0 +1,145 @@
+"""Rounds by hand: what `run` does between two observations, for notebooks and loops of one's own."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.history import Outcome
+from fedax.core.hyper import check_population
+from fedax.core.layout import Layout
+from fedax.core.task import Task
+from fedax.core.view import Observer
+from fedax.engines.base import starting_point
+from fedax.engines.coding import Coded
+from fedax.engines.options import RunOptions, Setting, check_count
+
+
+class RunState(NamedTuple):
+    """A run between two rounds.
+
+    Attributes:
+        round: rounds completed.
+        value: what the engine carries from round to round.
+    """
+
+    round: int
+    value: Any
+
+
+class Report(NamedTuple):
+    """A round's report.
+
+    Attributes:
+        round: its number, from 0.
+        notes: what the algorithm reported with `note`, by name.
+        down, up: bits sent by all participants, see `Traffic`.
+        outcome: ok, or the client that sent the first non-finite upload.
+    """
+
+    round: int
+    notes: dict[str, np.ndarray]
+    down: int
+    up: int
+    outcome: Outcome
+
+
+class Grid:
+    """Runs that one program serves: of every algorithm with every seed, in this order.
+
+    Args:
+        algorithms: of one class, which differ in real hyperparameters only.
+        task: what is learned.
+        seeds: of every algorithm, at least 0.
+        options: of the runs.
+
+    Raises:
+        InvalidInput: what does not fit together, before anything is compiled.
+    """
+
+    def __init__(self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions) -> None:
+        for seed in seeds:
+            check_count("seed", seed, 0)
+        schedule, engine, channel = options.schedule, options.engine, options.channel
+        sizes = engine.sizes(task)
+        schedule.check_population(len(sizes))
+        for algorithm in algorithms:
+            check_population(algorithm, len(sizes))
+            algorithm.check(schedule, sizes)
+        for observer in options.observe:
+            observer.check(task)
+        self.models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
+        self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, list(seeds), options
+        self.layout = Layout.of(self.models[0])
+        coded = self.algorithms if channel is None else [Coded(algorithm=a, channel=channel) for a in algorithms]
+        self.each = [algorithm for algorithm in coded for _ in seeds]
+        longest = min(options.observe_every, max(options.rounds, 1))
+        self.program = engine.program(coded, task, options.solver, schedule, self.layout, roots, longest)
+
+    def init(self) -> Any:
+        """The state of all before round 0."""
+        return self.program.start([self.layout.ravel(params) for params in self.models])
+
+
+class Session:
+    """One run, stepped by hand; see `start`."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._program = grid, grid.program
+
+    def init(self) -> RunState:
+        """The state before round 0."""
+        return RunState(0, self._grid.init())
+
+    def step(self, state: RunState) -> tuple[RunState, Report]:
+        """One round. The given state stays as it is, and the same state gives the same next one."""
+        kept = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value)
+        value, (log,) = self._program.advance(kept, state.round, 1)
+        bad = int(log.bad_client[0])
+        outcome = Outcome() if bad < 0 else Outcome("non-finite", state.round, bad)
+        notes = {name: values[0] for name, values in log.notes.items()}
+        return RunState(state.round + 1, value), Report(state.round, notes, int(log.down[0]), int(log.up[0]), outcome)
+
+    def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
+        """The metrics of some observers, by name."""
+        for observer in observers:
+            observer.check(self._grid.task)
+        return self._program.observe(state.value, observers, state.round)[0]
+
+    def params(self, state: RunState) -> PyTree:
+        """The global model, in the user's own pytree."""
+        (own,) = self._program.split(state.value)
+        return self._grid.layout.unravel(self._grid.each[0].model(own))
+
+    def personal(self, state: RunState) -> PyTree:
+        """The models that the clients use themselves, in the user's own pytree with a first axis (clients,)."""
+        return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
+
+
+def start(algorithm: Algorithm[Any], task: Task, *, seed: int = 0, **setting: Unpack[Setting]) -> Session:
+    """A run to be stepped by hand: the same rounds, to the same bits, as `run` takes.
+
+    Args:
+        algorithm, task, seed: as `run`.
+        setting: `solver`, `schedule`, `engine` and `channel` of `run`.
+
+    Example:
+        >>> import fedax
+        >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+        >>> session = fedax.start(fedax.FedAvg(), task, solver=fedax.SGD(0.5))
+        >>> state = session.init()
+        >>> for _ in range(3):
+        ...     state, report = session.step(state)
+        >>> state.round, report.up, round(float(session.params(state)), 4)
+        (3, 64, 3.0625)
+        >>> round(float(session.observe(state, fedax.observe.TrainLoss())["train_loss"]), 4)
+        2.2207
+
+    Raises:
+        InvalidInput: as `run`.
+    """
+    return Session(Grid([algorithm], task, [seed], RunOptions.of(setting)))

@@ -1,0 +1,74 @@
+"""Stepping by hand is what `run` does."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.codecs import TopK
+from fedax.core import InvalidInput
+from problems import regression, vector
+
+SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
+SETTING = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "seed": 3}
+ENGINES = [
+    pytest.param(fedax.Simulation("sequential", devices=1), id="sequential"),
+    pytest.param(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
+    pytest.param(fedax.Eager(), id="eager"),
+]
+
+
+def flat(session, params):
+    return np.asarray(session._grid.layout.ravel(params))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_steps_are_the_run(engine):
+    """To the same bits: model, notes, bits and metrics, also with what a channel remembers."""
+    setting = SETTING | {"engine": engine, "channel": fedax.Channel(up=TopK(0.5))}
+    watch = fedax.observe.TrainLoss()
+    history = fedax.run(fedax.FedAWARE(), regression(), rounds=3, observe=[watch], observe_every=3, **setting)
+    session = fedax.start(fedax.FedAWARE(), regression(), **setting)
+    state, reports = session.init(), []
+    for _ in range(3):
+        state, report = session.step(state)
+        reports.append(report)
+    assert np.array_equal(flat(session, session.params(state)), vector(history))
+    assert session.observe(state, watch)["train_loss"] == history.metrics["train_loss"][-1]
+    assert [(r.round, r.down, r.up) for r in reports] == list(zip(range(3), history.bits.down, history.bits.up, strict=True))
+    assert [r.notes["gap"] for r in reports] == list(history.notes["gap"])
+    assert all(report.outcome.ok for report in reports)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_state_may_be_used_again(engine):
+    session = fedax.start(fedax.SCAFFOLD(), regression(), engine=engine, **SETTING)
+    first = session.init()
+    one, other = (session.step(session.step(first)[0])[0] for _ in range(2))
+    assert first.round == 0
+    assert one.round == other.round == 2
+    assert np.array_equal(flat(session, session.params(one)), flat(session, session.params(other)))
+    assert not np.array_equal(flat(session, session.params(first)), flat(session, session.params(one)))
+
+
+def test_personal_models_of_a_state():
+    session = fedax.start(fedax.Ditto(), regression(), **SETTING)
+    state, _ = session.step(session.init())
+    assert session.personal(state)["w"].shape == (5, 3)
+
+
+def test_a_report_names_the_client_that_is_not_finite():
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), 0.0, clients=[[1.0], [2.0]])
+    session = fedax.start(fedax.FedAvg(), task)
+    _, report = session.step(session.init())
+    assert str(report.outcome) == "non-finite at round 0 from client 1"
+
+
+def test_refusals():
+    with pytest.raises(TypeError, match=r"no option 'schedul' of a run\. Did you mean 'schedule'"):
+        fedax.start(fedax.FedAvg(), regression(), schedul=SCHEDULE)
+    with pytest.raises(InvalidInput, match=r"Schedule\(cohort=...\): got 9; allowed: 1 to 5"):
+        fedax.start(fedax.FedAvg(), regression(), schedule=fedax.Schedule(cohort=9))
+    session = fedax.start(fedax.FedAvg(), regression())
+    with pytest.raises(InvalidInput, match="without test examples"):
+        session.observe(session.init(), fedax.observe.TestAccuracy())
