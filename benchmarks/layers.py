@@ -1,6 +1,6 @@
 """Models with convolutions and LSTMs: fedax beside PyTorch eager, in one run on the same machine.
 
-One round of FedAvg: every client takes an epoch of plain SGD. PyTorch takes the same steps on batches of the same sizes, with
+A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same steps on batches of the same sizes, with
 the same model: one process with all threads, and one process for each core with one thread. The benchmark itself only
 coordinates; every contestant has a process of its own, is warmed up, and they run in turns. Beside the samples per second of
 wall time stand those per second of CPU time, which other programs on the machine disturb less.
@@ -23,6 +23,7 @@ SIZES = {  # clients, examples of each, batch, classes; an even number of client
     "lstm": (4, 40, 10, 80),
     "resnet20": (4, 100, 50, 10),
 }
+ROUNDS = {"lenet": 20, "mnist_cnn": 4, "cifar_cnn": 8, "lstm": 4, "resnet20": 2}  # in each turn, a second or two
 RATE = 0.01
 
 
@@ -55,11 +56,11 @@ def fedax_runner(name, devices, threads):
 
     def once():
         history = fedax.run(
-            fedax.FedAvg(), task, solver=fedax.SGD(RATE), schedule=schedule, rounds=1, engine=engine, observe=[]
+            fedax.FedAvg(), task, solver=fedax.SGD(RATE), schedule=schedule, rounds=ROUNDS[name], engine=engine, observe=[]
         )  # fmt: skip
         assert history.outcome.ok
 
-    return once, clients * size
+    return once, ROUNDS[name] * clients * size
 
 
 def torch_model(name):
@@ -130,7 +131,7 @@ def torch_runner(name, threads, channels_last):
     criterion = torch.nn.CrossEntropyLoss()
 
     def once():
-        for _ in range(clients):
+        for _ in range(ROUNDS[name] * clients):
             order = torch.randperm(size)
             for begin in range(0, size, batch):
                 rows = order[begin : begin + batch]
@@ -138,7 +139,7 @@ def torch_runner(name, threads, channels_last):
                 criterion(model(x[rows]), y[rows]).backward()
                 optimizer.step()
 
-    return once, clients * size
+    return once, ROUNDS[name] * clients * size
 
 
 def serve(name, kind, first, second):
@@ -179,17 +180,22 @@ class Contestant:
             part.wait()
 
 
-def measure(name, repeat):
+def measure(name, repeat, only):
     cores = os.cpu_count() or 1
-    contestants = {
-        f"fedax, {cores} devices": Contestant(name, "fedax", cores, 1),
-        f"fedax, 1 device with {cores} threads": Contestant(name, "fedax", 1, cores),
-        f"PyTorch, {cores} threads": Contestant(name, "torch", cores, False),
-        f"PyTorch, {cores} processes": Contestant(name, "torch", 1, False, cores),
+    entries = {
+        f"fedax, {cores} devices": ("fedax", cores, 1),
+        f"fedax, 1 device with {cores} threads": ("fedax", 1, cores),
+        f"PyTorch, {cores} threads": ("torch", cores, False),
+        f"PyTorch, {cores} processes": ("torch", 1, False, cores),
     }
     if name != "lstm":
-        contestants[f"PyTorch channels last, {cores} threads"] = Contestant(name, "torch", cores, True)
-        contestants[f"PyTorch channels last, {cores} processes"] = Contestant(name, "torch", 1, True, cores)
+        entries[f"PyTorch channels last, {cores} threads"] = ("torch", cores, True)
+        entries[f"PyTorch channels last, {cores} processes"] = ("torch", 1, True, cores)
+    contestants = {
+        label: Contestant(name, *entry)
+        for label, entry in entries.items()
+        if not only or any(word in label for word in only)
+    }
     for _ in range(repeat):  # interleaved, so that noise meets all alike
         for contestant in contestants.values():
             contestant.once()
@@ -203,7 +209,7 @@ def measure(name, repeat):
     clients, size, batch, _ = SIZES[name]
     print(f"\n{name}: {clients} clients of {size}, batches of {batch}; {repeat} interleaved repetitions")
     print(
-        "| | samples/s, median | of the best PyTorch | fastest | of the best | per CPU second | of the best | first round, s |"
+        "| | samples/s, median | of the best PyTorch | fastest | of the best | per CPU second | of the best | first turn, s |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for label, rate in rates.items():
@@ -218,6 +224,7 @@ if __name__ == "__main__":
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--workload", choices=list(SIZES), nargs="*", default=list(SIZES))
         parser.add_argument("--repeat", type=int, default=7)
+        parser.add_argument("--only", nargs="*", default=[], help="contestants whose names contain one of these words")
         arguments = parser.parse_args()
         for workload in arguments.workload:
-            measure(workload, arguments.repeat)
+            measure(workload, arguments.repeat, arguments.only)

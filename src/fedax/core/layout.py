@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core.errors import InvalidInput
@@ -64,7 +65,14 @@ class Layout(eqx.Module):
     def ravel(self, params: PyTree) -> Float[Array, "dim"]:
         """All parameters in one vector."""
         leaves = [jnp.ravel(jnp.asarray(leaf, self.dtype)) for leaf in jax.tree.leaves(params)]
-        return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves)
+        if len(leaves) == 1:
+            return leaves[0]
+        # on the CPU `concatenate` is fused with what reads it, number by number; writing blocks one after the other is not
+        vector, begin = jnp.zeros(self.dim, self.dtype), 0
+        for leaf in leaves:
+            vector = lax.dynamic_update_slice(vector, leaf, (begin,))
+            begin += leaf.size
+        return vector
 
     def unravel(self, vector: Float[Array, "dim"]) -> PyTree:
         """The model's own pytree."""
