@@ -1,7 +1,7 @@
 """Models with convolutions and LSTMs: fedax beside PyTorch eager, in one run on the same machine.
 
-A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same steps on batches of the same sizes, with
-the same model: one process with all threads, and one process for each core with one thread. The benchmark itself only
+A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same steps on batches of the same
+sizes, with the same model: one process with all threads, and one process for each core with one thread. The benchmark itself only
 coordinates; every contestant has a process of its own, is warmed up, and they run in turns. Beside the samples per second of
 wall time stand those per second of CPU time, which other programs on the machine disturb less.
 

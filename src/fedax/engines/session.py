@@ -17,6 +17,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import starting_point
 from fedax.engines.coding import Coded
 from fedax.engines.options import RunOptions, Setting, check_count
+from fedax.engines.programs import make_room
 
 
 class RunState(NamedTuple):
@@ -62,6 +63,7 @@ class Grid:
     """
 
     def __init__(self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions) -> None:
+        make_room()
         for seed in seeds:
             check_count("seed", seed, 0)
         schedule, engine, channel = options.schedule, options.engine, options.channel

@@ -1,0 +1,31 @@
+"""Compiled programs and the memory that they hold."""
+
+import gc
+from pathlib import Path
+
+import jax
+
+SHARE = 0.5
+"""Of the memory maps that the kernel allows a process, the share from which on programs are dropped."""
+
+
+def make_room(share: float = SHARE) -> bool:
+    """Drops all compiled programs of the process if it holds many memory maps; the next call of each compiles it again.
+
+    A program on the CPU takes some ten maps, a run on a new task some hundreds. JAX keeps programs for ever, and beyond the
+    kernel's limit (65,530 by default on Linux) the compiler fails for lack of memory.
+
+    Returns:
+        Whether programs were dropped. Never on systems that show no maps.
+    """
+    try:
+        limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+        with open("/proc/self/maps", "rb") as maps:
+            count = sum(1 for _ in maps)
+    except (OSError, ValueError):
+        return False
+    if count <= share * limit:
+        return False
+    jax.clear_caches()
+    gc.collect()
+    return True

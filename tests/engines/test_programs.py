@@ -1,0 +1,37 @@
+"""Many runs on new tasks in one process."""
+
+from pathlib import Path
+
+import pytest
+
+import fedax
+from fedax.engines import programs, session
+
+MAPS = Path("/proc/self/maps")
+pytestmark = pytest.mark.skipif(not MAPS.exists(), reason="this system shows no memory maps")
+
+
+def maps() -> int:
+    return len(MAPS.read_bytes().splitlines())
+
+
+def run_on_a_new_task(k: int) -> float:
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2 + 0 * k, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    schedule, solver = fedax.Schedule(steps=2), fedax.SGD(0.5)
+    return float(fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params)
+
+
+def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_on_a_new_task(0)
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    share = (maps() + 300) / limit
+    dropped: list[bool] = []
+    monkeypatch.setattr(session, "make_room", lambda: dropped.append(programs.make_room(share)))
+    for k in range(1, 5):
+        assert run_on_a_new_task(k) == first
+    assert True in dropped  # each run needs some two hundred
+    assert maps() < share * limit + 900
+
+
+def test_programs_stay_while_there_is_room() -> None:
+    assert not programs.make_room(share=1.0)
