@@ -1,6 +1,7 @@
 """Methods against what linear algebra says of them on quadratics f_k(w) = (w - b_k)' A_k (w - b_k) / 2, in float64."""
 
 import numpy as np
+import optax
 import pytest
 
 import fedax
@@ -197,8 +198,27 @@ def _local(w, a, b):
 
 
 def test_learning_rate_decay():
-    schedule = fedax.Schedule(steps=1, batch_size="full", decay=0.5)
+    schedule = fedax.Schedule(steps=1, batch_size="full")
     w = np.zeros(3)
     for t in range(4):
         w = w - 0.1 * 0.5**t * A.mean(0) @ (w - OPTIMUM)
-    np.testing.assert_allclose(vector(run(fedax.FedAvg(), 4, schedule=schedule)), w, atol=1e-13, rtol=0)
+    for decay in (0.5, optax.exponential_decay(1.0, 1, 0.5)):
+        found = run(fedax.FedAvg(), 4, schedule=schedule, solver=fedax.SGD(0.1, decay=decay))
+        np.testing.assert_allclose(vector(found), w, atol=1e-13, rtol=0)
+
+
+def test_learning_rate_decay_by_step_begins_anew_in_every_round():
+    models = np.zeros((len(A), 3))
+    for _ in range(2):
+        models[:] = models.mean(0)
+        for step in range(3):
+            models -= 0.1 / (1 + step) * np.einsum("kij,kj->ki", A, models - B)
+    solver = fedax.SGD(0.1, decay=lambda count: 1 / (1 + count), decay_by="step")
+    found = run(fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver)
+    np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("method", [fedax.GD(), fedax.FedNova()])
+def test_formulas_of_one_step_size_refuse_decay_by_step(method):
+    with pytest.raises(fedax.InvalidInput, match="decay by step"):
+        run(method, 1, solver=fedax.SGD(0.1, decay=0.5, decay_by="step"))

@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.core.schedule import by_odds
+from fedax.core.sampling import weighted_subset
 from problems import SIZES, regression, vector
 
 DRAWS = 6000
@@ -206,7 +206,7 @@ def test_odds_draw_one_after_the_other_without_replacement():
     """P(a, then b) = p_a p_b / (1 - p_a), for all ordered pairs."""
     odds = np.array([0.5, 1.0, 2.0, 1.5])
     p = odds / odds.sum()
-    drawn = np.asarray(jax.vmap(lambda key: by_odds(key, jnp.asarray(odds), 2))(KEYS))
+    drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, jnp.asarray(odds), 2))(KEYS))
     pairs = list(itertools.permutations(range(4), 2))
     observed = np.array([np.all(drawn == pair, axis=1).sum() for pair in pairs])
     assert observed.sum() == DRAWS
@@ -232,7 +232,7 @@ def test_fill_ups_are_uniform_in_both_precisions(odds, x64):
     """Three of ten: whoever has odds is in, and the others are drawn evenly, also where the noise has 24 bits."""
     with jax.enable_x64(x64):
         values = jnp.asarray(np.array(odds), jnp.float64 if x64 else jnp.float32)
-        drawn = np.asarray(jax.vmap(lambda key: by_odds(key, values, 3))(KEYS))
+        drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, values, 3))(KEYS))
     certain = [k for k, value in enumerate(odds) if value > 0]
     others = [k for k in range(10) if k not in certain]
     assert all(len(set(row)) == 3 for row in drawn.tolist())

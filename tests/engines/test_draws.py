@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedax
-from fedax.core.schedule import subset
+from fedax.core.sampling import subset
 from fedax.engines.order import SMALL, shuffled, shuffled_by_size
 from fedax.engines.simulation.placement import longest_first
 

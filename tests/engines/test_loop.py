@@ -106,9 +106,7 @@ def test_bad_arguments(options, message):
             {"batch_size": "half"},
             r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers >= 1, or a pair of them in order",
         ),
-        ({"sampling": "roundrobin"}, r"Schedule\(sampling=...\): got 'roundrobin'; allowed: one of 'uniform', 'prop"),
         ({"order": "sorted"}, r"Schedule\(order=...\)"),
-        ({"decay": 0.0}, r"Schedule\(decay=...\): got 0.0; allowed: numbers in \(0, 1\]"),
     ],
 )
 def test_bad_schedules(options, message):

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.hyper import PerClient, entry
@@ -104,6 +103,5 @@ class Client(ABC):
 
     @property
     def rate(self) -> Any:
-        """The factor on the learning rate in this round."""
-        decay = self.schedule.decay
-        return 1.0 if decay == 1 else jnp.asarray(decay, self.layout.dtype) ** jnp.asarray(self.round, self.layout.dtype)
+        """The solver's factor on the learning rate in this round."""
+        return self.solver.factor(self.round, self.layout.dtype)

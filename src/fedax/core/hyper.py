@@ -37,6 +37,7 @@ class Hyper:
     open_high: bool = False
     choices: tuple[Any, ...] | None = None
     per_client: bool = False
+    schedule: bool = False
     doc: str = ""
 
     @property
@@ -47,7 +48,11 @@ class Hyper:
         left, right = "(["[not (self.open_low or self.low == -math.inf)], ")]"[not (self.open_high or self.high == math.inf)]
         low, high = (f"{bound:g}".replace("inf", "infinity") for bound in (self.low, self.high))
         kind = "whole numbers" if self.counts else "numbers"
-        return f"{kind} in {left}{low}, {high}{right}" + (", one or one per client" if self.per_client else "")
+        return (
+            f"{kind} in {left}{low}, {high}{right}"
+            + (", one or one per client" if self.per_client else "")
+            + (", or an Optax schedule" if self.schedule else "")
+        )
 
     @property
     def counts(self) -> bool:
@@ -56,7 +61,11 @@ class Hyper:
 
     def check(self, owner: str, value: Any) -> None:
         """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values pass."""
-        if isinstance(value, Tracer) or (not isinstance(self.default, (int, float)) and self.choices is None):
+        if (
+            isinstance(value, Tracer)
+            or (self.schedule and callable(value))
+            or (not isinstance(self.default, (int, float)) and self.choices is None)
+        ):
             return
         if not self.allows(value):
             raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed)
@@ -99,6 +108,7 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
         low, high: inclusive bounds; `open_low=True` and `open_high=True` exclude them.
         choices: the allowed values of a categorical (static) hyperparameter.
         per_client: whether an array with one value for each client is allowed too.
+        schedule: whether an Optax schedule, a function of a count, is allowed too.
         doc: one sentence for the reference pages.
     """
     if isinstance(default, bool):
@@ -108,8 +118,8 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
 
 
 def declared(owner: type | object) -> dict[str, Hyper]:
-    """The hyperparameters of an algorithm class or object, by name, in the order of declaration."""
-    fields = dataclasses.fields(owner)  # type: ignore[arg-type]
+    """The hyperparameters of an algorithm class or object, by name, in the constructor's order."""
+    fields = sorted(dataclasses.fields(owner), key=lambda field: field.kw_only)  # type: ignore[arg-type]
     return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
 
 

@@ -1,6 +1,8 @@
 """How a client minimises its local problem."""
 
+import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import equinox as eqx
@@ -13,6 +15,8 @@ from jaxtyping import Array, Float
 from fedax.core.client import Client, Minibatch
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import Scalar, check_declared, hyper
+from fedax.core.keys import Index
+from fedax.core.layout import accumulator
 from fedax.core.local import Local
 
 
@@ -31,20 +35,45 @@ class Solver(eqx.Module):
     def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """The local model after this round's work."""
 
+    def factor(self, round: Index, dtype: Any) -> Any:
+        """The factor on the learning rate in all steps of a round."""
+        return 1.0
+
     def step_size(self) -> Scalar:
-        """The size of plain gradient steps; refused by solvers that take others."""
-        raise InvalidInput.of("run(solver=...)", self, "SGD without momentum, which this method's formulas need")
+        """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
+        raise InvalidInput.of(
+            "run(solver=...)", self, "SGD without momentum or decay by step, which this method's formulas need"
+        )
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
 
         `prox` is the weight of a proximal term beside them.
         """
-        raise InvalidInput.of("run(solver=...)", self, "SGD, with or without momentum, which this method's formulas need")
+        raise InvalidInput.of("run(solver=...)", self, "SGD without decay by step, which this method's formulas need")
 
 
 class Descent(Solver):
-    """Minibatch steps of an Optax optimizer, with fresh state in every round; the base of `SGD` and `Optax`."""
+    r"""Minibatch steps of an Optax optimizer, with fresh state in every round; the base of `SGD` and `Optax`.
+
+    Args:
+        decay: of the learning rate: a number $\delta$ in (0, 1], for the factors $\delta^t$, or an Optax schedule that gives the
+            factor from a count t, from 0.
+        decay_by: what t counts: `"round"`, the rounds of the run, or `"step"`, the client's steps within a round.
+    """
+
+    _: dataclasses.KW_ONLY
+    decay: float | Callable[..., Any] = hyper(
+        1.0, static=True, low=0.0, open_low=True, high=1.0, schedule=True, doc="decay of the learning rate"
+    )
+    decay_by: str = hyper("round", choices=("round", "step"), doc="count of the decay")
+
+    def factor(self, round: Index, dtype: Any) -> Any:
+        return self._decayed(round, dtype) if self.decay != 1 and self.decay_by == "round" else 1.0
+
+    def _decayed(self, count: Index, dtype: Any) -> Array:
+        schedule: Callable[..., Any] = self.decay if callable(self.decay) else optax.exponential_decay(1.0, 1, self.decay)
+        return jnp.asarray(schedule(jnp.asarray(count, accumulator(dtype))), dtype)  # a whole number would give 32 bits
 
     @abstractmethod
     def transformation(self) -> optax.GradientTransformation:
@@ -52,8 +81,9 @@ class Descent(Solver):
 
     def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()
-        if client.schedule.decay != 1:
-            optimizer = optax.chain(optimizer, optax.scale(client.rate))
+        if self.decay != 1:
+            by_step = optax.scale_by_schedule(lambda count: self._decayed(cast(Array, count), layout.dtype))
+            optimizer = optax.chain(optimizer, by_step if self.decay_by == "step" else optax.scale(client.rate))
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             params, state = carry
@@ -74,15 +104,23 @@ class SGD(Descent):
     Args:
         learning_rate: $\eta$, above 0.
         momentum: $\theta$ (heavy ball), in [0, 1).
+        decay, decay_by: see `Descent`.
     """
 
     learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
     momentum: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
 
     def step_size(self) -> Scalar:
-        return super().step_size() if self.momentum else self.learning_rate
+        return super().step_size() if self.momentum or self._changing else self.learning_rate
+
+    @property
+    def _changing(self) -> bool:
+        """Whether the learning rate is another one in every step."""
+        return self.decay != 1 and self.decay_by == "step"
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
+        if self._changing:
+            return super().accumulated(client, prox)
         dtype = client.layout.dtype
         steps, pull = jnp.asarray(client.steps, dtype), jnp.asarray(self.learning_rate * client.rate * prox, dtype)
         if not self.momentum:

@@ -17,6 +17,7 @@ from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, T
 from fedax.core.hyper import check_population, declared
 from fedax.engines.coding import Channel
 from fedax.engines.loop import Divergence
+from fedax.experiments.config.older import respelt
 from fedax.experiments.config.sections import (
     ENGINES,
     TRACKERS,
@@ -173,7 +174,7 @@ class Experiment(BaseModel):
     def of(cls, **sections: Any) -> "Experiment":
         """The same from Python values; problems are `InvalidInput`."""
         try:
-            experiment = cls.model_validate(sections)
+            experiment = cls.model_validate(respelt(sections))
         except ValidationError as error:
             raise InvalidInput(explained(error, cls)[1]) from error
         experiment._check()
@@ -182,7 +183,7 @@ class Experiment(BaseModel):
     @classmethod
     def _of(cls, source: Source) -> "Experiment":
         try:
-            experiment = cls.model_validate(source.document)
+            experiment = cls.model_validate(respelt(source.document))
         except ValidationError as error:
             raise source.error(*explained(error, cls)) from error
         experiment._source = source
@@ -339,7 +340,7 @@ class Experiment(BaseModel):
             | {
                 "task": {"name": self.task.name, **defaults, **self.task.options},
                 "solver": {"name": self.solver.name, **_values(solver)},
-                "schedule": dataclasses.asdict(self._schedule()),
+                "schedule": self._schedule().options,
                 "algorithm": [
                     {"name": section.name, "label": section.shown(), **_values(algorithm)}
                     | ({"solver": section.solver} if section.solver else {})

@@ -1,0 +1,166 @@
+"""Sampling: the rules by which a cohort is drawn."""
+
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from fedax.core.errors import InvalidInput
+from fedax.core.keys import Index
+
+SAMPLING: dict[str, "type[Sampling]"] = {}
+"""Sampling rules by their name in experiment files."""
+
+Drawn = tuple[Int[Array, "capacity"], Int[Array, ""] | int]
+"""Client ids, and how many of them count; the rest is padding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling(ABC):
+    r"""A rule by which a cohort is drawn.
+
+    A new rule is one frozen dataclass with `draw`; by its name (`PowerOfTwo` is `"power_of_two"`) experiment files have it too.
+    Its fields are its parameters.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class First(Sampling):
+    ...     def draw(self, key, offsets, cohort):
+    ...         return jnp.arange(cohort, dtype=jnp.int32), cohort
+    >>> Sampling.of("first")
+    First()
+    >>> del SAMPLING["first"]
+
+    Attributes:
+        by_size: whether larger clients are drawn more often, so that a mean with equal weights estimates $\sum_k p_k$; else the
+            weights are $n_k$.
+        repeats: whether a client may be drawn several times.
+        may_be_empty: whether it may happen that nobody is drawn.
+    """
+
+    by_size: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    may_be_empty: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        SAMPLING[cls.name()] = cls
+
+    @classmethod
+    def name(cls) -> str:
+        """The class's name as experiment files spell it."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @staticmethod
+    def of(spelling: Any) -> "Sampling":
+        """A rule as experiment files spell it: a name, or a table with a name and parameters; a rule itself stays.
+
+        Raises:
+            InvalidInput: no such rule, or parameters that it does not have.
+        """
+        if isinstance(spelling, Sampling):
+            return spelling
+        parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
+        rule = SAMPLING.get(str(parameters.pop("name", "")))
+        if rule is None:
+            known = ", ".join(map(repr, SAMPLING))
+            raise InvalidInput.of("Schedule(sampling=...)", spelling, f"one of {known}, or a `Sampling`")
+        known = [field.name for field in dataclasses.fields(rule)]
+        if unknown := set(parameters) - set(known):
+            raise InvalidInput.of("Schedule(sampling=...)", spelling, f"parameters {known} of {rule.name()!r}", f"{unknown}")
+        return rule(**parameters)
+
+    @property
+    def spelling(self) -> Any:
+        """The inverse of `of`."""
+        parameters = dataclasses.asdict(self)
+        return {"name": self.name()} | parameters if parameters else self.name()
+
+    def capacity(self, cohort: int, clients: int) -> int:
+        """The largest number of clients that `draw` can return."""
+        return cohort
+
+    @abstractmethod
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        """Draws clients.
+
+        Args:
+            key: the random stream of this draw.
+            offsets: client k has the examples `offsets[k]` to `offsets[k + 1]`.
+            cohort: how many are asked for, at least 1 and at most all.
+
+        Returns:
+            Client ids, `capacity` many, and how many of them count.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(Sampling):
+    """Uniformly without replacement."""
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        return subset(key, offsets.shape[0] - 1, cohort), cohort
+
+
+@dataclasses.dataclass(frozen=True)
+class Proportional(Sampling):
+    """With replacement, each time with probability $p_k = n_k/n$."""
+
+    by_size, repeats = True, True
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        tickets = jax.random.randint(key, (cohort,), 0, offsets[-1], jnp.int32)
+        return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
+
+
+@dataclasses.dataclass(frozen=True)
+class ProportionalWithoutReplacement(Sampling):
+    """One after the other from those that are left, with probability $p_k$ over their sum."""
+
+    by_size = True
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        return weighted_subset(key, jnp.diff(offsets).astype(jnp.float32), cohort), cohort
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(Sampling):
+    """Each client with probability `cohort / clients`."""
+
+    may_be_empty = True
+
+    def capacity(self, cohort: int, clients: int) -> int:
+        return clients
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        clients = offsets.shape[0] - 1
+        chosen = jax.random.uniform(key, (clients,), jnp.float32) < jnp.float32(cohort / clients)
+        return jnp.argsort(~chosen, stable=True).astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)
+
+
+def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]:
+    """A uniform subset without replacement by Floyd's algorithm: the cost depends on the cohort, not on the population.
+
+    Source: Bentley and Floyd, A sample of brilliance, Communications of the ACM 30(9), 1987.
+    """
+    tops = jnp.arange(clients - count, clients, dtype=jnp.int32)
+    tickets = jax.random.randint(key, (count,), 0, tops + 1, jnp.int32)
+
+    def step(i: Index, chosen: Int[Array, "count"]) -> Int[Array, "count"]:
+        return chosen.at[i].set(jnp.where(jnp.any(chosen == tickets[i]), tops[i], tickets[i]))
+
+    return jax.lax.fori_loop(0, count, step, jnp.full((count,), -1, jnp.int32))
+
+
+def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count: int) -> Int[Array, "count"]:
+    r"""A subset drawn one after the other with probabilities proportional to `weights`, without replacement.
+
+    Clients of weight 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log w_k + G_k$ is such a draw.
+    """
+    noise = jax.random.gumbel(key, weights.shape, weights.dtype)
+    # two sort keys: an offset that puts weights of 0 last would round their noise away
+    scores = jnp.where(weights > 0, jnp.log(jnp.where(weights > 0, weights, 1)), 0) + noise
+    return jnp.lexsort((-scores, weights <= 0))[:count].astype(jnp.int32)

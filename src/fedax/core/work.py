@@ -1,0 +1,148 @@
+"""Local work: how much a client does in a round."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedax.core.errors import InvalidInput
+from fedax.core.keys import Index
+
+
+class Work(NamedTuple):
+    """One client's local work in one round: minibatch steps, and the examples of a full minibatch."""
+
+    steps: Index
+    batch: Index
+
+
+def as_tuple(value: Any) -> Any:
+    """A list as the tuple that a static field can hold."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+class LocalWork(eqx.Module):
+    r"""How much the clients of a round do: the part of a `Schedule` with the arguments `epochs`, `steps`, `batch_size`, `order`,
+    `times` and `stragglers`, which are described there.
+    """
+
+    epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)
+    steps: int | tuple[int, int] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
+    batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
+        static=True, default=32, converter=as_tuple, kw_only=True
+    )
+    order: Literal["shuffled", "given"] = eqx.field(static=True, default="shuffled", kw_only=True)
+    times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
+    stragglers: float = eqx.field(static=True, default=0.0, kw_only=True)
+
+    def __check_init__(self) -> None:
+        numbers = "whole numbers >= 1, or a pair of them in order"
+        self._require("epochs", counts(self.epochs) or _pair(self.epochs), numbers)
+        self._require("steps", self.steps is None or counts(self.steps) or _pair(self.steps), f"{numbers}, or None")
+        fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
+        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
+        self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
+        self._require("stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]")
+        times = self.times
+        rising = times is None or (bool(times) and all(counts(b - a) for a, b in zip((0, *times), times, strict=False)))
+        self._require("times", rising, "rising whole numbers >= 1, or None")
+        self._require("times", times is None or self.steps is None, "None if steps is given")
+
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed)
+
+    @property
+    def rounds(self) -> int | None:
+        """The most rounds there can be; None for any number."""
+        return None if self.times is None else len(self.times)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a client's work is a matter of chance."""
+        return self.stragglers > 0 or any(isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size))
+
+    def widest(self, largest: int) -> int:
+        """The most examples that a minibatch can have, if no client has more than `largest`."""
+        if isinstance(self.batch_size, int):
+            return min(self.batch_size, largest)
+        top = self.batch_size[1]
+        return min(top, largest) if isinstance(top, int) else largest
+
+    def work(self, key: Key[Array, ""], size: Index, round: Index) -> Work:
+        """The work in one round of a client with `size` examples; `key` is its own of that round."""
+        batch_key, amount_key, straggler_key, part_key = jax.random.split(key, 4) if self.drawn else (key,) * 4
+        if self.batch_size == "full":
+            batch = size
+        elif isinstance(self.batch_size, tuple):
+            low, top = self.batch_size
+            high = jnp.asarray(size) if isinstance(top, str) else jnp.minimum(top, size)
+            batch = jax.random.randint(batch_key, (), jnp.minimum(low, size), high + 1, jnp.int32)
+        else:
+            batch = self.batch_size
+        if self.times is not None:
+            amount, unit = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round], 1
+        elif self.steps is not None:
+            amount, unit = self.steps, 1
+        else:
+            amount, unit = self.epochs, -(-size // batch)
+        if isinstance(amount, tuple):
+            amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
+        if self.stragglers:
+            late = jax.random.uniform(straggler_key, (), jnp.float32) < self.stragglers
+            part = jax.random.randint(part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32)
+            amount = jnp.where(late, part, amount)
+        return Work(amount * unit, batch)
+
+    def equal_steps(self, sizes: Sequence[int]) -> bool:
+        """Whether clients with so many examples are certain to take equally many steps in every round."""
+        amount = self.epochs if self.steps is None else self.steps
+        least, most = amount if isinstance(amount, tuple) else (amount, amount)
+        if self.times is not None:
+            least = most = max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
+        if least != most or (self.stragglers > 0 and most > 1):
+            return False
+        if self.times is not None or self.steps is not None or self.batch_size == "full":
+            return True
+        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+        return len({-(-n // (n if isinstance(end, str) else min(end, n))) for n in map(int, sizes) for end in ends}) == 1
+
+    def mean_steps(self, size: int) -> float:
+        """The expected steps of a round (over all rounds, if there are times) of a client with `size` examples.
+
+        Of a drawn batch size, the steps at its mean.
+        """
+        if self.times is not None:
+            amount: Any = self.times[-1] / len(self.times)
+        else:
+            amount = self.epochs if self.steps is None else self.steps
+            amount = sum(amount) / 2 if isinstance(amount, tuple) else amount
+        late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
+        return amount * (1 - late) * (self.mean_epoch(size) if self.steps is None and self.times is None else 1)
+
+    def mean_epoch(self, size: int) -> float:
+        """The minibatches of an epoch of a client with `size` examples; of a drawn batch size, at its mean."""
+        batch: Any = self.batch_size
+        if isinstance(batch, tuple):
+            batch = sum(min(size, size if isinstance(end, str) else end) for end in batch) / 2
+        return 1 if batch == "full" else -(-size // batch)
+
+
+def counts(value: Any) -> bool:
+    """Whether a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _pair(value: Any, word: str | None = None) -> bool:
+    """Whether two whole numbers in order; the second may be `word`."""
+    if not (isinstance(value, tuple) and len(value) == 2 and counts(value[0])):
+        return False
+    return (word is not None and value[1] == word) or (counts(value[1]) and value[0] <= value[1])
+
+
+def real(value: Any) -> bool:
+    """Whether a number, and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
