@@ -1,4 +1,4 @@
-"""How much faster a grid runs as one compiled program than its members one after the other, and that the numbers agree.
+"""The speed-up of a grid as one compiled program over its members one after the other; the numbers agree.
 
 python benchmarks/grid.py [--settings 30] [--seeds 5] [--rounds 20]
 """

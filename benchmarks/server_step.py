@@ -1,4 +1,4 @@
-"""What FedAWARE's server costs: 100 clients with about 100,000 parameters, cohorts of 10, as a share of a round.
+"""The cost of FedAWARE's server: 100 clients with about 100,000 parameters, cohorts of 10, as a share of a round.
 
 A round as in the paper's experiments: three epochs of batches of 64. Two models: the paper's CNN (122,570 parameters, 500
 images of 32 x 32 x 3 a client), and as the cheapest round of that size an MLP 784-128-10 (101,770 parameters, 600 images of

@@ -1,5 +1,7 @@
-"""What README and CONTRIBUTING say works."""
+"""README, CONTRIBUTING and guides: their examples work, and their prose follows the house style."""
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -43,7 +45,7 @@ def test_contributing_example_is_an_algorithm(tmp_path):
     from fedax.algorithms import make
     from problems import regression, vector
 
-    (text,) = python_blocks("CONTRIBUTING.md")
+    text = python_blocks("CONTRIBUTING.md")[0]
     space = {}
     exec(text, space)
     options = {"rounds": 2, "schedule": fedax.Schedule(steps=2, batch_size="full"), "observe_every": 2}
@@ -57,6 +59,23 @@ def test_contributing_example_is_an_algorithm(tmp_path):
         )
 
 
+def test_contributing_example_is_a_sampling_rule():
+    import fedax
+    from fedax.core.sampling import SAMPLING
+    from problems import regression, vector
+
+    space = {}
+    try:
+        exec(python_blocks("CONTRIBUTING.md")[1], space)
+        schedule = fedax.Schedule(cohort=2, sampling="first_clients")
+    finally:
+        SAMPLING.pop("first_clients", None)
+    options = {"rounds": 1, "solver": fedax.SGD(0.1)}
+    half = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, **options)
+    whole = fedax.run(fedax.FedAvg(), regression(), schedule=fedax.Schedule(), **options)
+    assert abs(vector(half) - vector(whole)).max() > 1e-6
+
+
 def test_readme_names_the_two_commands():
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
@@ -64,3 +83,49 @@ def test_readme_names_the_two_commands():
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
     assert pictures
     assert all((ROOT / path).exists() for path in pictures)
+
+
+QUESTION = re.compile(r"(What|Who|How|Where)\b")
+
+
+def sentences():
+    """The docstrings of the library, its tests and benchmarks, with those of constants, and the lines of the documents."""
+    later = {"algorithm", "channel", "federation", "history", "view"}
+    for path in (path for folder in ("src", "tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))):
+        if "fedax/engines" in str(path) or (path.parent.name == "core" and path.stem in later):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value.value.strip()
+    for guide in ("README.md", "CONTRIBUTING.md", *GUIDES):
+        for number, line in enumerate((ROOT / guide).read_text().splitlines(), start=1):
+            yield f"{guide}:{number}", line.lstrip("#-*> |").strip()
+
+
+def test_prose_states_instead_of_asking():
+    """Docstrings and lines of documents open with a noun phrase or an imperative."""
+    assert [f"{place}: {text[:60]}" for place, text in sentences() if QUESTION.match(text)] == []
+
+
+def helped():
+    import fedax
+    import fedax.codecs
+    import fedax.graphs
+    import fedax.models
+    import fedax.observe
+    import fedax.tasks
+
+    return [fedax, fedax.tasks, fedax.observe, fedax.models, fedax.codecs, fedax.graphs]
+
+
+@pytest.mark.parametrize("module", helped(), ids=lambda module: module.__name__)
+def test_help_lists_every_public_name(module):
+    """Without a name that is not there; submodules of a package count where they are imported by name."""
+    exported = re.findall(r"^from .* import (\w+) as \1$", inspect.getsource(module), flags=re.MULTILINE)
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    constants = re.findall(r"^([A-Z][A-Z_]+)(?:: .*)? = ", inspect.getsource(module), flags=re.MULTILINE)
+    listed = set(re.findall(r"`(?:Graph\.)?(\w+)`", module.__doc__))
+    assert {name for name in (*exported, *own, *constants) if not name.startswith("_")} - listed == set()
+    assert {
+        name for name in listed if not hasattr(module, name) and not hasattr(getattr(module, "Graph", None), name)
+    } == set()

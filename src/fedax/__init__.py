@@ -1,4 +1,55 @@
-"""Federated optimization in JAX: one text per algorithm, compiled for simulation, unchanged where it is deployed."""
+"""Federated optimization in JAX: one text per algorithm, compiled for simulation, unchanged where it is deployed.
+
+    history = fedax.run(fedax.FedAvg(), fedax.tasks.synthetic(), rounds=50)
+
+Runs:
+- `run`: run an algorithm on a task.
+- `run_grid`: run a grid of hyperparameters and seeds as one compiled program.
+- `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take and give.
+- `Schedule`: the clients that work in a round, and how much.
+- `SGD`, `Optax`, `Exact`: local solvers.
+- `Channel`: codecs of what clients and server send.
+- `Divergence`: early end of a diverging run.
+- `Progress`: the argument of a progress hook.
+- `History`: the result of a run; `Outcome` is its end.
+- `Simulation`, `Eager`, `MPI`: engines: compiled, step by step for reference, one process for each client.
+- `Task`: a federated learning problem.
+- `Graph`: a communication graph with its mixing matrix.
+
+Algorithms with a server and one model:
+- `FedAvg`: federated averaging. `FedProx`: with a proximal term. `FedNova`: normalised by the number of steps.
+- `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`: with a server optimizer.
+- `DANE`, `FedDANE`: with gradient-corrected local problems. `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client.
+- `FedBC`: with multipliers of a consensus tolerance. `FedAWARE`: along the least-norm combination of momenta.
+- `QFedAvg`, `AFL`, `FedMGDA`: for fairness.
+- `GD`, `LocalGD`: gradient descent, with one and with several local steps.
+
+Personalized algorithms:
+- `Ditto`, `PerFedAvg`, `PFedMe`: a model of its own for every client.
+- `PerFedBC`, `FedBCFineTune`: the same after FedBC.
+
+Algorithms without a server:
+- `DFedAvgM`, `QuantizedDFedAvgM`: local training, then averages with the neighbours.
+- `DGD`, `DSGD`: a gradient step and an average with the neighbours in every round.
+
+To write an algorithm:
+- `Algorithm`: its base class. `hyper`: declares a hyperparameter.
+- `Federation`: the verbs of a round. `Client`: a client as a work function sees it.
+- `Local`: the local problem. `Upload`: the result of a work function.
+
+Errors:
+- `FedaxError`: the base of all. `InvalidInput`: a value outside what a field allows.
+
+Modules:
+- `algorithms`: the algorithms by family, and by name.
+- `codecs`: quantization and sparsification.
+- `data`: federated data sets and partitions.
+- `graphs`: topologies and mixing matrices.
+- `models`: the papers' models.
+- `observe`: observers of a run.
+- `tasks`: ready-made tasks.
+- `theory`: the papers' theorems as formulas.
+"""
 
 import difflib as _difflib
 from importlib.metadata import version as _version

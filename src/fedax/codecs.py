@@ -1,4 +1,13 @@
-"""Codecs: how a vector is sent in fewer bits, as compiled arithmetic and as the bytes of a real network.
+"""Codecs: vectors in fewer bits, as compiled arithmetic and as the bytes of a real network.
+
+- `Identity`: the numbers as they are.
+- `Quantizer`: the grid of quantized DFedAvgM, unbiased or rounded down.
+- `QSGD`: stochastic rounding relative to the norm.
+- `TopK`: the largest entries by magnitude, with error feedback.
+- `Sign`: the signs and the mean magnitude, with error feedback.
+- `CODECS`: codecs by their name in experiment files; `make` makes one.
+- `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
+- `SCALE`: bits of a scale or a value.
 
 All scales and values travel as 32-bit floats and are rounded to them before use, so that `decode(encode(...))` is exactly what a
 simulation computes with.
@@ -166,7 +175,7 @@ class TopK(Codec):
     feedback: bool = hyper(True, doc="whether what was left out is added to the next message")
 
     def count(self, dim: int) -> int:
-        """How many entries are sent."""
+        """The number of entries that are sent."""
         return max(1, round(float(self.fraction) * dim))
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:

@@ -1,4 +1,16 @@
-"""Who talks to whom without a server: graphs from NetworkX and their mixing matrices."""
+"""Communication graphs without a server: graphs from NetworkX and their mixing matrices.
+
+`Graph` is a graph of clients with its mixing matrix. It is made by:
+- `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several in turn.
+- `Graph.ring`, `Graph.exponential`, `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
+- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`: drawn.
+- `Graph.named`: by its name in `TOPOLOGIES`.
+
+Besides:
+- `mixed`: the mixed messages of some clients.
+- `MIXINGS`: Metropolis-Hastings and max-degree weights.
+- `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a graph is connected.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,11 +27,11 @@ from fedax.core.errors import InvalidInput, UnknownName
 from fedax.core.keys import Index
 
 TOLERANCE = 1e-9
-"""How far sums and symmetry of a given matrix may be off."""
+"""The tolerance on sums and symmetry of a given matrix."""
 DENSE = 8
 """A dense product pays off if a client has more than one in so many of all as neighbours (measured on a CPU)."""
 ATTEMPTS = 100
-"""How often a random graph is drawn until it is connected."""
+"""The most draws of a random graph until it is connected."""
 
 
 class Graph(eqx.Module):
@@ -240,7 +252,7 @@ class Graph(eqx.Module):
 
     @property
     def degrees(self) -> Int[Array, "period clients"]:
-        """How many neighbours everybody has."""
+        """The degree of every node."""
         return self.linked.sum(2, dtype=jnp.int32)
 
     def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
@@ -305,7 +317,7 @@ class Graph(eqx.Module):
 
 
 def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]) -> PyTree:
-    """What some clients receive, from everybody's rows, their neighbours and the weights of these."""
+    """The mixed messages of some clients, from everybody's rows, their neighbours and the weights of these."""
     some, width = neighbours.shape
     clients = jax.tree.leaves(rows)[0].shape[0]
     dense = width * DENSE >= clients

@@ -1,4 +1,4 @@
-"""Where formulas divide by what may vanish: every algorithm stays finite, and does what its documentation says."""
+"""Formulas that divide by what may vanish: every algorithm stays finite, and does what its documentation says."""
 
 import equinox as eqx
 import jax

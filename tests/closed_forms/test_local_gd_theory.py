@@ -68,7 +68,7 @@ def convex(request, data_folder):
 
 
 def descend(convex, start, interval, rate, steps):
-    """How far the mean of the iterates and the last one are above the optimum."""
+    """The suboptimality of the mean of the iterates and of the last one."""
     task = eqx.tree_at(lambda task: task.start, convex.task, From(jnp.asarray(start)))
     schedule = fedax.Schedule(steps=interval, batch_size="full", weights="equal")
     options = {"schedule": schedule, "rounds": steps // interval, "observe_every": steps // interval}

@@ -1,4 +1,4 @@
-"""Where methods converge to with partial participation and unequal work, against linear algebra."""
+"""Limit points of methods with partial participation and unequal work, against linear algebra."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ WEIGHTS = {"size": np.array(SIZES) / sum(SIZES), "equal": np.full(6, 1 / 6)}
 
 
 def resting(lr, weights, power):
-    """Where sum_k p_k tau_k^-power (I - (I - lr A_k)^tau_k)(w - b_k) = 0: FedAvg with power 0, FedNova with power 1."""
+    """The w with sum_k p_k tau_k^-power (I - (I - lr A_k)^tau_k)(w - b_k) = 0: FedAvg with power 0, FedNova with power 1."""
     eye = np.eye(3)
     pulls = [
         p / steps**power * (eye - np.linalg.matrix_power(eye - lr * a, steps))

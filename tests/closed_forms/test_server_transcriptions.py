@@ -1,4 +1,4 @@
-"""What servers do, against straight NumPy transcriptions of the papers' pseudocode, written without the library's code."""
+"""Server methods against straight NumPy transcriptions of the papers' pseudocode, written without the library's code."""
 
 import itertools
 

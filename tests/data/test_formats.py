@@ -277,7 +277,7 @@ def test_parquet_without_its_package(tmp_path, monkeypatch):
 
 
 class Table(dict):
-    """What the library returns of a split, as far as it is used."""
+    """The library's result for a split, as far as it is used."""
 
     @property
     def column_names(self):

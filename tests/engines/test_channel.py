@@ -44,7 +44,7 @@ def test_quantized_both_ways_against_numpy():
 
 
 def test_top_k_with_feedback_against_numpy():
-    """What a message leaves out goes into the same client's next one, whenever it takes part again."""
+    """The rest of a message goes into the same client's next one, whenever it takes part again."""
     world, lost = World(), np.zeros((5, 4))
     w = world.start
     for cohort in world.cohorts():

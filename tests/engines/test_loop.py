@@ -120,8 +120,11 @@ def _schedule(options):
 
     schedule = object.__new__(fedax.Schedule)
     for field in dataclasses.fields(fedax.Schedule):
-        object.__setattr__(schedule, field.name, options.get(field.name, field.default))
-    fedax.Schedule.__check_init__(schedule)
+        convert = field.metadata.get("converter", lambda value: value)
+        object.__setattr__(schedule, field.name, convert(options.get(field.name, field.default)))
+    for kind in fedax.Schedule.__mro__:
+        if "__check_init__" in vars(kind):
+            kind.__check_init__(schedule)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is kept of a recipe's runs: its tables are made again from the numbers, and the papers' numbers are counted."""
+"""Archives of a recipe's runs: its tables are made again from the numbers, and the papers' numbers are counted."""
 
 import csv
 import io
@@ -146,7 +146,7 @@ def test_the_committed_table_is_what_the_command_makes(found):
 
 
 def looked_up(folder):
-    """What is found of the first cell of the searched table in a folder with one run of it."""
+    """The first cell of the searched table in a folder with one run of it."""
     return next(e for e in status.entries(folder) if (e.recipe, e.cell.algorithm) == ("dfedavgm-figure-6", "FedAvg"))
 
 

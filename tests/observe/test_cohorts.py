@@ -1,4 +1,4 @@
-"""Who worked last, as observers see it, on every engine: draws by odds, second draws, everyone, nobody."""
+"""The last cohort, as observers see it, on every engine: weighted draws, second draws, everyone, nobody."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ OPTIONS = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=2, steps
 
 
 class Who(Observer):
-    """How often each client worked in the last phase."""
+    """The number of times that each client worked in the last phase."""
 
     def __call__(self, view):
         cohort = view.cohort()

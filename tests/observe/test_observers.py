@@ -1,4 +1,4 @@
-"""What observers say, against NumPy on the same model."""
+"""Observers against NumPy on the same model."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What trained models give away about the examples they were trained on."""
+"""Privacy audits: membership inference on the examples that a model was trained on."""
 
 from fedax.audit.attacks import Attack as Attack
 from fedax.audit.attacks import Curve as Curve

@@ -110,7 +110,7 @@ class ShadowAttack:
             self._classifier.fit(features, np.repeat([1, 0], [len(members), len(others)]))
 
     def scores(self, probabilities: Float[np.ndarray, "some classes"]) -> Float[np.ndarray, "some"]:
-        """How much each example looks like a member, in [0, 1]."""
+        """The score of each example as a member of the training set, in [0, 1]."""
         return self._classifier.predict_proba(largest(probabilities, self.attack.top))[:, 1]
 
 

@@ -41,7 +41,7 @@ class Quarters:
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """How well membership was guessed, after some rounds.
+    """The success of membership inference after some rounds.
 
     Attributes:
         rounds: how many rounds the models were trained, shape (looks,). After an interruption, or if a model is not finite, there
@@ -176,7 +176,7 @@ def check_auditable(task: Task) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Look:
-    """What the attacks found after some rounds; kept in a file, because the models go on from there."""
+    """The findings of the attacks after some rounds; kept in a file, because the models go on from there."""
 
     shadow: Curve
     calibrated: Curve

@@ -56,7 +56,7 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
 
 
 def _missing(chosen: DataSet, place: Path) -> MissingFile | None:
-    """What a missing file leads to, None if all is there and right; anything else that is wrong is raised."""
+    """The error of a missing file, None if all is there and right; anything else that is wrong is raised."""
     try:
         chosen.make(folder=place / chosen.within, **chosen.light)
     except MissingFile as error:

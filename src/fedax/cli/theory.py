@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What is asked of the theory: an accuracy, prices of communication in gradients, and the plan of an experiment."""
+    """A question to the theory: an accuracy, prices of communication in gradients, and the plan of an experiment."""
 
     plan: Plan
     accuracy: float
@@ -61,7 +61,7 @@ class Measured:
         return float(np.linalg.norm(self.losses.shares @ self.gradients))
 
     def common(self) -> list[Row]:
-        """What every paper begins with."""
+        """The constants that every paper begins with."""
         return [
             Row("clients", self.losses.clients, ""),
             Row("L, the largest of a client", float(self.smoothness.max()), "at the start"),
@@ -230,7 +230,7 @@ PAPERS: dict[str, Callable[[Question], list[Row]]] = {
 def suggestions(
     paper: str, plan: Plan, accuracy: float = 1e-3, prices: Sequence[float] = (0.1, 1.0, 10.0, 100.0, 1000.0)
 ) -> list[Row]:
-    r"""What a paper's theory says of an experiment's task.
+    r"""A paper's theory on an experiment's task.
 
     Args:
         paper: a name of `PAPERS`.

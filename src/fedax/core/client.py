@@ -1,4 +1,4 @@
-"""What a work function sees of its client."""
+"""The client, as a work function sees it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

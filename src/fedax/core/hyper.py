@@ -27,7 +27,7 @@ PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Hyper:
-    """What a hyperparameter allows. `low` and `high` are inclusive unless `open_low` / `open_high`."""
+    """The range of a hyperparameter. `low` and `high` are inclusive unless `open_low` / `open_high`."""
 
     name: str
     default: Any

@@ -1,4 +1,4 @@
-"""How a model's parameters lie in one flat vector."""
+"""The layout of a model's parameters in one flat vector."""
 
 import math
 from typing import Any, TypeAlias

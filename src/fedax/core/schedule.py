@@ -121,7 +121,7 @@ class Weights(NamedTuple):
 def cohort_weights(
     schedule: Schedule, ids: Int[Array, "capacity"], share: Float[Array, "capacity"], count: Index, clients: int, drawn: bool
 ) -> Weights:
-    """How the clients of a cohort count; `share` is their n_k / n, and `drawn` says that the schedule's sampling drew them."""
+    """The weights of a cohort's clients; `share` is their n_k / n, and `drawn` says that the schedule's sampling drew them."""
     equal = schedule.weights == "equal"
     objective = jnp.ones_like(share) if equal else share
     weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective

@@ -1,4 +1,4 @@
-"""How a client minimises its local problem."""
+"""Local solvers: the minimisation of a client's local problem."""
 
 import dataclasses
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""What is learned: per-example losses and scores, federated data, the starting point."""
+"""Tasks: per-example losses and scores, federated data, the starting point."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

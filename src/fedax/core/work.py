@@ -25,8 +25,10 @@ def as_tuple(value: Any) -> Any:
 
 
 class LocalWork(eqx.Module):
-    r"""How much the clients of a round do: the part of a `Schedule` with the arguments `epochs`, `steps`, `batch_size`, `order`,
-    `times` and `stragglers`, which are described there.
+    """The amount of work of a round's clients.
+
+    It is the part of a `Schedule` with the arguments `epochs`, `steps`, `batch_size`, `order`, `times` and `stragglers`, which are
+    described there.
     """
 
     epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)

@@ -125,7 +125,7 @@ class FederatedData:
 
     @property
     def label_counts(self) -> Int[np.ndarray, "clients classes"]:
-        """How often each label occurs among each client's training examples."""
+        """The count of each label among each client's training examples."""
         return np.stack([np.bincount(client["y"], minlength=self.classes) for client in self.train])
 
     def _fixed(self, client: Labelled, where: str) -> Labelled:

@@ -1,4 +1,4 @@
-"""Where data files lie on this machine, and whether they hold what they should."""
+"""The folder of data files on this machine, and the check of their content."""
 
 import gzip
 import hashlib

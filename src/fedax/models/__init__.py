@@ -1,4 +1,27 @@
-"""The models of the papers, as immutable descriptions; any other JAX model goes through `fedax.tasks.from_loss`."""
+"""The models of the papers, as immutable descriptions; any other JAX model goes through `fedax.tasks.from_loss`.
+
+Dense:
+- `Softmax`: multinomial logistic regression.
+- `MLP`: fully connected layers with ReLU.
+- `Affine`: parameters of one affine layer.
+
+Images:
+- `CNN`: convolutions with pooling, then fully connected layers; `Stage` is one convolution of it.
+- `mnist_cnn`: the CNN of McMahan et al. for MNIST, 1,663,370 parameters.
+- `cifar_cnn`: the CNN of FedAWARE for CIFAR-10, 122,570 parameters.
+- `lenet`: LeNet with ReLU, as FedBC trains it.
+- `ResNet`: residual networks for small images; `ResNet()` is ResNet-20.
+- `Augmentation`: random crops and flips, and normalisation.
+
+Text:
+- `Bigram`: the next character from the last one.
+- `CharLSTM`: two LSTM layers for the next character.
+- `SentimentLSTM`: two LSTM layers over frozen word vectors.
+
+For your own:
+- `Model`: the interface of a model.
+- `parameter_count`: the number of a model's parameters.
+"""
 
 from fedax.models.augment import Augmentation as Augmentation
 from fedax.models.base import Model as Model

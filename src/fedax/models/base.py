@@ -1,4 +1,4 @@
-"""What a classification model is to fedax: an immutable, hashable description with `init` and `__call__`."""
+"""The interface of classification models: an immutable, hashable description with `init` and `__call__`."""
 
 import math
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +21,7 @@ class Model(Protocol):
 
 
 def parameter_count(model: Model) -> int:
-    """How many numbers a model learns, without drawing them.
+    """The number of a model's parameters, without drawing them.
 
     >>> from fedax.models import Softmax
     >>> parameter_count(Softmax(60, 10))

@@ -33,7 +33,7 @@ class Bigram:
 
     @property
     def parameters(self) -> int:
-        """How many there are: vocabulary squared."""
+        """The number of parameters: vocabulary squared."""
         return self.vocabulary**2
 
     def init(self, key: Key[Array, ""]) -> Float[Array, "vocabulary vocabulary"]:

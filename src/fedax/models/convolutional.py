@@ -89,7 +89,7 @@ class CNN:
 
     @property
     def parameters(self) -> int:
-        """How many there are: kernels and biases of all layers."""
+        """The number of parameters: kernels and biases of all layers."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> CNNParams:

@@ -72,7 +72,7 @@ class Softmax:
 
     @property
     def parameters(self) -> int:
-        """How many there are: (features + 1) classes."""
+        """The number of parameters: (features + 1) classes."""
         return (self.features + 1) * self.classes
 
     def init(self, key: Key[Array, ""]) -> Affine:
@@ -110,7 +110,7 @@ class MLP:
 
     @property
     def parameters(self) -> int:
-        """How many there are: kernels and biases of all layers."""
+        """The number of parameters: kernels and biases of all layers."""
         return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
 
     def init(self, key: Key[Array, ""]) -> tuple[Affine, ...]:

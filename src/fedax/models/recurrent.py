@@ -58,7 +58,7 @@ class CharLSTM:
 
     @property
     def parameters(self) -> int:
-        """How many there are."""
+        """The number of parameters."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> CharLSTMParams:
@@ -125,7 +125,7 @@ class SentimentLSTM:
 
     @property
     def parameters(self) -> int:
-        """How many are trained."""
+        """The number of trained parameters."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> SentimentLSTMParams:

@@ -74,7 +74,7 @@ class ResNet:
 
     @property
     def parameters(self) -> int:
-        """How many there are: kernels, scales and offsets, and the classifier."""
+        """The number of parameters: kernels, scales and offsets, and the classifier."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> ResNetParams:

@@ -1,4 +1,24 @@
-"""What is watched: pure functions of the global model. On or off, the trajectory is the same."""
+"""Observers: pure functions of the global model. On or off, the trajectory is the same.
+
+Losses and scores:
+- `TrainLoss`: mean loss over all clients' training examples.
+- `Objective`: the objective that is minimised, with l2, and the gap to its minimum.
+- `TestLoss`: mean loss on the global test set.
+- `TestAccuracy`: accuracy on the global test set.
+- `HoldoutScore`: any score of the task on the global test set.
+
+Single clients:
+- `ClientAccuracy`: a score of the global model, or of the clients' own, on each client's test examples.
+- `LocalAccuracy`: accuracy of each client's own model on its own test examples.
+- `ClientWeights`: the weights of the clients in a mean over all of them.
+- `Extremes`: the smallest and the largest client of the last cohort.
+
+Heterogeneity and consensus:
+- `Dissimilarity`: dissimilarity of the clients' gradients, and gradient diversity.
+- `Consensus`: mean distance of the clients' models to their mean.
+- `ConsensusSquare`: mean squared distance, as in theorems.
+- `NodeAccuracy`: score of each node's own model on the global test set.
+"""
 
 from fedax.observe.accuracy import HoldoutScore as HoldoutScore
 from fedax.observe.accuracy import Objective as Objective

@@ -1,4 +1,4 @@
-"""How far the clients disagree."""
+"""Dissimilarity of the clients' gradients."""
 
 from typing import Any
 

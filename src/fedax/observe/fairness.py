@@ -1,4 +1,4 @@
-"""How the global model serves the single clients."""
+"""Fairness: the global model on the data of the single clients."""
 
 import math
 from typing import Any

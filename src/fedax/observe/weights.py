@@ -1,4 +1,4 @@
-"""What part each client has in the global model."""
+"""The weight of each client in the global model."""
 
 from typing import Any
 

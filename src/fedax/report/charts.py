@@ -18,7 +18,7 @@ AXES = {
     "seconds": "seconds",
     "cost": "time, of communication and computation",
 }
-"""What curves are drawn against."""
+"""Horizontal axes of curves."""
 
 _TITLES = {
     "client_accuracy_variance": "Accuracy variance over clients",

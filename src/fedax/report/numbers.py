@@ -14,7 +14,7 @@ from fedax.report.summary import more_is_better, scale_of
 
 
 class Run(NamedTuple):
-    """What pairs runs of different algorithms: the draw of the data, and the seed."""
+    """The draw of the data and the seed, by which runs of different algorithms are paired."""
 
     draw: int
     seed: int
@@ -90,7 +90,7 @@ class Results:
         return found
 
     def units(self, values: Values) -> tuple[np.ndarray, str]:
-        """What statistics count: the means over the seeds of each draw of the data if there are several, else the seeds."""
+        """The units of statistics: the means over the seeds of each draw of the data if there are several, else the seeds."""
         draws = sorted({run.draw for run in values})
         if len(draws) < 2:
             return np.array(list(values.values())), "seeds"
@@ -99,7 +99,7 @@ class Results:
             return np.nan_to_num([group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf), "draws"
 
     def diverged(self, task: str, algorithm: str) -> tuple[int, int]:
-        """How many runs diverged, see `fedax.report.Record.diverged`, and of how many."""
+        """The number of runs that diverged, see `fedax.report.Record.diverged`, and of all."""
         runs = [r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm]
         return sum(runs), len(runs)
 

@@ -34,7 +34,7 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """What a report shows.
+    """The content of a report.
 
     Args:
         title: its heading.

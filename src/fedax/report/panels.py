@@ -34,7 +34,7 @@ class Spot(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How axes are drawn, and how a curve becomes a value."""
+    """The drawing of axes, and the reading of a curve as a value."""
 
     log: bool | None = None
     log_x: bool = False
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 def units(runs: Sequence[Record], metric: str, read: str) -> np.ndarray:
-    """What statistics count: the means over the seeds of each draw of the data if there are several, else the single runs.
+    """The units of statistics: the means over the seeds of each draw of the data if there are several, else the single runs.
 
     In the unit of `scale_of`; NaN for runs that have none, as they were stopped or are not finite.
     """
@@ -170,8 +170,9 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
 
 
 def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
-    """Where an axis is cut, so that means far from all of the paper's numbers do not press these together; None if all are near,
-    or the paper has no number for any of them.
+    """The ends at which an axis is cut, so that means far from all of the paper's numbers do not press these together.
+
+    None if all are near, or the paper has no number for any of them.
     """
     if np.isnan(paper).all():
         return None

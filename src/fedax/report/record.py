@@ -1,4 +1,4 @@
-"""What is kept of a run: the curves, without model and state."""
+"""The record of a run: its curves, without model and state."""
 
 import csv
 import dataclasses
@@ -66,7 +66,7 @@ class Record:
 
     @property
     def ending(self) -> str:
-        """How it ended: `ok`, `diverged`, `interrupted`, with the round where it is known."""
+        """The end of the run: `ok`, `diverged`, `interrupted`, with the round where it is known."""
         if self.outcome.ok and self.diverged:
             return "diverged: above its initial loss"
         return f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)

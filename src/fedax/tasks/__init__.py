@@ -1,4 +1,35 @@
-"""What is learned: ready-made tasks, and tasks from your own loss."""
+"""Tasks: ready-made ones, and those of your own loss.
+
+Of your own:
+- `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
+- `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are its loss and score.
+- `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
+- `of_source`: a function that makes federated data, as a classification task.
+
+Made or shipped data:
+- `synthetic`: Synthetic(alpha, beta) of the FedProx paper: 60 features, 10 classes.
+- `digits`: the small digits of scikit-learn: 64 features, 10 classes.
+
+Data from files (`fedax data list` lists the data sets and how to download them):
+- `mnist`: MNIST, 784 features, 10 classes.
+- `fashion_mnist`: Fashion-MNIST, 10 classes.
+- `mnist_devices`: MNIST on 1,000 devices with two digits each, as in FedProx and FedDANE.
+- `mnist_writers`: MNIST by writer.
+- `femnist`: handwritten characters by writer, 62 classes.
+- `femnist_letters`: ten lower-case letters of FEMNIST on 200 devices, as in FedProx and FedDANE.
+- `cifar10`: CIFAR-10, images of 32 x 32 x 3.
+- `shakespeare`: next characters by speaking role.
+- `tinyshakespeare`: the same of a small corpus.
+- `sent140`: sentiment of tweets by user.
+- `client_files`: a file for each client.
+- `libsvm`: binary logistic regression on a LIBSVM text file.
+- `a5a`, `a9a`, `mushrooms`, `w8a`: the same on their file.
+
+By name:
+- `catalogue`: all ready-made tasks.
+- `make`: a task by its name.
+- `defaults`: the options of a task, with defaults.
+"""
 
 from fedax.tasks.classify import Accuracy as Accuracy
 from fedax.tasks.classify import CrossEntropy as CrossEntropy

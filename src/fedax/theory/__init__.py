@@ -1,4 +1,4 @@
-"""What the papers prove, as formulas: constants, step sizes and bounds that a run can be held to. One module for each paper."""
+"""The papers' theorems as formulas: constants, step sizes and bounds that a run can be held to. One module for each paper."""
 
 from fedax.theory import dfedavgm as dfedavgm
 from fedax.theory import estimate as estimate

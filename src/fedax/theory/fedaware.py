@@ -89,7 +89,7 @@ def diversity_bound(*, global_variance: float, gradient: float) -> float:
 
 
 class Divergence(NamedTuple):
-    r"""How far surrogate weights are from the clients' own.
+    r"""The divergence of surrogate weights from the clients' own.
 
     Attributes:
         square: $\chi^2_{\tilde\lambda \| \lambda} = \sum_i \tilde\lambda_i^2 / \lambda_i^2$.
@@ -171,7 +171,7 @@ def drift_bound(
     dissimilarities: Float[Array | np.ndarray, "clients"],
     gradient: float,
 ) -> Float[np.ndarray, "clients"]:
-    r"""How far each client moves from the global model in its $K_i$ local steps.
+    r"""The drift of each client from the global model in its $K_i$ local steps.
 
     $$ \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le 5 K_i \eta_l^2 (\sigma_l^2 + 6 K_i \zeta_i + 6 K_i \lVert \nabla f(x^t)
     \rVert^2). $$

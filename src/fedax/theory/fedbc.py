@@ -55,7 +55,7 @@ def multiplier_bounds(smoothness: PerDevice) -> Interval:
 
 
 def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
-    r"""How far the devices' gradients are apart at one x under the multipliers that are worst for that.
+    r"""The dissimilarity of the devices' gradients at one x under the multipliers that are worst for it.
 
     $$ \delta = \max_{i \ne j} \max_{a, b \in [\lambda_{\min}, \lambda_{\max}]} \lVert a \nabla f_i(x) - b \nabla f_j(x)
     \rVert. $$

@@ -52,7 +52,7 @@ def step_size(smoothness: float, interval: int) -> float:
 def bound(
     *, distance: float, variance: float, smoothness: float, interval: int, steps: int, rate: float | None = None
 ) -> float:
-    r"""How far the mean of the iterates is above the optimum at most.
+    r"""A bound on the suboptimality of the mean of the iterates.
 
     $$ f(\bar x_T) - f(x_*) \le \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma T} + 24 \gamma^2 \sigma^2 H^2 L,
        \qquad \bar x_T = \frac1T \sum_{t<T} \frac1M \sum_m x^m_t. $$
@@ -117,7 +117,7 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
 
 
 def next_distance_bound(*, distance: float, spread: float, gap: float, smoothness: float, rate: float) -> float:
-    r"""How far the mean model is from the optimum after one more step, squared, at most.
+    r"""A bound on the squared distance of the mean model to the optimum after one more step.
 
     $$ \lVert r_{t+1} \rVert^2 \le \lVert r_t \rVert^2 + \gamma L (1 + 2 \gamma L) V_t
        - 2 \gamma (1 - 2 \gamma L) D_f(\hat x_t, x_*). $$

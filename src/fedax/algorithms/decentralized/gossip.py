@@ -41,8 +41,8 @@ class Gossip(Algorithm[Memory]):
 
     @abstractmethod
     def send(self, client: Client, own: Any) -> Upload[Any]:
-        """What goes to the neighbours."""
+        """The upload to the neighbours."""
 
     @abstractmethod
     def receive(self, client: Client, own: Any, received: Any) -> Any:
-        """What becomes of the client's own memory."""
+        """The client's memory after the exchange."""

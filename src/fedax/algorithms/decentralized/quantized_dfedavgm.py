@@ -79,7 +79,7 @@ class QuantizedDFedAvgM(Gossip):
 
     @property
     def codec(self) -> Codec:
-        """What makes the messages."""
+        """The codec of the messages."""
         return self.code or Quantizer(self.b, self.step, self.rounding)
 
     def init(self, fed: Federation, w: Vector) -> Memory:

@@ -37,7 +37,7 @@ class FedBCFineTune(FedBC):
         return client.adapted(self.base(client, z, own), self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
 
     def base(self, client: Client, z: Vector, own: Own) -> Vector:
-        """What is adapted."""
+        """The model to adapt."""
         return super().adapt(client, z, own)
 
 

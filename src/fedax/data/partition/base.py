@@ -1,4 +1,4 @@
-"""What all partitions share."""
+"""The common part of all partitions."""
 
 from typing import TypeAlias
 

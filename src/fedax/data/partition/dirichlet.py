@@ -63,7 +63,7 @@ def dirichlet(
 def _dirichlet_counts(
     rng: np.random.Generator, sizes: list[int], clients: int, alpha: float | int
 ) -> Int[np.ndarray, "classes clients"]:
-    """How many examples of each class each client gets in one draw; all zero if the draw cannot be scaled."""
+    """The number of examples of each class for each client in one draw; all zero if the draw cannot be scaled."""
     counts = np.zeros((len(sizes), clients), dtype=int)
     for row, size in zip(counts, sizes):
         open_to = counts.sum(axis=0) < sum(sizes) / clients

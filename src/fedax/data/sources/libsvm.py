@@ -18,7 +18,7 @@ from fedax.data.partition import check_partition, partition_by
 
 @dataclass(frozen=True)
 class Known:
-    """What a published file holds: the SHA-256 of its text, and the counts that `fedax data list` shows."""
+    """The content of a published file: the SHA-256 of its text, and the counts that `fedax data list` shows."""
 
     sha256: str
     rows: int

@@ -16,7 +16,7 @@ _HOW = "Put tinyshakespeare.txt there, plain or gzipped: the file data/tinyshake
 
 
 def roles_of(text: str) -> dict[str, str]:
-    r"""What each speaking role says, in the order of first words.
+    r"""The lines of each speaking role, in the order of first words.
 
     A speech is a line `Name:` and the lines up to the next empty one. Line ends become spaces, and runs of spaces one, as in
     LEAF; a role's speeches are joined by a space.

@@ -1,4 +1,4 @@
-"""What image sources with an official training and test part share."""
+"""The common part of image sources with an official training and test part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact}
 """Local solvers by their name in experiment files."""
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
-"""Where curves can go besides the run directory, by name; `fedax.experiments.running.trackers` has the classes."""
+"""Trackers by name, to which curves go besides the run directory; `fedax.experiments.running.trackers` has the classes."""
 
 
 class Section(BaseModel):

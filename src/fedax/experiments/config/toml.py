@@ -9,7 +9,7 @@ from fedax.core import SpecError
 from fedax.experiments.config.shorthand import typed
 
 Place = tuple[str | int, ...]
-"""Where a value stands in a document: keys, and positions in arrays."""
+"""The path of a value in a document: keys, and positions in arrays."""
 
 
 class Source:

@@ -126,7 +126,7 @@ class Runs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drawer:
-    """What figures are made of.
+    """The material of figures.
 
     Args:
         runs: all of a directory.

@@ -32,7 +32,7 @@ class Variant(BaseModel):
 
 
 class Scale(BaseModel):
-    """How much of a recipe is run: changes to the experiment by dotted path, data draws, which variants and algorithms (by
+    """The size at which a recipe is run: changes to the experiment by dotted path, data draws, which variants and algorithms (by
     their labels; all by default), and how curves are read, where a shorter run has fewer observations to average.
     """
 

@@ -1,4 +1,4 @@
-"""What of a run directory is kept under version control: its numbers, from which its tables can be made again."""
+"""Archives of run directories for version control: the numbers, from which the tables can be made again."""
 
 import csv
 import io

@@ -78,7 +78,7 @@ def _best(folders: Sequence["_Folder"], blank: Cell) -> tuple[str, str, Cell]:
 
 
 class _Folder:
-    """What is kept of a recipe's run directory, beside the recipe as it is now."""
+    """The archive of a recipe's run directory, beside the recipe as it is now."""
 
     def __init__(self, path: Path, recipe: Recipe) -> None:
         self.path, self.now = path, recipe
@@ -109,7 +109,7 @@ class _Folder:
 
 
 def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
-    """What makes the runs of each task and algorithm what they are; whatever else is observed."""
+    """The identity of the runs of each task and algorithm, whatever else is observed."""
     made: dict[str, set[str]] = {}
     for slot, run in identified([experiment.model_copy(update={"observe": None}) for experiment in experiments]):
         made.setdefault(f"{experiments[slot.experiment].name}\n{slot.member.method}", set()).add(run)

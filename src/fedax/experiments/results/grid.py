@@ -16,7 +16,7 @@ from fedax.report.summary import COLUMNS, more_is_better
 
 
 class Standing(NamedTuple):
-    """How a member of a grid did: the mean of the selection's metric over its runs, and how many of them diverged."""
+    """The standing of a member of a grid: the mean of the selection's metric over its runs, and how many of them diverged."""
 
     member: Member
     runs: list[Record]

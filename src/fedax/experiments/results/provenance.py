@@ -1,4 +1,4 @@
-"""What the numbers depend on besides the configuration."""
+"""Provenance: versions and machine, on which numbers depend besides the configuration."""
 
 import os
 import platform

@@ -202,7 +202,7 @@ class RunDirectory:
         return settings_of(self.path)
 
     def versions(self) -> dict[str, Any]:
-        """What the runs were made with."""
+        """The versions that the runs were made with."""
         return json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
 
     def shown(self) -> list[Record]:
@@ -217,7 +217,7 @@ class RunDirectory:
 
     @property
     def reads(self) -> dict[str, str]:
-        """How curves become numbers, by task."""
+        """The reading of curves as numbers, by task."""
         return {experiment.name: experiment.reads for experiment in self.experiments}
 
     def selections(self) -> dict[str, dict[str, str]]:

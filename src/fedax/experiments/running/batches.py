@@ -43,11 +43,11 @@ class Batch:
         return len(self.numbers) == 1
 
     def folder(self, out: Path) -> Path:
-        """Where its checkpoints lie."""
+        """The folder of its checkpoints."""
         return out / "checkpoints" / f"{self.numbers[0]:04d}"
 
     def heading(self, experiment: Experiment, several: bool) -> str:
-        """What is shown while it runs."""
+        """The heading of its progress bar."""
         what = self.labels[0] + (f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else "")
         listed = ", ".join(str(seed) for seed in self.seeds)
         word = "selection seed" if self.selecting else "seed"
@@ -182,5 +182,5 @@ def run_audited(
 
 
 def _gradients(algorithm: Algorithm[Any], schedule: Schedule, size: int) -> float:
-    """What `Algorithm.gradients` expects of a client with so many examples."""
+    """The minibatch gradients that `Algorithm.gradients` expects of a client with so many examples."""
     return algorithm.gradients(schedule.mean_steps(size), schedule.mean_epoch(size))

@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: bars in a terminal, plain lines elsewhere."""
+"""Progress of runs on the screen: bars in a terminal, plain lines elsewhere."""
 
 import time
 from types import TracebackType

@@ -15,7 +15,7 @@ from fedax.report import Record
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Where the curve of one run goes."""
+    """The destination of the curve of one run."""
 
     def start(self, config: Mapping[str, Any]) -> None:
         """The run begins; `config` is what defines it, as plain values."""

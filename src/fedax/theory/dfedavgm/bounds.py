@@ -13,7 +13,7 @@ from fedax.theory._limits import check, rows
 
 @dataclass(frozen=True)
 class Setting:
-    r"""What the bounds depend on.
+    r"""The constants on which the bounds depend.
 
     Args:
         smoothness: L, above 0.
@@ -57,7 +57,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Rounding:
-    r"""What is sent in few bits.
+    r"""The setting of quantized messages.
 
     Args:
         dim: d, at least 1.
@@ -108,7 +108,7 @@ def move_bound(setting: Setting) -> float:
 
 
 def drift_bound(setting: Setting, gradient: float) -> float:
-    r"""How far local training moves.
+    r"""A bound on the drift of local training.
 
     $$ \frac1m \sum_i \mathbb E \lVert y^{t,k}(i) - x^t(i) \rVert^2 \le C_1 \eta^2 + 32 K^2 \eta^2 G. $$
 
@@ -130,7 +130,7 @@ def drift_bound(setting: Setting, gradient: float) -> float:
 
 
 def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> float:
-    r"""How far the clients' models are apart, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
+    r"""A bound on the consensus error, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
 
     $$ \frac{\lambda^2}{(1-\lambda)^2} \cdot \begin{cases} C_2 \eta^2 & \text{nothing rounded} \\
        C_2 \eta^2 + \frac14 d s^2 & \text{stochastic rounding} \\ (\sqrt{C_2} \eta + \sqrt d s)^2 & \text{rounding down}
