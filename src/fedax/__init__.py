@@ -33,6 +33,7 @@ Algorithms without a server:
 - `DGD`, `DSGD`: a gradient step and an average with the neighbours in every round.
 
 To write an algorithm:
+- `footprint`: phases, traffic, memory and gradients of a round of an algorithm.
 - `Algorithm`: its base class. `hyper`: declares a hyperparameter.
 - `Federation`: the verbs of a round. `Client`: a client as a work function sees it.
 - `Local`: the local problem. `Upload`: the result of a work function.
@@ -90,6 +91,7 @@ from fedax.algorithms.server.qfedavg import QFedAvg as QFedAvg
 from fedax.algorithms.server.scaffold import SCAFFOLD as SCAFFOLD
 from fedax.core import SGD as SGD
 from fedax.core import Algorithm as Algorithm
+from fedax.core import Channel as Channel
 from fedax.core import Client as Client
 from fedax.core import Exact as Exact
 from fedax.core import FedaxError as FedaxError
@@ -103,7 +105,6 @@ from fedax.core import Schedule as Schedule
 from fedax.core import Task as Task
 from fedax.core import Upload as Upload
 from fedax.core import hyper as hyper
-from fedax.engines.coding import Channel as Channel
 from fedax.engines.eager import Eager as Eager
 from fedax.engines.loop import run as run
 from fedax.engines.loop import run_grid as run_grid
@@ -115,6 +116,7 @@ from fedax.engines.session import RunState as RunState
 from fedax.engines.session import Session as Session
 from fedax.engines.session import start as start
 from fedax.engines.simulation import Simulation as Simulation
+from fedax.engines.trace import footprint as footprint
 from fedax.graphs import Graph as Graph
 
 __version__ = _version("fedax")

@@ -1,7 +1,5 @@
 """Methods without a server against NumPy: limits, contraction, transcriptions, bits."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 import fedax
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.codecs import Identity, Quantizer, Sign, TopK
-from fedax.core import Card, InvalidInput, Phase, Upload
+from fedax.core import InvalidInput, Upload
 from fedax.graphs import Graph
 from problems import SIZES, quadratic, regression, vector
 from transcription import LR, World
@@ -29,13 +27,11 @@ def run(method, task=None, rounds=ROUNDS, momentum=0.0, schedule=SCHEDULE, engin
 
 def nodes(method, history):
     """The clients' models, one in a row."""
-    return np.asarray(method.nodes(history.state)._stacked())
+    return np.asarray(method.nodes(history.state).all())
 
 
 class Averaging(Gossip):
     """After round 0 client i stands at the i-th unit vector; from then on everybody only averages."""
-
-    card: ClassVar[Card] = Card("Averaging", "-", "-", (Phase("send", (0, 0), (1, 0), True, True),))
 
     def send(self, client, own):
         return Upload(own)

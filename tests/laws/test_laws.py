@@ -14,7 +14,8 @@ from fedax.algorithms import make
 from fedax.codecs import Identity
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.engines.eager import EagerClient, EagerFederation, EagerMinibatch
+from fedax.engines.eager import EagerClient, EagerMinibatch
+from fedax.engines.round import Round
 from problems import all_algorithms, is_preset, named, regression, squares, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
@@ -77,13 +78,13 @@ def takes_minibatches(kind):
 @every_algorithm
 def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to draw."""
-    everything = all(phase.everyone for phase in kind.card.phases) and not takes_minibatches(kind)
+    everything = all(phase.everyone for phase in fedax.footprint(kind()).phases) and not takes_minibatches(kind)
     assert np.array_equal(vector(go(kind(), seed=4)), vector(straight(kind))) == everything
 
 
 @pytest.mark.slow
 @every_algorithm
-def test_declared_gradients_are_computed(kind, monkeypatch):
+def test_gradients_traced_are_computed(kind, monkeypatch):
     """Counted in the reference engine, everyone at work: minibatch gradients, and full ones as an epoch of them.
 
     For every choice that a method offers, and twice its numbers of inner steps.
@@ -112,7 +113,7 @@ def test_declared_gradients_are_computed(kind, monkeypatch):
             go(algorithm, task, rounds=1, schedule=schedule, engine=fedax.Eager())
         # a full gradient is one call of a minibatch of all examples
         done = (counts["minibatch"] - counts["full"] + schedule.mean_epoch(5) * counts["full"]) / 2
-        assert done == algorithm.gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), setting
+        assert done == fedax.footprint(algorithm, task).gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), setting
 
 
 @every_algorithm
@@ -163,7 +164,7 @@ def test_invariant_to_client_order(kind):
     Their graph is renumbered with them, and their messages are not rounded at random.
     """
     schedule, order = fedax.Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
-    graph, phases = fedax.Graph.ring(5), kind.card.phases
+    graph, phases = fedax.Graph.ring(5), fedax.footprint(kind()).phases
     code = {"code": Identity()} if any(phase.coded for phase in phases) else {}
     linked = any(phase.links for phase in phases)
     one, other = (kind(**code, **({"graph": g} if linked else {})) for g in (graph, graph.renumbered(order)))
@@ -208,17 +209,18 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
         close(history, fedax.run(kind(**setting), regression(), **options), 1e-11)
 
 
-def declared_bits(algorithm, cohort=3):
-    """Down and up in a round of the regression; a message to the neighbours goes over every link, on a ring over ten."""
-    phases, codec = algorithm.phases, getattr(algorithm, "codec", None)
+def traced_bits(algorithm):
+    """Down and up in a round of the regression, 3 of 5 drawn; a message to the neighbours goes over every link."""
+    phases = fedax.footprint(algorithm, regression()).phases
     links = int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum()) if phases[0].links else 0
-    senders = [links if phase.links else 5 if phase.everyone else cohort for phase in phases]
-    return tuple(sum(np.array(p.bits(4, 64, codec)) * n for p, n in zip(phases, senders, strict=True)).tolist())
+    senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
+    pairs = list(zip(phases, senders, strict=True))
+    return sum(phase.down_bits * n for phase, n in pairs), sum(phase.up_bits * n for phase, n in pairs)
 
 
 @every_algorithm
-def test_bits_counted_are_bits_declared(kind):
-    history, (down, up) = straight(kind), declared_bits(kind())
+def test_bits_counted_are_bits_traced(kind):
+    history, (down, up) = straight(kind), traced_bits(kind())
     assert history.bits.down.tolist() == [down] * 5
     assert history.bits.up.tolist() == [up] * 5
 
@@ -280,7 +282,7 @@ def test_round_without_clients_changes_nothing(kind):
             empty += 1
             assert all(np.array_equal(a, b) for a, b in zip(state_arrays(after), state_arrays(history), strict=True))
         history = after
-    assert (0 < empty < 24) == any(not phase.everyone for phase in kind.card.phases)
+    assert (0 < empty < 24) == any(not phase.everyone for phase in fedax.footprint(kind()).phases)
     eager = go(kind(), task, rounds=2, schedule=schedule, engine=fedax.Eager())
     close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
 
@@ -295,25 +297,27 @@ def test_declared_reductions(kind, reduction):
 
 
 @every_algorithm
-def test_phases_are_the_declared_ones(kind, monkeypatch):
-    """The declared phases are the work functions that a round really calls, in order, and what they send, whatever is chosen."""
+def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
+    """The trace names the work functions that a round really calls, in order, and the bits it sends, whatever is chosen."""
     seen = []
-    original = EagerFederation._phase
+    original = Round._job
 
     def spy(self, work, *rest):
         seen.append(work.__name__)
         return original(self, work, *rest)
 
-    monkeypatch.setattr(EagerFederation, "_phase", spy)
     for setting in [{}, *choices_of(kind)]:
+        algorithm = kind(**setting)
+        traced = [phase.work for phase in fedax.footprint(algorithm, regression()).phases]
         seen.clear()
-        algorithm, cohort = kind(**setting), 5 if setting else 3  # who works first may be one of the choices
-        schedule = fedax.Schedule(cohort=cohort, steps=1, batch_size=4)
-        history = go(algorithm, rounds=1, schedule=schedule, engine=fedax.Eager())
-        assert seen == [phase.work for phase in algorithm.phases], setting
-        down, up = declared_bits(algorithm, cohort)
-        assert history.bits.up[0] == up, setting
-        assert history.bits.down[0] >= down, setting  # clients' numbers and the like may come with the models
+        with monkeypatch.context() as patch:
+            patch.setattr(Round, "_job", spy)
+            schedule = fedax.Schedule(cohort=3, steps=1, batch_size=4)
+            history = go(
+                algorithm, rounds=2, schedule=schedule, engine=fedax.Eager()
+            )  # who works in round 0 may be a choice
+        assert seen == traced * 2, setting
+        assert (history.bits.down[1], history.bits.up[1]) == traced_bits(algorithm), setting
 
 
 def choices_of(kind):

@@ -141,7 +141,7 @@ def test_extremes_of_the_last_cohort(engine):
     multipliers = np.zeros(4)
     for t, ids in enumerate(drawn):
         multipliers[ids] = np.asarray(
-            fedax.run(fedax.FedBC(dual_lr=0.5), task, **options | {"rounds": t + 1}).state.memory._stacked().dual.lam
+            fedax.run(fedax.FedBC(dual_lr=0.5), task, **options | {"rounds": t + 1}).state.memory.all().dual.lam
         )[ids]
         small, large = ids[np.argmin(sizes[ids])], ids[np.argmax(sizes[ids])]
         expected = {"share": sizes / sizes[ids].sum(), "drawn_accuracy": accuracies}
@@ -167,7 +167,7 @@ def test_weights_of_all_clients(engine):
         "seed": 3,
     }
     plain, own = fedax.run(fedax.FedAvg(), task, **options), fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
-    lam = np.asarray(own.state.memory._stacked().dual.lam)
+    lam = np.asarray(own.state.memory.all().dual.lam)
     assert lam.sum() > 0
     for history, t, weight in ((plain, -1, share), (own, 0, share), (own, -1, lam / lam.sum())):
         told = {name: values[t] for name, values in history.metrics.items()}

@@ -193,6 +193,7 @@ _SECTIONS = "\n\n".join(
 @app.command(epilog=_SECTIONS)
 def compare(
     algorithms: Annotated[list[str], typer.Argument(help="One or more of name:key=value,...", metavar="ALGORITHM...")],
+    *,
     task: Annotated[str, typer.Option(help="What is learned, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 50,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,34 +11,45 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.algorithms import catalogue
-from fedax.core import Algorithm, Phase, Reduction
+from fedax.core import Algorithm, Reduction
 from fedax.core.hyper import Hyper, declared
+from fedax.engines.trace import PhaseCost, footprint
 
 
 def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
-    """An algorithm's card and hyperparameters as plain values, for JSON."""
-    card = kind.card
+    """An algorithm's citation, hyperparameters and traced rounds as plain values, for JSON."""
+    card, usual = kind.card, footprint(kind())
     return {
         "name": kind.__name__.lower(),
-        "title": card.title,
         "class": f"fedax.{kind.__name__}",
         "paper": card.paper,
         "equation": card.equation,
         "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
-        "memory": card.memory,
-        "phases": [_phase(phase) for phase in card.phases],
-        "forms": [{"setting": form.setting, "phases": [_phase(phase) for phase in form.phases]} for form in card.forms],
+        "memory": usual.memory._asdict(),
+        "phases": [_phase(phase) for phase in usual.phases],
+        "forms": [{"setting": setting, "phases": [_phase(phase) for phase in phases]} for setting, phases in _forms(kind)],
         "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
     }
 
 
-def _phase(phase: Phase) -> dict[str, Any]:
+def _forms(kind: type[Algorithm[Any]]) -> Iterator[tuple[dict[str, Any], tuple[PhaseCost, ...]]]:
+    """Choices and switches that change what a round calls, sends or computes."""
+    usual = footprint(kind()).phases
+    for name, limits in declared(kind).items():
+        for choice in limits.choices or ():
+            phases = usual if choice == limits.default else footprint(kind(**{name: choice})).phases
+            if phases != usual:
+                yield {name: choice}, phases
+
+
+def _phase(phase: PhaseCost) -> dict[str, Any]:
     return {
         "work": phase.work,
-        "down": {"vectors": phase.down[0], "numbers": phase.down[1]},
-        "up": {"vectors": phase.up[0], "numbers": phase.up[1]},
+        "down": phase.down._asdict(),
+        "up": phase.up._asdict(),
         "to_every_neighbour": phase.links,
         "coded": phase.coded,
+        "gradients": {"each_step": phase.step_gradients, "full": phase.full_gradients},
     }
 
 
@@ -56,29 +68,35 @@ def _limits(limits: Hyper) -> dict[str, Any]:
 
 def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     """An algorithm for the terminal."""
-    card, table = kind.card, Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    usual, card = footprint(kind()), kind.card
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("hyperparameter", "default", "allowed", ""):
         table.add_column(title)
     for limits in declared(kind).values():
         table.add_row(limits.name, str(limits.default), limits.allowed, limits.doc)
     facts = [
         ("paper", f"{card.paper}; {card.equation}"),
-        ("traffic", "; ".join(_traffic(phase) for phase in card.phases)),
-        *((_pairs(form.setting), "; ".join(_traffic(phase) for phase in form.phases)) for form in card.forms),
-        ("memory", card.memory),
+        ("round", "; ".join(_traffic(phase) for phase in usual.phases)),
+        *((_pairs(setting), "; ".join(_traffic(phase) for phase in phases)) for setting, phases in _forms(kind)),
+        ("memory", _amount(*usual.memory)),
         *(("special case", _identity(reduction)) for reduction in card.reductions),
     ]
     lines = Table.grid(padding=(0, 2, 0, 0))
     for name, fact in facts:
         lines.add_row(Text(name, style="dim"), Text(fact))
-    head = Text.assemble((card.title, "bold"), ("  " + kind.__name__.lower(), "cyan"))
+    head = Text.assemble((kind.__name__, "bold"), ("  " + kind.__name__.lower(), "cyan"))
     return Group(head, Padding(lines, (0, 0, 0, 2)), *([Padding(table, (0, 0, 0, 2))] if declared(kind) else []), Text())
 
 
-def _traffic(phase: Phase) -> str:
-    if not phase.links:
-        return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}"
-    return f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to every neighbour"
+def _traffic(phase: PhaseCost) -> str:
+    counts = (
+        f"{phase.step_gradients} a step" * (phase.step_gradients > 0),
+        f"{phase.full_gradients} full" * (phase.full_gradients > 0),
+    )
+    gradients = ", gradients: " + " + ".join(filter(None, counts)) if any(counts) else ""
+    if phase.links:
+        return f"{phase.work}: {_amount(*phase.up)}{' in few bits' * phase.coded} to every neighbour{gradients}"
+    return f"{phase.work}: down {_amount(*phase.down)}, up {_amount(*phase.up)}{gradients}"
 
 
 def _amount(vectors: int, numbers: int) -> str:
@@ -89,7 +107,7 @@ def _amount(vectors: int, numbers: int) -> str:
 
 
 def _identity(reduction: Reduction) -> str:
-    other = catalogue()[reduction.to].card.title + (f"({_pairs(reduction.other)})" if reduction.other else "")
+    other = catalogue()[reduction.to].__name__ + (f"({_pairs(reduction.other)})" if reduction.other else "")
     return f"{_pairs(reduction.setting)} is {other}" + (
         " if all clients have equally many examples" if reduction.equal_sizes else ""
     )

@@ -2,11 +2,10 @@
 
 from fedax.core.algorithm import Algorithm as Algorithm
 from fedax.core.algorithm import Card as Card
-from fedax.core.algorithm import Form as Form
 from fedax.core.algorithm import Personal as Personal
-from fedax.core.algorithm import Phase as Phase
 from fedax.core.algorithm import Reduction as Reduction
 from fedax.core.algorithm import Remembering as Remembering
+from fedax.core.channel import Channel as Channel
 from fedax.core.channel import Codec as Codec
 from fedax.core.channel import Message as Message
 from fedax.core.channel import Traffic as Traffic

@@ -1,4 +1,4 @@
-"""The contract of a method: `init`, `round`, `model`, and a card that says where it comes from."""
+"""The contract of a method: `init`, `round`, `model`, and a citation."""
 
 import dataclasses
 from abc import abstractmethod
@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from fedax.core.channel import Codec
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
@@ -49,31 +48,6 @@ class Remembering(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Phase:
-    """One call of a verb: what one participant receives and sends, in model vectors and single numbers.
-
-    `everyone` says that all clients take part, not a drawn cohort; `links` that each sends its upload to every neighbour on a
-    graph; `coded` that the vectors of the upload are messages of the algorithm's `codec`; `models` that the first of them is a
-    model which started from the first vector sent down, so that a channel codes what was learned, not the model.
-    """
-
-    work: str
-    down: tuple[int, int]
-    up: tuple[int, int]
-    everyone: bool = False
-    links: bool = False
-    coded: bool = False
-    models: bool = False
-
-    def bits(self, dim: int, width: int, codec: Codec | None = None) -> tuple[int, int]:
-        """Bits received by one participant and of its upload, for `dim` parameters of `width` bits."""
-        down, up = ((vectors * dim + numbers) * width for vectors, numbers in (self.down, self.up))
-        if self.coded and codec is not None:
-            up = self.up[0] * codec.bits(dim, width) + self.up[1] * width
-        return down, up
-
-
-@dataclasses.dataclass(frozen=True)
 class Reduction:
     """With hyperparameters `setting`, the method is `to` with hyperparameters `other`: an identity that the laws check.
 
@@ -87,27 +61,12 @@ class Reduction:
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """With hyperparameters `setting`, a round has these phases in place of the card's."""
-
-    setting: dict[str, Any]
-    phases: tuple[Phase, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Card:
-    """Where a method comes from, and what it claims; shown by `fedax algorithms` and checked by the laws.
+    """A citation, and the special cases that the laws check; what a round sends and computes is traced, see `fedax.footprint`."""
 
-    The phases are those of the default hyperparameters, `forms` those of others; see `Algorithm.phases`.
-    """
-
-    title: str
     paper: str
     equation: str
-    phases: tuple[Phase, ...]
-    memory: str = "none"
     reductions: tuple[Reduction, ...] = ()
-    forms: tuple[Form, ...] = ()
 
 
 class Algorithm(eqx.Module, Generic[State]):
@@ -136,15 +95,6 @@ class Algorithm(eqx.Module, Generic[State]):
     def __check_init__(self) -> None:
         check_declared(self)
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """What a round with these hyperparameters calls and sends, in order."""
-        card = getattr(self, "card", None)
-        if card is None:
-            return ()
-        mine = (f.phases for f in card.forms if all(getattr(self, name) == value for name, value in f.setting.items()))
-        return next(mine, card.phases)
-
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         """Refuses a schedule that the method cannot work with; `sizes` are the clients' training examples.
 
@@ -171,13 +121,6 @@ class Algorithm(eqx.Module, Generic[State]):
     def nodes(self, state: State) -> Memory | None:
         """The clients' models, one flat vector each, of a method that keeps them (without a server, on a graph)."""
         return None
-
-    def gradients(self, steps: float, epoch: float) -> float:
-        """The minibatch gradients that a participant of every phase computes in a round of so many local steps.
-
-        A gradient over all its examples is as many as an `epoch` has. A Hessian-vector product counts as one.
-        """
-        return steps
 
     @property
     def equal_weights(self) -> bool:

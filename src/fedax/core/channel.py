@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from fedax.core.errors import InvalidInput
 from fedax.core.hyper import check_declared
 
 
@@ -97,6 +98,57 @@ def bits_of(tree: PyTree) -> int:
         return leaf.bits if is_message(leaf) else math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8
 
     return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))
+
+
+class Channel(eqx.Module):
+    """What crosses the wire between clients and server, or between neighbours: every vector as a codec's message.
+
+    Single numbers stay as they are, and so do messages that the algorithm has coded itself.
+
+    Args:
+        up: codec of what clients send; one with feedback adds what a client's last message lost to its next one.
+        down: codec of what the server sends; the same message goes to everybody. No feedback.
+
+    Example:
+        >>> import fedax
+        >>> channel = fedax.Channel(up=fedax.codecs.TopK(0.05), down=fedax.codecs.Quantizer(b=8))
+    """
+
+    up: Any = None
+    down: Any = None
+
+    def __check_init__(self) -> None:
+        for name, codec in (("up", self.up), ("down", self.down)):
+            if codec is not None and not isinstance(codec, Codec):
+                raise InvalidInput.of(f"Channel({name}=...)", codec, "a codec of fedax.codecs, or None")
+
+    @property
+    def feedback(self) -> bool:
+        """Whether clients keep what their messages lost."""
+        return bool(getattr(self.up, "feedback", False))
+
+
+def coded(
+    tree: PyTree, codec: Codec, key: Key[Array, ""], near: Float[Array, "dim"] | None = None, lost: Any = None
+) -> tuple[PyTree, Any]:
+    """A pytree with a message in place of every vector, and what these lost; what was lost before is added to them.
+
+    Of the first one its difference to `near` is sent.
+    """
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
+    missed = []
+    for i, leaf in enumerate(leaves):
+        if not is_vector(leaf):
+            continue
+        v = leaf if lost is None else leaf + lost[len(missed)]
+        leaves[i] = codec.message(v, jax.random.fold_in(key, len(missed)), None if missed else near)
+        missed.append(v - leaves[i].value)
+    return jax.tree.unflatten(structure, leaves), tuple(missed)
+
+
+def is_vector(leaf: Any) -> bool:
+    """Whether a channel codes it."""
+    return not is_message(leaf) and jnp.ndim(leaf) == 1 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,12 +21,15 @@ class Upload(eqx.Module, Generic[Value]):
         value: any pytree of real arrays, or of a codec's messages in their place; sent to the server or the neighbours.
         weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes the mean an estimate of
             sum_k p_k. Sent to the server if given.
-        memory: the client's own memory after the work; stays with the client.
+        memory: the client's own memory after the work, None for what it was; stays with the client.
+        reference: a vector that the receiver has as well, near the first vector of `value`: a channel codes their difference,
+            such as that of a trained model to the one it started from.
     """
 
     value: Value
     weight: Float[Array, ""] | None = None
     memory: PyTree = None
+    reference: Float[Array, "dim"] | None = None
 
 
 class Memory(eqx.Module):
@@ -34,25 +37,32 @@ class Memory(eqx.Module):
 
     _rows: PyTree
 
+    def take(self, ids: Int[Array, "some"]) -> PyTree:
+        """The memories of some clients, with a first axis (some,); for engines."""
+        return jax.tree.map(lambda rows: jnp.asarray(rows)[ids], self._rows)
+
+    def of(self, client: Index) -> PyTree:
+        """One client's memory; for engines."""
+        return jax.tree.map(lambda rows: rows[0], self.take(jnp.asarray(client)[None]))
+
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> "Memory":
+        """With other memories of some clients; numbers that no client has are passed over; for engines."""
+        return self._with(jax.tree.map(lambda all_, new: jnp.asarray(all_).at[ids].set(new, mode="drop"), self._rows, rows))
+
+    def all(self) -> PyTree:
+        """Everybody's, with a first axis (clients,); for engines and observers."""
+        return jax.tree.map(jnp.asarray, self._rows)
+
     def each(self, function: Callable[[Any], Any]) -> "Memory":
         """What a pure function makes of each client's memory; as opaque as before."""
-        return Memory(jax.vmap(function)(self._stacked()))
-
-    def joined(self, other: "Memory") -> "Memory":
-        """Pairs of both memories of each client."""
-        return Memory((self._rows, other._rows))
-
-    def parted(self) -> "tuple[Memory, Memory]":
-        """The inverse of `joined`."""
-        return Memory(self._rows[0]), Memory(self._rows[1])
+        return self._with(jax.vmap(function)(jax.tree.map(jnp.asarray, self._rows)))
 
     def mean(self) -> PyTree:
         """The mean over all clients with equal weights: without a server, the model that stands for all."""
-        return jax.tree.map(lambda rows: rows.mean(0), self._stacked())
+        return jax.tree.map(lambda rows: rows.mean(0), self.all())
 
-    def _stacked(self) -> PyTree:
-        """All memories with a first axis (clients,), for engines and observers."""
-        return jax.tree.map(jnp.asarray, self._rows)
+    def _with(self, rows: PyTree) -> "Memory":
+        return Memory(rows)
 
 
 class Cohort(eqx.Module):

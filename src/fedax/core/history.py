@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core.channel import Traffic
+from fedax.core.federation import Memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,7 @@ class History:
         personal: with `run(..., personal=True)`, the models that the clients use themselves, in the user's own pytree with a
             first axis (clients,).
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
+        lost: for each phase of a round what the clients' last messages lost, if the channel has feedback.
     """
 
     algorithm: str
@@ -59,6 +61,7 @@ class History:
     seconds: np.ndarray
     state: Any = dataclasses.field(repr=False, default=None)
     personal: PyTree = dataclasses.field(repr=False, default=None)
+    lost: tuple[Memory, ...] = dataclasses.field(repr=False, default=())
 
     def last(self, metric: str) -> float:
         """The final value of a scalar metric."""

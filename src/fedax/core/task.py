@@ -32,6 +32,29 @@ def rows_of(examples: Examples, where: str) -> int:
     return next(iter(lengths.values()))
 
 
+class Population(eqx.Module):
+    """Sizes of all clients' data, wherever the examples are."""
+
+    offsets: Int[Array | np.ndarray, "bounds"]
+    clients: int = eqx.field(static=True)
+    total: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, sizes: Sequence[int] | np.ndarray) -> "Population":
+        """Of everybody's sizes."""
+        offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
+        return cls(offsets, len(sizes), int(offsets[-1]))
+
+    @property
+    def sizes(self) -> Int[Array | np.ndarray, "clients"]:
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def sizes_of(self, clients: Int[Array, "some"]) -> Int[Array, "some"]:
+        """The sizes of some clients, at a cost that does not depend on the others."""
+        offsets = jnp.asarray(self.offsets)
+        return offsets[clients + 1] - offsets[clients]
+
+
 class Ragged(eqx.Module):
     """Examples of many clients, flat and in client order: client k owns rows `offsets[k]` to `offsets[k + 1]`.
 
@@ -82,10 +105,10 @@ class Ragged(eqx.Module):
     def sizes(self) -> Int[Array | np.ndarray, "clients"]:
         return self.offsets[1:] - self.offsets[:-1]
 
-    def sizes_of(self, clients: Int[Array, "some"]) -> Int[Array, "some"]:
-        """The sizes of some clients, at a cost that does not depend on the others."""
-        offsets = jnp.asarray(self.offsets)
-        return offsets[clients + 1] - offsets[clients]
+    @property
+    def population(self) -> Population:
+        """The sizes alone."""
+        return Population(self.offsets, self.clients, self.total)
 
     @property
     def total(self) -> int:

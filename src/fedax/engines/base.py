@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule
-from fedax.core.solver import Solver
+from fedax.core.federation import Memory
 from fedax.core.task import Task
 from fedax.core.view import Observer
+from fedax.engines.client import Setup
+from fedax.engines.round import Round
+from fedax.engines.trace import look
+from fedax.engines.transport import Transport
 
 
 class Log(NamedTuple):
@@ -23,6 +26,22 @@ class Log(NamedTuple):
     down: np.ndarray
     up: np.ndarray
     bad_client: np.ndarray
+
+
+class Carried(NamedTuple):
+    """What a run carries from round to round: the algorithm's state, and for each phase what clients' last messages lost."""
+
+    state: Any
+    lost: tuple[Memory, ...] = ()
+
+
+def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Carried:
+    """The start of a run at a model; before it nothing was lost."""
+    channel, state = transport.setup.channel, algorithm.init(Round(transport, 0, root), w)
+    if channel is None or not channel.feedback:
+        return Carried(state)
+    phases = look(algorithm, transport.setup).phases
+    return Carried(state, tuple(transport.memory((jnp.zeros_like(w),) * phase.codable) for phase in phases))
 
 
 def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -35,7 +54,7 @@ def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 class Program(ABC):
     """The rounds of one or several algorithms with one or several seeds: the first algorithm with all seeds, then the next.
 
-    The states stay with the caller, between rounds; what they hold beside the algorithms' own is the engine's.
+    The states stay with the caller, between rounds; what they hold beside the runs' own is the engine's.
     """
 
     @abstractmethod
@@ -55,36 +74,29 @@ class Program(ABC):
         """For each run, the models that the clients use themselves."""
 
     @abstractmethod
-    def split(self, states: Any) -> list[Any]:
-        """The single runs' algorithm states."""
+    def split(self, states: Any) -> list[Carried]:
+        """What each run carries."""
 
     @abstractmethod
-    def join(self, states: list[Any]) -> Any:
+    def join(self, carried: Sequence[Carried]) -> Any:
         """The inverse of `split`, on fresh copies."""
 
 
 class Engine(ABC):
     """Where a run happens."""
 
-    def sizes(self, task: Task) -> Sequence[int]:
-        """How many training examples each client of a run has."""
-        return np.asarray(task.train.sizes).tolist()
+    def prepared(self, setup: Setup) -> Setup:
+        """The setup as it is here, such as with a peer's own examples."""
+        return setup
 
     @abstractmethod
     def program(
-        self,
-        algorithms: Sequence[Algorithm[Any]],
-        task: Task,
-        solver: Solver,
-        schedule: Schedule,
-        layout: Layout,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> Program:
-        """Prepares the runs of all algorithms with all roots of random streams.
+        """The rounds of all algorithms with all roots of random streams.
 
-        Several algorithms are of one class and differ in real hyperparameters only. `longest` is the most rounds that one
-        `advance` will be asked for.
+        Several algorithms are of one class and differ in real hyperparameters only. `setup` comes from `prepared`, and `longest`
+        is the most rounds that one `advance` will be asked for.
         """
 
 

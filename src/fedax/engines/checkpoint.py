@@ -19,6 +19,7 @@ from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, WriteFailed
 from fedax.core.history import History, Outcome
 from fedax.core.layout import Layout
+from fedax.engines.base import Carried
 from fedax.engines.identity import difference
 from fedax.files import write
 
@@ -73,12 +74,12 @@ class Checkpoints:
             raise WriteFailed(message) from error
 
     def load(
-        self, states: Sequence[Any], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
+        self, states: Sequence[Carried], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
     ) -> list[History] | None:
         """The histories of the newest checkpoint that can be read, or None.
 
         Args:
-            states: of the algorithms at any round, for their structure.
+            states: what the runs carry at any round, for their structure.
             algorithms: of the run.
             layout: of its parameters.
             rounds: of the whole run.
@@ -119,7 +120,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, history in enumerate(histories):
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(history.state, eqx.is_array))]
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter((history.state, history.lost), eqx.is_array))]
         own = {"rounds": history.rounds, "seconds": history.seconds, "down": history.bits.down, "up": history.bits.up}
         own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
         own |= {f"notes/{name}": values for name, values in history.notes.items()}
@@ -147,18 +148,19 @@ def _from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _history(
-    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], state: Any, algorithm: Algorithm[Any], layout: Layout
+    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], carried: Carried, algorithm: Algorithm[Any], layout: Layout
 ) -> History:
     def named(kind: str) -> dict[str, np.ndarray]:
         head = f"{i}/{kind}/"
         return {name.removeprefix(head): values for name, values in arrays.items() if name.startswith(head)}
 
-    changing, fixed = eqx.partition(state, eqx.is_array)
+    changing, fixed = eqx.partition(carried, eqx.is_array)
     leaves, structure = jax.tree.flatten(changing)
     stored = named("state")
     kept = [np.asarray(stored[str(k)]).view(leaf.dtype).reshape(leaf.shape) for k, leaf in enumerate(leaves)]
-    state = eqx.combine(jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in kept]), fixed)
-    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(state))
+    carried = eqx.combine(jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in kept]), fixed)
+    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carried.state))
     rounds, seconds = arrays[f"{i}/rounds"], arrays[f"{i}/seconds"]
     outcome = Outcome(**meta["outcome"])
-    return History(meta["algorithm"], rounds, named("metrics"), named("notes"), params, traffic, outcome, seconds, state)
+    books = named("metrics"), named("notes"), params, traffic, outcome, seconds
+    return History(meta["algorithm"], rounds, *books, state=carried.state, lost=carried.lost)

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from fedax.core.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout, share_of
 from fedax.core.schedule import Schedule
 from fedax.core.solver import Solver
-from fedax.core.task import Ragged, Task
+from fedax.core.task import Population, Ragged, Task
 from fedax.engines.order import shuffled, shuffled_by_size
 
 FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
@@ -27,6 +28,7 @@ DRAWN_PIECE = 32
 class Setup(eqx.Module):
     """All that a round needs beside algorithm, state and keys.
 
+    `population` has everybody's sizes; `task` the examples that are here, of client `first` on: everybody's, or one peer's.
     `microbatch` is the most examples that pass through the model at once; larger and full batches are accumulated.
     `placement` is how the clients of a cohort follow each other (see `Simulation`).
     """
@@ -35,6 +37,9 @@ class Setup(eqx.Module):
     solver: Solver
     schedule: Schedule
     layout: Layout
+    population: Population
+    channel: Channel | None = None
+    first: int = eqx.field(static=True, default=0)
     microbatch: int = eqx.field(static=True, default=256)
     placement: Literal["sequential", "chunked"] = eqx.field(static=True, default="sequential")
     chunk: int = eqx.field(static=True, default=1)
@@ -76,14 +81,14 @@ class CompiledClient(Client):
         self.setup, self.index, self.round = setup, index, round
         self.examples = self.part(setup.task.train)
         self.size = self.examples.size
-        self.share = share_of(self.size, setup.task.train.total, setup.layout.dtype)
+        self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
         work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 
     def part(self, data: Ragged) -> Part:
         """What the client has of some data."""
-        return Part.of(data, self.index)
+        return Part.of(data, self.index - self.setup.first)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return self._all().loss(self.layout.unravel(w))
@@ -122,7 +127,8 @@ class CompiledClient(Client):
                         Slice(self, order, (number + j) % per_epoch * batch, batch, jax.random.fold_in(noise, j))
                         for j in range(1, batches)
                     ]
-                    return step(carry, Slice(self, order, number * batch, batch, noise, fetched, i * batch), *following)
+                    here = Slice(self, order, number * batch, batch, noise, fetched=fetched, place=i * batch)
+                    return step(carry, here, *following)
 
                 if at_once == 1:
                     return one(jnp.int32(0), carry)
@@ -176,6 +182,7 @@ class Slice(Minibatch):
         begin: Index,
         width: Index,
         key: Any,
+        *,
         fetched: dict[str, Array] | None = None,
         place: Index = 0,
         most: int | None = None,

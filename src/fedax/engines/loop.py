@@ -15,7 +15,7 @@ from fedax.core.errors import InvalidInput, RunFailed
 from fedax.core.history import History, Outcome
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Task
-from fedax.engines.base import Log, stacked
+from fedax.engines.base import Carried, Log, stacked
 from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.identity import identity
 from fedax.engines.options import Divergence as Divergence
@@ -123,7 +123,7 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     if checkpoints and not resume:
         resume = checkpoints.load(program.split(states), grid.each, layout, rounds) or []
     if resume:
-        states = program.join([history.state for history in resume])
+        states = program.join([Carried(history.state, history.lost) for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
     courses = [_Course(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
@@ -138,8 +138,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
 
     def finished() -> list[History]:
         finals = program.split(states)
-        models = [algorithm.model(state) for algorithm, state in zip(grid.each, finals, strict=True)]
-        return [c.finish(layout.unravel(w), state) for c, w, state in zip(courses, models, finals, strict=True)]
+        models = [algorithm.model(carried.state) for algorithm, carried in zip(grid.each, finals, strict=True)]
+        return [c.finish(layout.unravel(w), carried) for c, w, carried in zip(courses, models, finals, strict=True)]
 
     try:
         asked = look() if not resume else False
@@ -241,7 +241,7 @@ class _Course:
             raise InvalidInput.of("run(stop=...)", stop, "None, or observers that give train_loss")
         return [float(value) for value in self.metrics["train_loss"]]
 
-    def finish(self, params: Any, state: Any) -> History:
+    def finish(self, params: Any, carried: Carried) -> History:
         known = self.before if self.before and len(self.before.bits.up) else None
         past = [Log(known.notes, known.bits.down, known.bits.up, np.zeros(0))] if known else []
         logs = [*past, *self.logs]
@@ -251,4 +251,5 @@ class _Course:
         )
         metrics = {name: np.stack(values) for name, values in self.metrics.items()}
         rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
-        return History(self.algorithm, rounds, metrics, notes, params, Traffic(down, up), self.outcome, seconds, state)
+        books = Traffic(down, up), self.outcome, seconds
+        return History(self.algorithm, rounds, metrics, notes, params, *books, state=carried.state, lost=carried.lost)

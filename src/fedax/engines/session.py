@@ -10,12 +10,12 @@ from jaxtyping import PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.history import Outcome
-from fedax.core.hyper import check_population
+from fedax.core.hyper import as_arrays, check_population
 from fedax.core.layout import Layout
 from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import starting_point
-from fedax.engines.coding import Coded
+from fedax.engines.client import Setup
 from fedax.engines.options import RunOptions, Setting, check_count
 from fedax.engines.programs import make_room
 
@@ -66,8 +66,11 @@ class Grid:
         make_room()
         for seed in seeds:
             check_count("seed", seed, 0)
-        schedule, engine, channel = options.schedule, options.engine, options.channel
-        sizes = engine.sizes(task)
+        schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
+        self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+        solver = as_arrays(options.solver, self.layout.dtype)
+        setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
+        sizes = np.asarray(setup.population.sizes).tolist()
         schedule.check_population(len(sizes))
         for algorithm in algorithms:
             check_population(algorithm, len(sizes))
@@ -76,11 +79,8 @@ class Grid:
             observer.check(task)
         self.models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
         self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, list(seeds), options
-        self.layout = Layout.of(self.models[0])
-        coded = self.algorithms if channel is None else [Coded(algorithm=a, channel=channel) for a in algorithms]
-        self.each = [algorithm for algorithm in coded for _ in seeds]
-        longest = min(options.observe_every, max(options.rounds, 1))
-        self.program = engine.program(coded, task, options.solver, schedule, self.layout, roots, longest)
+        self.each = [algorithm for algorithm in algorithms for _ in seeds]
+        self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
 
     def init(self) -> Any:
         """The state of all before round 0."""
@@ -115,7 +115,7 @@ class Session:
     def params(self, state: RunState) -> PyTree:
         """The global model, in the user's own pytree."""
         (own,) = self._program.split(state.value)
-        return self._grid.layout.unravel(self._grid.each[0].model(own))
+        return self._grid.layout.unravel(self._grid.each[0].model(own.state))
 
     def personal(self, state: RunState) -> PyTree:
         """The models that the clients use themselves, in the user's own pytree with a first axis (clients,)."""

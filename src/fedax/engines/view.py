@@ -23,11 +23,10 @@ def personal_models(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Call
     how = algorithm.personal(state)
     if how is None:
         return None
-    rows = None if how.memory is None else how.memory._stacked()
 
     def model(k: Index) -> Float[Array, "dim"]:
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
-        return how.work(client, *how.down, *(() if rows is None else (jax.tree.map(lambda all_: all_[k], rows),)))
+        return how.work(client, *how.down, *(() if how.memory is None else (how.memory.of(k),)))
 
     return model
 
@@ -62,7 +61,7 @@ def nobody(clients: int, dtype: Any) -> Cohort:
 def kept_by_clients(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
     """The clients' own models, and the weights of their uploads."""
     nodes, weights = algorithm.nodes(state), algorithm.weights(state)
-    return None if nodes is None else nodes._stacked(), None if weights is None else weights._stacked()
+    return None if nodes is None else nodes.all(), None if weights is None else weights.all()
 
 
 class CompiledView(View):

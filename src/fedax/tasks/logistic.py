@@ -87,6 +87,7 @@ def libsvm(
     file: str = "a5a",
     partition: str = "index",
     clients: int = 20,
+    *,
     seed: int = 0,
     test_fraction: float | int = 0.0,
     split: str = "shuffled",

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Phase, Upload, Vector
+from fedax.core import Card, Client, Upload, Vector
 
 
 class DFedAvgM(Gossip):
@@ -26,11 +26,8 @@ class DFedAvgM(Gossip):
     """
 
     card: ClassVar[Card] = Card(
-        title="DFedAvgM",
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         equation="Alg. 1, eq. (4), (5)",
-        phases=(Phase("send", down=(0, 0), up=(1, 0), everyone=True, links=True),),
-        memory="model: dim numbers",
     )
 
     def send(self, client: Client, own: Vector) -> Upload[Vector]:

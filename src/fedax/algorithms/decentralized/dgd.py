@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Phase, Upload, Vector
+from fedax.core import Card, Client, Upload, Vector
 
 
 class DGD(Gossip):
@@ -27,18 +27,12 @@ class DGD(Gossip):
     """
 
     card: ClassVar[Card] = Card(
-        title="DGD",
         paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE TAC 54(1), 2009",
         equation="eq. (3)",
-        phases=(Phase("send", down=(0, 0), up=(1, 0), everyone=True, links=True),),
-        memory="model: dim numbers",
     )
 
     def send(self, client: Client, own: Vector) -> Upload[Vector]:
         return Upload(own)
-
-    def gradients(self, steps: float, epoch: float) -> float:
-        return epoch
 
     def receive(self, client: Client, own: Vector, received: Vector) -> Vector:
         return received - client.learning_rate * client.gradient(own)

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Phase, Upload, Vector
+from fedax.core import Card, Client, Upload, Vector
 
 
 class DSGD(Gossip):
@@ -24,11 +24,8 @@ class DSGD(Gossip):
     """
 
     card: ClassVar[Card] = Card(
-        title="DSGD",
         paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017",
         equation="Alg. 1",
-        phases=(Phase("send", down=(0, 0), up=(1, 0), everyone=True, links=True),),
-        memory="model: dim numbers",
     )
 
     def send(self, client: Client, own: Vector) -> Upload[Vector]:

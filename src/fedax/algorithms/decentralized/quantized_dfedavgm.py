@@ -6,7 +6,7 @@ import equinox as eqx
 
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.codecs import Quantizer
-from fedax.core import Card, Client, Codec, Federation, InvalidInput, Memory, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Card, Client, Codec, Federation, InvalidInput, Memory, Scalar, Upload, Vector, hyper
 
 
 class Copies(eqx.Module):
@@ -65,11 +65,8 @@ class QuantizedDFedAvgM(Gossip):
     code: Codec | None = None
 
     card: ClassVar[Card] = Card(
-        title="QuantizedDFedAvgM",
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         equation="Alg. 2, eq. (7)",
-        phases=(Phase("send", down=(0, 0), up=(1, 0), everyone=True, links=True, coded=True),),
-        memory="model and the copy that the neighbours know: 2 dim numbers; with CHOCO the mean of copies too: 3 dim",
     )
 
     def __check_init__(self) -> None:

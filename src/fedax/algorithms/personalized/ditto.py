@@ -9,7 +9,6 @@ from fedax.core import (
     Federation,
     Local,
     Personal,
-    Phase,
     Remembering,
     Scalar,
     Upload,
@@ -40,11 +39,8 @@ class Ditto(Algorithm[Remembering]):
     lam: Scalar = hyper(0.1, low=0.0, doc="pull of the personal models to the global one")
 
     card: ClassVar[Card] = Card(
-        title="Ditto",
         paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
-        memory="personal model: dim numbers",
     )
 
     def init(self, fed: Federation, w: Vector) -> Remembering:
@@ -56,8 +52,6 @@ class Ditto(Algorithm[Remembering]):
     def personal(self, state: Remembering) -> Personal:
         return Personal.remembered(state.memory)
 
-    def gradients(self, steps: float, epoch: float) -> float:
-        return 2 * steps
-
     def train(self, client: Client, w: Vector, v: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(start=w), memory=client.minimize(Local(anchor=w, prox=self.lam), start=v))
+        v = client.minimize(Local(anchor=w, prox=self.lam), start=v)
+        return Upload(client.minimize(start=w), reference=w, memory=v)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import jax
 import optax
 
-from fedax.core import Algorithm, Card, Client, Federation, Minibatch, Personal, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Minibatch, Personal, Scalar, Upload, Vector, hyper
 
 
 class PerFedAvg(Algorithm[Vector]):
@@ -40,10 +40,8 @@ class PerFedAvg(Algorithm[Vector]):
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     card: ClassVar[Card] = Card(
-        title="PerFedAvg",
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020",
         equation="Alg. 1, eq. (8)",
-        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
@@ -55,9 +53,6 @@ class PerFedAvg(Algorithm[Vector]):
     def adapt(self, client: Client, w: Vector) -> Vector:
         return client.adapted(w, self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
 
-    def gradients(self, steps: float, epoch: float) -> float:
-        return (3 if self.order == "second" else 2) * steps
-
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         rate, move = client.learning_rate, optax.tree.add_scale
 
@@ -68,4 +63,4 @@ class PerFedAvg(Algorithm[Vector]):
             return move(w, -rate, slope)
 
         batches = 3 if self.order == "second" else 2
-        return Upload(client.layout.ravel(client.run(step, client.layout.unravel(w), batches)))
+        return Upload(client.layout.ravel(client.run(step, client.layout.unravel(w), batches)), reference=w)

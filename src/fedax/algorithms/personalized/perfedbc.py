@@ -7,7 +7,7 @@ import optax
 from jaxtyping import Array, Float
 
 from fedax.algorithms.server.fedbc import FedBC, Own
-from fedax.core import Card, Client, Minibatch, Phase, Scalar, Vector, hyper
+from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
 
 
 class FedBCFineTune(FedBC):
@@ -31,7 +31,7 @@ class FedBCFineTune(FedBC):
     adapt_on: str = hyper("train", choices=("train", "test"), doc="what clients adapt on when they use their model")
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
-    card: ClassVar[Card] = dataclasses.replace(FedBC.card, title="FedBCFineTune", equation="Table 3", reductions=())
+    card: ClassVar[Card] = dataclasses.replace(FedBC.card, equation="Table 3", reductions=())
 
     def adapt(self, client: Client, z: Vector, own: Own) -> Vector:
         return client.adapted(self.base(client, z, own), self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
@@ -70,18 +70,12 @@ class PerFedBC(FedBCFineTune):
     start: str = hyper("global", choices=("own", "global"), doc="the model at which local work starts")
 
     card: ClassVar[Card] = Card(
-        title="PerFedBC",
         paper=FedBC.card.paper,
         equation="Alg. 3 (App. E.4)",
-        phases=(Phase("primal_dual", down=(1, 0), up=(1, 1), models=True),),
-        memory=FedBC.card.memory,
     )
 
     def base(self, client: Client, z: Vector, own: Own) -> Vector:
         return z
-
-    def gradients(self, steps: float, epoch: float) -> float:
-        return (self.inner_steps + 1) * steps
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
         layout, rate, move = client.layout, client.learning_rate, optax.tree.add_scale

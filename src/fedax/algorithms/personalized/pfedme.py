@@ -13,10 +13,8 @@ from fedax.core import (
     Card,
     Client,
     Federation,
-    Form,
     Minibatch,
     Personal,
-    Phase,
     Remembering,
     Scalar,
     Upload,
@@ -71,15 +69,8 @@ class PFedMe(Algorithm[Remembering]):
     trained: str = hyper("all", choices=("all", "drawn"), doc="who works in a round")
 
     card: ClassVar[Card] = Card(
-        title="PFedMe",
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020",
         equation="Alg. 1",
-        phases=(
-            Phase("train", down=(1, 0), up=(0, 0), everyone=True),
-            Phase("send", down=(0, 0), up=(1, 0)),
-        ),
-        memory="personal model and the change of the global one: 2 dim + 1 numbers",
-        forms=(Form({"trained": "drawn"}, (Phase("train", down=(1, 0), up=(1, 0)),)),),
     )
 
     def init(self, fed: Federation, w: Vector) -> Remembering:
@@ -97,9 +88,6 @@ class PFedMe(Algorithm[Remembering]):
 
     def used(self, client: Client, w: Vector, own: Envelope) -> Vector:
         return jnp.where(own.visited > 0, own.theta, w)
-
-    def gradients(self, steps: float, epoch: float) -> float:
-        return self.inner_steps * steps
 
     def train(self, client: Client, start: Vector, _: Envelope) -> Upload[Any]:
         rate, move, layout = client.learning_rate, optax.tree.add_scale, client.layout

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.simplex import onto_simplex
 
 
@@ -43,10 +43,8 @@ class AFL(Algorithm[AgnosticState]):
     returned: str = hyper("last", choices=("last", "mean"), doc="the last model, or the mean of those of all rounds")
 
     card: ClassVar[Card] = Card(
-        title="AFL",
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
         equation="Fig. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 1), everyone=True, models=True),),
     )
 
     def init(self, fed: Federation, w: Vector) -> AgnosticState:
@@ -63,4 +61,4 @@ class AFL(Algorithm[AgnosticState]):
         return state.mean if self.returned == "mean" else state.w
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        return Upload((client.minimize(start=w), client.loss(w)))
+        return Upload((client.minimize(start=w), client.loss(w)), reference=w)

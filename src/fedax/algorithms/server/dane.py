@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Local, Scalar, Upload, Vector, hyper
 
 
 class DANE(Algorithm[Vector]):
@@ -31,25 +31,17 @@ class DANE(Algorithm[Vector]):
     eta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the global gradient")
 
     card: ClassVar[Card] = Card(
-        title="DANE",
         paper="Shamir et al., Communication-Efficient Distributed Optimization using an Approximate Newton-type Method, ICML 2014",
         equation="eq. (13)",
-        phases=(
-            Phase("local_gradient", down=(1, 0), up=(1, 0), everyone=True),
-            Phase("solve", down=(2, 0), up=(1, 0), everyone=True, models=True),
-        ),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         global_gradient = fed.average(self.local_gradient, fed.everyone, state)
         return fed.average(self.solve, fed.everyone, state, global_gradient)
 
-    def gradients(self, steps: float, epoch: float) -> float:
-        return steps + 2 * epoch
-
     def local_gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))
 
     def solve(self, client: Client, w: Vector, global_gradient: Vector) -> Upload[Vector]:
         linear = self.eta * global_gradient - client.gradient(w)
-        return Upload(client.minimize(Local(anchor=w, linear=linear, prox=self.mu), start=w))
+        return Upload(client.minimize(Local(anchor=w, linear=linear, prox=self.mu), start=w), reference=w)

@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Phase, Remembering, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Local, Remembering, Scalar, Upload, Vector, hyper
 
 
 class Pair(eqx.Module):
@@ -43,11 +43,8 @@ class FedADMM(Algorithm[Remembering]):
     step: str = hyper("part", choices=("part", "one"), doc="size of the server's step")
 
     card: ClassVar[Card] = Card(
-        title="FedADMM",
         paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 (arXiv:2204.03529)",
         equation="Alg. 1",
-        phases=(Phase("primal_dual", down=(1, 0), up=(1, 0)),),
-        memory="model and multiplier: 2 dim numbers",
     )
 
     def init(self, fed: Federation, w: Vector) -> Remembering:

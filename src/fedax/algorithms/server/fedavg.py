@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import optax
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Upload, Vector
+from fedax.core import Algorithm, Card, Client, Federation, Upload, Vector
 
 
 class ServerState(eqx.Module):
@@ -39,10 +39,8 @@ class FedAvg(Algorithm[ServerState]):
     server: optax.GradientTransformation | None = eqx.field(static=True, default=None)
 
     card: ClassVar[Card] = Card(
-        title="FedAvg",
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
     )
 
     def optimizer(self) -> optax.GradientTransformation:
@@ -58,4 +56,4 @@ class FedAvg(Algorithm[ServerState]):
         return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(start=w))
+        return Upload(client.minimize(start=w), reference=w)

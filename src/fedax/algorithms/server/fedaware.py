@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedax.core import Algorithm, Card, Client, Cohort, Federation, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Cohort, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.simplex import min_norm
 
 
@@ -64,11 +64,8 @@ class FedAWARE(Algorithm[AwareState]):
     feedback: bool = hyper(False, doc="whether clients are drawn by the last weights")
 
     card: ClassVar[Card] = Card(
-        title="FedAWARE",
         paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization",
         equation="Alg. 1, eq. (8)",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
-        memory="none; the server keeps clients x dim momenta",
     )
 
     def init(self, fed: Federation, w: Vector) -> AwareState:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedax.algorithms.server.multipliers import Ascent, BeyondConsensusState, Multiplier, Own, Turns
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Personal, Phase, Reduction, Upload, Vector
+from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Personal, Reduction, Upload, Vector
 from fedax.core.hyper import PerClient, Scalar, entry, hyper
 
 
@@ -52,11 +52,8 @@ class FedBC(Algorithm[BeyondConsensusState]):
     dual_buffer: str = hyper("own", choices=("own", "shared"), doc="whether dual steps of others move a multiplier on")
 
     card: ClassVar[Card] = Card(
-        title="FedBC",
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
         equation="Alg. 1, 2, eq. (9), (11), (13)",
-        phases=(Phase("primal_dual", down=(1, 0), up=(1, 1), models=True),),
-        memory="model, multiplier, tolerance, their momenta and two marks: dim + 6 numbers",
         reductions=(Reduction({"dual_lr": 0.0, "lam": 0.15, "start": "global"}, "fedprox", {"mu": 0.3}, equal_sizes=True),),
     )
 
@@ -97,4 +94,4 @@ class FedBC(Algorithm[BeyondConsensusState]):
         dual = ascent.step(dual, ((x - z) ** 2).sum())
         for turn in turns:
             dual = ascent.coast(dual, turn.after)
-        return Upload(x, weight=dual.lam, memory=Own(x, dual, jnp.ones_like(own.visited)))
+        return Upload(x, weight=dual.lam, reference=z, memory=Own(x, dual, jnp.ones_like(own.visited)))

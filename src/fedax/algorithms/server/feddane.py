@@ -10,11 +10,9 @@ from fedax.core import (
     Card,
     Client,
     Federation,
-    Form,
     InvalidInput,
     Local,
     PerClient,
-    Phase,
     Reduction,
     Scalar,
     Upload,
@@ -63,15 +61,12 @@ class FedDANE(Algorithm[DaneState]):
     pipelined: bool = hyper(False, doc="use the previous round's gradient, one communication a round")
 
     card: ClassVar[Card] = Card(
-        title="FedDANE",
         paper="Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019 (arXiv:2001.01920)",
         equation="Alg. 2",
-        phases=(Phase("gradient", down=(1, 0), up=(1, 0)), Phase("solve", down=(2, 0), up=(1, 0), models=True)),
         reductions=(
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.3}, "fedprox", {"mu": 0.3}),
             Reduction({"correction": "off", "cohorts": "shared", "mu": 0.0}, "fedavg"),
         ),
-        forms=(Form({"pipelined": True}, (Phase("solve_and_gradient", down=(2, 0), up=(2, 0), models=True),)),),
     )
 
     def init(self, fed: Federation, w: Vector) -> DaneState:
@@ -84,18 +79,15 @@ class FedDANE(Algorithm[DaneState]):
         g = fed.average(self.gradient, cohort, w)
         return DaneState(fed.average(self.solve, cohort if self.cohorts == "shared" else fed.sample(), w, g), g)
 
-    def gradients(self, steps: float, epoch: float) -> float:
-        return steps + (1 if self.pipelined else 2) * epoch
-
     def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.gradient(w))
 
     def solve(self, client: Client, w: Vector, g: Vector) -> Upload[Vector]:
-        return Upload(self._minimize(client, w, g, client.gradient(w)))
+        return Upload(self._minimize(client, w, g, client.gradient(w)), reference=w)
 
     def solve_and_gradient(self, client: Client, w: Vector, g: Vector) -> Upload[tuple[Vector, Vector]]:
         own = client.gradient(w)
-        return Upload((self._minimize(client, w, g, own), own))
+        return Upload((self._minimize(client, w, g, own), own), reference=w)
 
     def _minimize(self, client: Client, w: Vector, g: Vector, own: Vector) -> Vector:
         if self.correction == "as_released":

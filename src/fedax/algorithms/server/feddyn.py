@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Scalar, Upload, Vector, hyper
 
 
 class DynState(eqx.Module):
@@ -40,11 +40,8 @@ class FedDyn(Algorithm[DynState]):
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the regulariser")
 
     card: ClassVar[Card] = Card(
-        title="FedDyn",
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
-        memory="linear term: dim numbers",
     )
 
     def init(self, fed: Federation, w: Vector) -> DynState:
@@ -58,4 +55,4 @@ class FedDyn(Algorithm[DynState]):
 
     def train(self, client: Client, w: Vector, own: Vector) -> Upload[Vector]:
         mine = client.minimize(Local(anchor=w, linear=-own, prox=self.alpha), start=w)
-        return Upload(mine, memory=own - self.alpha * (mine - w))
+        return Upload(mine, reference=w, memory=own - self.alpha * (mine - w))

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.simplex import min_norm
 
 
@@ -34,10 +34,8 @@ class FedMGDA(Algorithm[Vector]):
     epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="how far weights may be from the cohort's")
 
     card: ClassVar[Card] = Card(
-        title="FedMGDA",
         paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 (arXiv:2006.11489)",
         equation="Alg. 1, eq. (9)",
-        phases=(Phase("train", down=(1, 0), up=(1, 0)),),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:

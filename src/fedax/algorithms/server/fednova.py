@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Phase, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Local, Reduction, Scalar, Upload, Vector, hyper
 
 
 class FedNova(Algorithm[Vector]):
@@ -40,10 +40,8 @@ class FedNova(Algorithm[Vector]):
     )
 
     card: ClassVar[Card] = Card(
-        title="FedNova",
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
         equation="eq. (6)",
-        phases=(Phase("train", down=(1, 0), up=(1, 1)),),
         reductions=(
             Reduction({}, "fedavg", equal_sizes=True),
             Reduction({"mu": 0.3}, "fedprox", {"mu": 0.3}, equal_sizes=True),

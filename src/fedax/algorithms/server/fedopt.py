@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Phase, Reduction, Scalar, Vector, hyper
+from fedax.core import Card, Reduction, Scalar, Vector, hyper
 
-PHASES = (Phase("train", down=(1, 0), up=(1, 0), models=True),)
 REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 
 
@@ -29,10 +28,8 @@ class FedAvgM(FedAvg):
     momentum: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="server momentum")
 
     card: ClassVar[Card] = Card(
-        title="FedAvgM",
         paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335",
         equation="Sec. 4",
-        phases=PHASES,
         reductions=(Reduction({"lr": 1.0, "momentum": 0.0}, "fedavg"),),
     )
 
@@ -62,7 +59,10 @@ class FedAdam(FedAvg):
     tau: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="degree of adaptivity")
     v0: Scalar = hyper(1.0, low=0.0, doc="initial second moment, in units of tau squared")
 
-    card: ClassVar[Card] = Card(title="FedAdam", paper=REDDI, equation="Alg. 2 (FedAdam)", phases=PHASES)
+    card: ClassVar[Card] = Card(
+        paper=REDDI,
+        equation="Alg. 2 (FedAdam)",
+    )
 
     def second_moment(self, v: Vector, delta: Vector) -> Vector:
         return self.b2 * v + (1 - self.b2) * delta**2
@@ -77,7 +77,10 @@ class FedYogi(FedAdam):
     Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 2.
     """
 
-    card: ClassVar[Card] = Card(title="FedYogi", paper=REDDI, equation="Alg. 2 (FedYogi)", phases=PHASES)
+    card: ClassVar[Card] = Card(
+        paper=REDDI,
+        equation="Alg. 2 (FedYogi)",
+    )
 
     def second_moment(self, v: Vector, delta: Vector) -> Vector:
         return v - (1 - self.b2) * delta**2 * jnp.sign(v - delta**2)
@@ -91,7 +94,10 @@ class FedAdagrad(FedAdam):
 
     b1: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="decay of the first moment")
 
-    card: ClassVar[Card] = Card(title="FedAdagrad", paper=REDDI, equation="Alg. 2 (FedAdagrad)", phases=PHASES)
+    card: ClassVar[Card] = Card(
+        paper=REDDI,
+        equation="Alg. 2 (FedAdagrad)",
+    )
 
     def second_moment(self, v: Vector, delta: Vector) -> Vector:
         return v + delta**2

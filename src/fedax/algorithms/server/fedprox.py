@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Client, Local, PerClient, Phase, Reduction, Upload, Vector, hyper
+from fedax.core import Card, Client, Local, PerClient, Reduction, Upload, Vector, hyper
 
 
 class FedProx(FedAvg):
@@ -28,12 +28,10 @@ class FedProx(FedAvg):
     mu: PerClient = hyper(0.1, low=0.0, per_client=True, doc="weight of the proximal term")
 
     card: ClassVar[Card] = Card(
-        title="FedProx",
         paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
         equation="Alg. 2",
-        phases=(Phase("train", down=(1, 0), up=(1, 0), models=True),),
         reductions=(Reduction({"mu": 0.0}, "fedavg"),),
     )
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(Local(anchor=w, prox=client.mine(self.mu)), start=w))
+        return Upload(client.minimize(Local(anchor=w, prox=client.mine(self.mu)), start=w), reference=w)

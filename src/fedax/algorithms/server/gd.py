@@ -15,7 +15,6 @@ from fedax.core import (
     Federation,
     InvalidInput,
     Minibatch,
-    Phase,
     Schedule,
     Upload,
     Vector,
@@ -38,20 +37,15 @@ class GD(Algorithm[Vector]):
     """
 
     card: ClassVar[Card] = Card(
-        title="GD",
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715)",
         equation="Alg. 1 with H = 1",
-        phases=(Phase("step", down=(1, 0), up=(1, 0), everyone=True, models=True),),
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         return fed.average(self.step, fed.everyone, state)
 
-    def gradients(self, steps: float, epoch: float) -> float:
-        return epoch
-
     def step(self, client: Client, x: Vector) -> Upload[Vector]:
-        return Upload(x - client.learning_rate * client.gradient(x))
+        return Upload(x - client.learning_rate * client.gradient(x), reference=x)
 
 
 class LocalState(eqx.Module):
@@ -86,10 +80,8 @@ class LocalGD(Algorithm[LocalState]):
     returned: str = hyper("last", choices=("last", "mean"), doc="the synchronised model, or the mean of all iterates")
 
     card: ClassVar[Card] = Card(
-        title="LocalGD",
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715)",
         equation="Alg. 1",
-        phases=(Phase("train", down=(1, 0), up=(2, 1), everyone=True),),
     )
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Phase, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Reduction, Scalar, Upload, Vector, hyper
 
 
 class QFedAvg(Algorithm[Vector]):
@@ -33,10 +33,8 @@ class QFedAvg(Algorithm[Vector]):
     form: str = hyper("as_written", choices=("as_written", "as_released"), doc="whether h has the gradient or the distance")
 
     card: ClassVar[Card] = Card(
-        title="QFedAvg",
         paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",
         equation="Alg. 2",
-        phases=(Phase("train", down=(1, 0), up=(1, 1)),),
         reductions=(Reduction({"q": 0.0}, "fedavg"),),
     )
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Phase, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Scalar, Upload, Vector, hyper
 
 
 class ScaffoldState(eqx.Module):
@@ -42,11 +42,8 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     option: str = hyper("II", choices=("I", "II"), doc="how a client's control variate is made")
 
     card: ClassVar[Card] = Card(
-        title="SCAFFOLD",
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020",
         equation="Alg. 1, eq. (4)",
-        phases=(Phase("train", down=(2, 0), up=(2, 0)),),
-        memory="control variate: dim numbers",
     )
 
     def init(self, fed: Federation, w: Vector) -> ScaffoldState:
@@ -59,9 +56,6 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
 
     def model(self, state: ScaffoldState) -> Vector:
         return state.x
-
-    def gradients(self, steps: float, epoch: float) -> float:
-        return steps + (epoch if self.option == "I" else 0)
 
     def train(self, client: Client, x: Vector, c: Vector, own: Vector) -> Upload[tuple[Vector, Vector]]:
         y = client.minimize(Local(linear=c - own), start=x)

@@ -46,6 +46,7 @@ def play(
     length: int = 80,
     stride: int = 1,
     vocabulary: str = "leaf",
+    *,
     seed: int = 0,
     test_fraction: float | int = 0.2,
     split: str = "in_order",

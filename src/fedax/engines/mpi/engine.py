@@ -1,28 +1,26 @@
 """Every rank of an MPI program is one client, and runs the same rounds."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.errors import FedaxError
 from fedax.core.federation import Cohort
-from fedax.core.hyper import as_arrays
-from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule
-from fedax.core.solver import Solver
-from fedax.core.task import Task
+from fedax.core.task import Population
 from fedax.core.view import Gradients, Split, View
 from fedax.engines.base import Engine
-from fedax.engines.client import Setup
-from fedax.engines.eager import EagerProgram
-from fedax.engines.mpi.federation import MPIFederation
-from fedax.engines.mpi.peer import PeerClient, Peers, Place
-from fedax.engines.view import CompiledView, counts_alike, kept_by_clients
+from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.mpi.peer import Peers
+from fedax.engines.mpi.transport import PeerTransport
+from fedax.engines.plain import PlainProgram
+from fedax.engines.view import CompiledView, counts_alike, kept_by_clients, personal_models
 
 
 class MPI(Engine):
@@ -44,22 +42,15 @@ class MPI(Engine):
     def __init__(self, comm: Any = None) -> None:
         self.comm = comm if comm is not None else _world()
 
-    def sizes(self, task: Task) -> Sequence[int]:
-        return Peers.of(self.comm, task)[0].population.train.sizes.tolist()
+    def prepared(self, setup: Setup) -> Setup:
+        peers, own = Peers.of(self.comm, setup.task)
+        population = Population.of(np.asarray(peers.population.train.sizes))
+        return dataclasses.replace(setup, task=own, population=population, first=self.comm.rank)
 
     def program(
-        self,
-        algorithms: Sequence[Algorithm[Any]],
-        task: Task,
-        solver: Solver,
-        schedule: Schedule,
-        layout: Layout,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "MPIProgram":
-        peers, own = Peers.of(self.comm, task)
-        setup = Setup(own, as_arrays(solver, layout.dtype), schedule, layout)
-        return MPIProgram(setup, as_arrays(list(algorithms), layout.dtype), roots, peers)
+        return MPIProgram(algorithms, setup, roots, Peers.of(self.comm, setup.task)[0])
 
 
 def _world() -> Any:
@@ -71,36 +62,26 @@ def _world() -> Any:
     return mpi4py.MPI.COMM_WORLD
 
 
-class MPIProgram(EagerProgram):
-    """Rounds in Python, work compiled; see `MPIFederation`."""
+class MPIProgram(PlainProgram):
+    """Rounds in Python, work compiled; see `PeerTransport`."""
 
     def __init__(
-        self, setup: Setup, algorithms: Sequence[Algorithm[Any]], roots: Sequence[Key[Array, ""]], peers: Peers
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], peers: Peers
     ) -> None:
-        super().__init__(setup, algorithms, roots)
+        super().__init__(algorithms, setup, roots, lambda _: PeerTransport(setup, peers))
         self.peers = peers
 
-    def _federation(self, algorithm: Algorithm[Any], round: int, root: Key[Array, ""]) -> Any:
-        return MPIFederation(self.setup, self.peers, round, root)
+    def view(self, algorithm: Algorithm[Any], state: Any, worked: Cohort) -> View:
+        return PeerView(self.setup, self.peers, algorithm, state, worked)
 
-    def _view(self, algorithm: Algorithm[Any], state: Any, worked: Cohort | None) -> View:
-        return PeerView(self.setup, self.peers, algorithm, state, self._shown(worked, self.peers.comm.size))
-
-    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        return [
-            self.peers.rows(own_model(self.setup, self.peers, algorithm, state))
-            for algorithm, (state, _) in zip(self.algorithms, states, strict=True)
-        ]
+    def own(self, algorithm: Algorithm[Any], state: Any) -> Float[Array, "clients dim"]:
+        return self.peers.rows(own_model(self.setup, algorithm, state))
 
 
-def own_model(setup: Setup, peers: Peers, algorithm: Algorithm[Any], state: Any) -> Float[Array, "dim"]:
+def own_model(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Float[Array, "dim"]:
     """The model that this rank's client uses itself."""
-    how = algorithm.personal(state)
-    if how is None:
-        return algorithm.model(state)
-    place = Place(jnp.int32(peers.rank), jnp.zeros((), setup.layout.dtype))
-    client = PeerClient(setup, place, 0, jax.random.key(0), 0)
-    return how.work(client, *how.down, *(() if how.memory is None else (how.memory._rows,)))
+    model = personal_models(setup, algorithm, state)
+    return algorithm.model(state) if model is None else model(jnp.int32(setup.first))
 
 
 @eqx.filter_jit
@@ -117,7 +98,7 @@ class PeerView(View):
         self.setup, self.peers, self.task, self._worked = setup, peers, peers.population, worked
         self.equal = counts_alike(setup, algorithm)
         self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
-        self.own = own_model(setup, peers, algorithm, state)
+        self.own = own_model(setup, algorithm, state)
 
     def cohort(self) -> Cohort:
         return self._worked
@@ -152,10 +133,10 @@ class PeerView(View):
 
     def gradients(self) -> Gradients:
         share = self.share[self.peers.rank]
-        gradient = _gradient(self.setup, Place(jnp.int32(self.peers.rank), share), self.w)
+        gradient = _gradient(self.setup, self.w)
         return self.peers.sum(Gradients.terms(gradient, share, self.task.train.clients))
 
 
 @eqx.filter_jit
-def _gradient(setup: Setup, place: Place, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-    return PeerClient(setup, place, 0, jax.random.key(0), 0).gradient(w)
+def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    return CompiledClient(setup, setup.first, 0, jax.random.key(0), 0).gradient(w)

@@ -7,14 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from fedax.core.channel import Message, is_message
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Memory
-from fedax.core.keys import Index
 from fedax.core.task import Ragged, Task
-from fedax.engines.client import CompiledClient, Part, Setup
 
 
 class Peers(eqx.Module):
@@ -78,44 +76,25 @@ def _sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
     return Ragged(empty, offsets, len(sizes), max(sizes))
 
 
-class PeerClient(CompiledClient):
-    """The rank's own client: of the number of the rank, with the only examples there are."""
-
-    def __init__(self, setup: Setup, peer: "Place", round: Index, root: Key[Array, ""], occurrence: int) -> None:
-        super().__init__(setup, peer.rank, round, root, occurrence)
-        self.share = peer.share
-
-    def part(self, data: Ragged) -> Part:
-        return Part.of(data, 0)
-
-
-class Place(eqx.Module):
-    """A client's number, and its share of all examples."""
-
-    rank: Index
-    share: Float[Array, ""]
-
-
 class PeerMemory(Memory):
-    """The memory of this rank's client; that of the others is theirs."""
+    """The memory of this rank's client, the only row; that of the others is theirs."""
 
     peers: Peers
 
-    def each(self, function: Any) -> "PeerMemory":
-        return PeerMemory(function(self._rows), self.peers)
+    def take(self, ids: Int[Array, "some"]) -> PyTree:
+        return super().take(ids - self.peers.rank)
 
-    def joined(self, other: Memory) -> "PeerMemory":
-        return PeerMemory((self._rows, other._rows), self.peers)
-
-    def parted(self) -> "tuple[PeerMemory, PeerMemory]":
-        first, second = self._rows
-        return PeerMemory(first, self.peers), PeerMemory(second, self.peers)
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
+        return super().put(jnp.where(ids == self.peers.rank, 0, 1), rows)
 
     def mean(self) -> PyTree:
-        return jax.tree.map(lambda total: total / self.peers.comm.size, self.peers.sum(self._rows))
+        return jax.tree.map(lambda total: total[0] / self.peers.comm.size, self.peers.sum(self._rows))
 
-    def _stacked(self) -> PyTree:
-        return self.peers.rows(self._rows)
+    def all(self) -> PyTree:
+        return jax.tree.map(lambda rows: rows[:, 0], self.peers.rows(self._rows))
+
+    def _with(self, rows: PyTree) -> Memory:
+        return PeerMemory(rows, self.peers)
 
 
 def encoded(tree: PyTree) -> list[bytes]:

@@ -1,5 +1,6 @@
 """Rounds between two observations as one compiled program."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,21 +11,16 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.channel import unpack
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort, Memory
-from fedax.core.hyper import as_arrays
 from fedax.core.keys import Index
-from fedax.core.layout import Layout
-from fedax.core.schedule import Schedule
-from fedax.core.solver import Solver
-from fedax.core.task import Task
 from fedax.core.view import Observer
-from fedax.engines.base import Engine, Log, Program
+from fedax.engines.base import Carried, Engine, Log, Program, begin
 from fedax.engines.client import Setup
-from fedax.engines.simulation.federation import SimulatedFederation
+from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.members import Members
-from fedax.engines.view import all_personal, view_of
+from fedax.engines.simulation.transport import SimulatedTransport
+from fedax.engines.view import all_personal, nobody, view_of
 
 
 class Simulation(Engine):
@@ -65,21 +61,13 @@ class Simulation(Engine):
         self.microbatch = microbatch
 
     def program(
-        self,
-        algorithms: Sequence[Algorithm[Any]],
-        task: Task,
-        solver: Solver,
-        schedule: Schedule,
-        layout: Layout,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "SimulationProgram":
-        devices = self.devices if solver.on_mesh else 1
+        devices = self.devices if setup.solver.on_mesh else 1
         members = Members.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if members.spread == "clients" else 1
-        solver = as_arrays(solver, layout.dtype)
-        setup = Setup(task, solver, schedule, layout, self.microbatch, self.placement, self.chunk, devices)
-        return SimulationProgram(setup, members, as_arrays(list(algorithms), layout.dtype), roots, longest)
+        own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
+        return SimulationProgram(dataclasses.replace(setup, **own), members, algorithms, roots, longest)
 
 
 class SimulationProgram(Program):
@@ -102,11 +90,11 @@ class SimulationProgram(Program):
         self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
         self.roots = members.put(members.rows(roots, "seeds"), "seeds")
 
-    def join(self, states: list[Any]) -> Any:
+    def join(self, carried: Sequence[Carried]) -> Any:
         # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
-        return self.members.put(self.members.join(states), "members"), None
+        return self.members.put(self.members.join(carried), "members"), None
 
-    def split(self, states: Any) -> list[Any]:
+    def split(self, states: Any) -> list[Carried]:
         return self.members.split(states[0])
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
@@ -120,10 +108,7 @@ class SimulationProgram(Program):
 
     def _log(self, report: Any, count: int) -> Log:
         notes, traffic, bad = jax.tree.map(lambda x: x[:count], report)
-        down, up = (
-            sum((unpack(*phase[way]) * phase["messages"] for phase in traffic), np.zeros(count, np.int64))
-            for way in ("down", "up")
-        )
+        down, up = (bits_spent(traffic, way, (count,)) for way in ("down", "up"))
         return Log(notes, down, up, bad)
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
@@ -140,21 +125,23 @@ class SimulationProgram(Program):
 def _start(members: Members, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
     def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
         root, w = seed
-        fed = SimulatedFederation(setup, jnp.int32(0), root)
-        return algorithm.init(fed, w), fed.worked.padded(fed.clients)
+        clients, dtype = setup.population.clients, setup.layout.dtype
+        return begin(SimulatedTransport(setup), algorithm, root, w), nobody(0, dtype).padded(clients)
 
     return members.over(start)(setup, algorithm, seeds)
 
 
 def one_round(
-    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, state: Any
-) -> tuple[Any, Any, Cohort]:
-    """The state after a round, what it reported (notes, traffic of each phase, the first non-finite client), who worked last."""
-    fed = SimulatedFederation(setup, round, root)
-    after = algorithm.round(fed, state)
-    report = fed.notes, fed.traffic, jnp.where(fed.nobody, -1, fed.bad_client)
+    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carried: Carried
+) -> tuple[Carried, Any, Cohort]:
+    """What is carried on after a round, its report, and who worked last."""
+    fed = Round(SimulatedTransport(setup), round, root, carried.lost)
+    state = algorithm.round(fed, carried.state)
+    after, worked = Carried(state, tuple(fed.lost)), fed.last or nobody(0, setup.layout.dtype)
+    count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
+    worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
     if not setup.schedule.may_be_empty:  # the choice below would copy the whole state
-        return after, report, fed.worked
+        return after, fed.report, worked
 
     # in a round without participants, means are 0/0; the state stays
     def kept(old: Any, new: Any) -> Any:
@@ -162,7 +149,7 @@ def one_round(
             return new  # of the only phase: written by nobody
         return jax.tree.map(lambda before, now: jnp.where(fed.nobody, before, now), old, new)
 
-    return jax.tree.map(kept, state, after, is_leaf=lambda node: isinstance(node, Memory)), report, fed.worked
+    return jax.tree.map(kept, carried, after, is_leaf=lambda node: isinstance(node, Memory)), fed.report, worked
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -173,8 +160,8 @@ def advance(fixed: tuple[Members, tuple[Setup, Index, Index, int], Algorithm[Any
 
 
 def _rounds(
-    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Any
-) -> tuple[Any, Any, Cohort]:
+    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Carried
+) -> tuple[Carried, Any, Cohort]:
     setup, first, count, longest = shared
     _, shape, who = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state))
     log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
@@ -186,7 +173,7 @@ def _rounds(
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 
     state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
-    return state, log, worked.padded(setup.task.train.clients)  # outside, so that a round's cost is not the population's
+    return state, log, worked.padded(setup.population.clients)  # outside, so that a round's cost is not the population's
 
 
 @eqx.filter_jit
@@ -201,7 +188,8 @@ def observe(
 
     def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
         setup, observers = shared
-        view = view_of(setup, algorithm, *state)
+        carried, worked = state
+        view = view_of(setup, algorithm, carried.state, worked)
         return {name: value for observer in observers for name, value in observer(view).items()}
 
     return members.over(metrics)(shared, algorithm, roots, states)
@@ -210,6 +198,6 @@ def observe(
 @eqx.filter_jit
 def personal(members: Members, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
     """The models that the clients use themselves, first axis (clients,)."""
-    return members.over(lambda setup, algorithm, root, state: all_personal(setup, algorithm, state))(
+    return members.over(lambda setup, algorithm, root, carried: all_personal(setup, algorithm, carried.state))(
         setup, algorithm, roots, states
     )

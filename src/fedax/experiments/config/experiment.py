@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from fedax import observe, tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
+from fedax.core.channel import Channel
 from fedax.core.hyper import check_population, declared
-from fedax.engines.coding import Channel
 from fedax.engines.loop import Divergence
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.sections import (

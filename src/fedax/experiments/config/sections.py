@@ -10,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedax import algorithms, codecs
 from fedax.audit import Attack
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
-from fedax.core.channel import Codec
+from fedax.core.channel import Channel, Codec
 from fedax.core.hyper import declared
 from fedax.engines.base import Engine
-from fedax.engines.coding import Channel
 from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
 from fedax.engines.mpi import MPI
@@ -71,10 +70,10 @@ class AlgorithmSection(Section):
         return algorithms.make(self.name, **values)
 
     def shown(self) -> str:
-        """The label, or the method's title with the hyperparameters that were given."""
+        """The label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
-        title = algorithms.catalogue()[self.name.lower()].card.title
+        title = algorithms.catalogue()[self.name.lower()].__name__
         return " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedax.audit import membership
-from fedax.core import Algorithm, Schedule
 from fedax.engines.loop import Progress, likeness, run, run_grid
+from fedax.engines.trace import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.sections import AuditSection
 from fedax.experiments.config.slots import Slot, draw_of, slots_of
@@ -140,7 +140,9 @@ def run_batch(
         histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
     else:
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    gradients = float(np.mean([_gradients(members[0], arguments["schedule"], int(size)) for size in plan.task.train.sizes]))
+    cost, schedule = footprint(members[0], plan.task, solver=arguments["solver"]), arguments["schedule"]
+    each = [cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n))) for n in plan.task.train.sizes]
+    gradients = float(np.mean(each))
     named = zip(histories, ((label, seed) for label in labels for seed in seeds), strict=True)
     return [
         Record.of(
@@ -179,8 +181,3 @@ def run_audited(
     metrics |= {name: values[seen] for name, values in history.metrics.items()}
     shown = dataclasses.replace(history, rounds=history.rounds[seen], metrics=metrics, seconds=found.seconds)
     return Record.of(shown, task=task, label=label, seed=seed, draw=draw)
-
-
-def _gradients(algorithm: Algorithm[Any], schedule: Schedule, size: int) -> float:
-    """The minibatch gradients that `Algorithm.gradients` expects of a client with so many examples."""
-    return algorithm.gradients(schedule.mean_steps(size), schedule.mean_epoch(size))

@@ -1,0 +1,92 @@
+"""How work reaches MPI peers: every rank runs the same round, and works for its own client."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from fedax.core.channel import opened
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.mpi.peer import PeerMemory, Peers, decoded, encoded
+from fedax.engines.transport import Answer, Job, Transport
+
+
+class PeerTransport(Transport):
+    """Means are sums over all ranks; what only a server would know, every rank computes alike."""
+
+    def __init__(self, setup: Setup, peers: Peers) -> None:
+        self.setup, self.peers = setup, peers
+
+    def memory(self, initial: PyTree) -> Memory:
+        own = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
+        return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers)
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        peers, capacity = self.peers, cohort.ids.shape[0]
+        places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
+        form = eqx.filter_eval_shape(_work, *self._inputs(job, held))[0]
+        arrived = eqx.filter_eval_shape(lambda sent: (*opened(sent.value), sent.weight), form)
+        value, clipped, given = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrived)
+        bad = capacity
+        if places:
+            upload, held, finite = self._do(job, held)
+            (value, clipped), given = opened(upload.value), upload.weight
+            bad = capacity if finite else places[0]
+        bad = jnp.int32(min(peers.comm.allgather(bad)))
+        clipped = None if clipped is None else peers.sum(clipped)
+        if job.receives:
+            return Answer(form, None, None, held, bad)
+        if gather:
+            rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.rows(value))
+            weights = cohort.weights if given is None else jnp.asarray(peers.rows(given))[cohort.ids]
+            return Answer(form, None, (rows, weights), held, bad, clipped)
+        weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
+        if given is not None:
+            weight = len(places) * given.astype(default.dtype)
+            if not float(peers.sum(weight)) > 0:  # found out first: one sum over all ranks does
+                weight = default
+        terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
+        return Answer(form, peers.sum((terms, weight)), None, held, bad, clipped)
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        rank, comm = self.peers.rank, self.peers.comm
+        near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
+        upload, after, finite = self._do(job, held)
+        linked = near != near[0]
+        others = near[linked].tolist()
+        links = comm.Create_dist_graph_adjacent(others, others)
+        payload = encoded(upload.value)
+        arrived = links.neighbor_allgather(payload)
+        links.Free()
+        notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(others)))}
+
+        terms = [(shares[0], decoded(payload, upload.value))]
+        terms += [(w, decoded(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
+        scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms]
+        received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
+        clipped, size = opened(upload.value)[1], everyone.ids.shape[0]
+        bad = jnp.int32(min(comm.allgather(size if finite else rank)))
+        clipped = None if clipped is None else self.peers.sum(clipped)
+        return Answer(upload, None, None, after, bad, clipped, notes), PeerMemory(received, self.peers)
+
+    def _do(self, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], bool]:
+        upload, kept, finite = _work(*self._inputs(job, held))
+        rank = jnp.asarray([self.peers.rank])
+        after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
+        return upload, held | after, bool(finite)
+
+    def _inputs(self, job: Job, held: dict[str, Memory]) -> tuple[Job, Setup, dict[str, PyTree]]:
+        job = eqx.tree_at(lambda job: job.round, job, jnp.int32(job.round))  # traced: rounds are one program
+        return job, self.setup, {name: memory.of(self.peers.rank) for name, memory in held.items()}
+
+
+@eqx.filter_jit
+def _work(job: Job, setup: Setup, rows: dict[str, PyTree]) -> Any:
+    upload, kept = job(CompiledClient(setup, jnp.int32(setup.first), job.round, job.root, job.occurrence), rows)
+    return upload, kept, job.finite(opened(upload.value)[0], kept)

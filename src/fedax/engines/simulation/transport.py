@@ -1,0 +1,191 @@
+"""How work reaches clients inside a compiled program: in turn or in chunks, on one device or a mesh."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int
+
+from fedax.core.channel import opened
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.keys import Index, stream
+from fedax.core.layout import accumulator
+from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.simulation.placement import longest_first
+from fedax.engines.transport import Answer, Job, Transport
+from fedax.graphs import mixed
+
+
+def mesh_of(devices: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:devices]), ("clients",))
+
+
+class SimulatedTransport(Transport):
+    """Clients as places of a padded cohort, traced."""
+
+    padded = True
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        capacity = cohort.ids.shape[0]
+        table, counts = longest_first(self._load(job, cohort.ids), cohort.count, self.setup.devices)
+        rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
+        phase = _Phase(job, self.setup, cohort, rows)
+        upload, kept = jax.eval_shape(phase.upload, jnp.int32(0), jnp.bool_(True))
+        shapes = jax.eval_shape(phase.result, upload, kept, jnp.int32(0))
+        sums, gathered, remembered, bad, clipped = self._place(phase, table, counts, shapes, gather)
+        # the number of a place that is only padding is nobody's, so its row is passed over
+        ids = jnp.where(jnp.arange(capacity, dtype=jnp.int32) < cohort.count, cohort.ids, self.setup.population.clients)
+        after = {name: held[name].put(ids, rows) for name, rows in remembered.items()}
+        return Answer(upload, sums, gathered, after, bad, clipped)
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        answer = self.work(job, everyone, held, True)
+        return answer, Memory(self._mixed(answer.rows[0], neighbours, weights))
+
+    def _mixed(self, sent: Any, neighbours: Array, weights: Array) -> Any:
+        """What everybody receives; on a mesh, every device adds up for its part of the clients."""
+        devices, clients = self.setup.devices, self.setup.population.clients
+        if devices == 1:
+            return mixed(sent, neighbours, weights)
+        filled = ((0, -clients % devices), (0, 0))
+        tables = jnp.pad(neighbours, filled), jnp.pad(weights, filled)
+        split = P("clients")
+        program = jax.shard_map(mixed, mesh=mesh_of(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False)
+        return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
+
+    def _load(self, job: Job, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
+        """How long the clients will take, in examples per round."""
+
+        def one(k: Index, size: Index) -> Int[Array, ""]:
+            steps, batch = self.setup.schedule.work(stream(job.root, "work", job.round, k), size, job.round)
+            return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
+
+        return jax.vmap(one)(ids, self.setup.population.sizes_of(ids))
+
+    def _place(self, phase: Any, table: Array, counts: Array, shapes: Any, keep: bool) -> Any:
+        """Works the clients off, on one device or on the mesh, and adds up what the devices have."""
+        if self.setup.devices == 1:
+            return self._work_off(phase, table[0], counts[0], shapes, keep)
+
+        arrays, code = eqx.partition(phase, eqx.is_array)
+
+        def on_device(places: Array, count: Array, arrays: Any) -> Any:
+            own = eqx.combine(arrays, code)
+            sums, kept, remembered, bad, clipped = self._work_off(own, places[0], count[0], shapes, keep)
+            sums, kept, remembered, clipped = jax.lax.psum((sums, kept, remembered, clipped), "clients")
+            return sums, kept, remembered, jax.lax.pmin(bad, "clients"), clipped
+
+        mesh, split = mesh_of(self.setup.devices), P("clients")
+        program = jax.shard_map(on_device, mesh=mesh, in_specs=(split, split, P()), out_specs=P(), check_vma=False)
+        return program(table, counts, arrays)
+
+    def _work_off(self, phase: Any, places: Array, count: Array, shapes: Any, keep: bool) -> Any:
+        """One device's clients in order, `chunk` at a time. Results of a place stand in its row; other rows are zero."""
+        capacity, chunk = places.shape[0], self.setup.chunk
+        value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape = shapes
+        places = jnp.pad(places, (0, chunk))
+        sums = (value_shape, default_shape)
+        if weight_shape is not None:
+            sums = (*sums, *sums)
+        kept = _zeros((value_shape, default_shape), capacity) if keep else None
+        start = (
+            None if keep else (_zeros(_wide(sums)),) * 2,  # totals, and what rounding added to them
+            kept,
+            _zeros(memory_shape, capacity),
+            jnp.int32(capacity),
+            _zeros(clipped_shape),
+        )
+
+        def some(i: Index, state: Any) -> Any:
+            sums, kept, remembered, bad, clipped = state
+            mine = jax.lax.dynamic_slice_in_dim(places, i * chunk, chunk)
+            active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
+            if chunk == 1:
+                results = jax.tree.map(lambda x: x[None], phase(mine[0], jnp.bool_(True)))
+            else:
+                results = jax.vmap(phase)(mine, active)
+            value, weight, memory, default, finite, over = results
+            if chunk > 1:
+                value, weight, default = _where(active, (value, weight, default), 0)
+            given = default if weight is None else weight.astype(default.dtype)
+            rows = jnp.where(active, mine, capacity)
+            if keep:
+                kept = _put(kept, rows, (value, given))
+            else:
+                sums = _plus(sums, (value, given) if weight is None else (value, given, value, default))
+            bad = jnp.minimum(bad, jnp.min(jnp.where(active & ~finite, mine, capacity)))
+            if over is not None:
+                clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
+            return sums, kept, _put(remembered, rows, memory), bad, clipped
+
+        sums, *rest = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
+        return None if keep else jax.tree.map(jnp.subtract, *sums), *rest
+
+
+class _Phase(eqx.Module):
+    """A phase's work for one place of the cohort."""
+
+    job: Job
+    setup: Setup
+    cohort: Cohort
+    held: Any
+
+    def __call__(self, place: Index, active: Array) -> Any:
+        return self.result(*self.upload(place, active), place)
+
+    def upload(self, place: Index, active: Array) -> tuple[Upload[Any], Any]:
+        """What the client sends, messages unopened, and what it keeps."""
+        job = self.job
+        client = CompiledClient(self.setup, self.cohort.ids[place], job.round, job.root, job.occurrence, active)
+        return job(client, jax.tree.map(lambda rows: rows[place], self.held))
+
+    def result(self, upload: Upload[Any], kept: Any, place: Index) -> Any:
+        """Value, its weight, what is kept, the default weight, whether the result is finite, what was clipped."""
+        value, clipped = opened(upload.value)
+        return value, upload.weight, kept, self.cohort.weights[place], self.job.finite(value, kept), clipped
+
+
+def _zeros(shapes: Any, rows: int | None = None) -> Any:
+    lead = () if rows is None else (rows,)
+    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)
+
+
+def _where(mask: Array, values: Any, other: float | int) -> Any:
+    return jax.tree.map(lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, other), values)
+
+
+def _put(rows: Any, places: Array, values: Any) -> Any:
+    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), rows, values)
+
+
+def _wide(shapes: Any) -> Any:
+    """At least 32 bits for sums over clients."""
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
+
+
+def _plus(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Adds a chunk to pairs of (weighted sum of values, sum of weights), compensated.
+
+    Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1), 1965.
+    """
+
+    def weighted(value: Array, weights: Array) -> Array:
+        wide = accumulator(value.dtype)
+        return (weights.astype(wide).reshape(weights.shape + (1,) * (value.ndim - 1)) * value.astype(wide)).sum(0)
+
+    terms: tuple[Any, ...] = ()
+    for value, weights in zip(chunk[::2], chunk[1::2], strict=True):
+        terms = (*terms, jax.tree.map(lambda v, w=weights: weighted(v, w), value), weighted(weights, jnp.ones_like(weights)))
+    totals, lost = sums
+    missing = jax.tree.map(jnp.subtract, terms, lost)
+    after = jax.tree.map(jnp.add, totals, missing)
+    return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, missing)

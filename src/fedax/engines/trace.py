@@ -1,0 +1,234 @@
+"""What a round of an algorithm calls, sends, keeps and computes, from one abstract look at it: nothing of it is declared."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.channel import bits_of, is_message, is_vector, opened
+from fedax.core.client import Carry, Client, Minibatch
+from fedax.core.federation import Cohort, Memory
+from fedax.core.hyper import as_arrays
+from fedax.core.keys import stream
+from fedax.core.layout import Layout
+from fedax.core.schedule import Schedule
+from fedax.core.solver import SGD, Solver
+from fedax.core.task import Ragged, Task
+from fedax.engines.client import Setup
+from fedax.engines.round import Round
+from fedax.engines.transport import Answer, Job, Transport
+
+
+class Amount(NamedTuple):
+    """Model vectors, and single numbers beside them."""
+
+    vectors: int
+    numbers: int
+
+
+class PhaseCost(NamedTuple):
+    """One call of a verb, for one participant.
+
+    Attributes:
+        work: the work function.
+        everyone: whether all clients take part, not a drawn cohort.
+        links: whether the upload goes to every neighbour on a graph.
+        coded: whether the algorithm codes vectors of its upload itself.
+        down, up: what the participant receives and sends.
+        down_bits, up_bits: the same in bits, without a channel.
+        codable: vectors of the upload that a channel would code.
+        step_gradients: gradients in every local step; a Hessian-vector product counts as one.
+        full_gradients: gradients over all the client's examples. One in a loop of unknown length counts once.
+    """
+
+    work: str
+    everyone: bool
+    links: bool
+    coded: bool
+    down: Amount
+    up: Amount
+    down_bits: int
+    up_bits: int
+    codable: int
+    step_gradients: int
+    full_gradients: int
+
+
+class Footprint(NamedTuple):
+    """A round of an algorithm, phase by phase.
+
+    Attributes:
+        phases: in order.
+        memory: what each client keeps from round to round.
+    """
+
+    phases: tuple[PhaseCost, ...]
+    memory: Amount
+
+    def gradients(self, steps: float, epoch: float) -> float:
+        """The minibatch gradients that a participant of every phase computes in a round of so many local steps.
+
+        A gradient over all its examples is as many as an `epoch` has.
+        """
+        return sum(phase.step_gradients * steps + phase.full_gradients * epoch for phase in self.phases)
+
+
+def footprint(
+    algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None, clients: int = 5
+) -> Footprint:
+    """What a round of this algorithm calls, sends, keeps and computes, with these hyperparameters, from round 1 on.
+
+    Args:
+        algorithm: the method.
+        task: for its model; by default a small one stands in.
+        solver: of local problems; `SGD(0.01)` by default.
+        clients: of the stand-in, of which all but two are drawn.
+
+    >>> import fedax
+    >>> scaffold = fedax.footprint(fedax.SCAFFOLD(option="I"))
+    >>> [(phase.work, phase.down.vectors, phase.up.vectors) for phase in scaffold.phases], scaffold.memory.vectors
+    ([('train', 2, 2)], 1)
+    >>> scaffold.gradients(steps=20, epoch=5)
+    25
+    """
+    task = _stand_in(clients) if task is None else task
+    clients = task.train.clients
+    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+    schedule = Schedule(cohort=max(clients - 2, 1))
+    return look(algorithm, Setup(task, as_arrays(solver or SGD(), layout.dtype), schedule, layout, task.train.population))
+
+
+def look(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
+    """The footprint of an algorithm in a setup, whatever its channel."""
+    transport = Recording(dataclasses.replace(setup, channel=None))
+
+    def one_round() -> None:
+        root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        state = algorithm.init(Round(transport, 0, root), w)
+        algorithm.round(Round(transport, 1, root), state)
+
+    jax.eval_shape(one_round)
+    return Footprint(tuple(transport.phases), Amount(*map(sum, zip((0, 0), *transport.kept, strict=True))))
+
+
+def _stand_in(clients: int) -> Task:
+    start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+    examples = Ragged.of([{"x": [0.0]}] * clients)
+    return Task(lambda key: start, lambda params, examples, key: examples["x"] * params["a"].sum(), examples)
+
+
+class Recording(Transport):
+    """Does no work: traces a phase's work at one client, and answers with zeros."""
+
+    padded = True
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.phases: list[PhaseCost] = []
+        self.kept: list[Amount] = []
+
+    def memory(self, initial: PyTree) -> Memory:
+        memory = super().memory(initial)
+        self.kept.append(self._amount(jax.eval_shape(memory.of, jnp.int32(0))))
+        return memory
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
+        program, (upload, kept) = jax.make_jaxpr(lambda: job(Probe(self.setup, job), rows), return_shape=True)()
+        self._record(job, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
+        value, clipped = opened(_zeros(upload.value))
+        capacity = cohort.ids.shape[0]
+        after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
+        gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
+        return Answer(upload, (value, cohort.part), gathered, after, jnp.int32(0), clipped)
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        answer = self.work(job, everyone, held, True)
+        self.phases[-1] = self.phases[-1]._replace(links=True)
+        return answer, Memory(answer.rows[0])
+
+    def _record(self, job: Job, cohort: Cohort, upload: Any, gradients: tuple[int, int]) -> None:
+        step, full = gradients
+        if job.receives:  # the other half of a phase that is there
+            last = self.phases[-1]
+            step, full = last.step_gradients + step, last.full_gradients + full
+            self.phases[-1] = last._replace(step_gradients=step, full_gradients=full)
+            return
+        sent = (upload.value, upload.weight)
+        leaves = jax.tree.leaves(upload.value, is_leaf=is_message)
+        coded, codable = any(map(is_message, leaves)), sum(map(is_vector, leaves))
+        everyone = cohort.ids.shape[0] == self.setup.population.clients
+        amounts = self._amount(job.down), self._amount(sent)
+        bits = bits_of(job.down), bits_of(sent)
+        self.phases.append(PhaseCost(job.work.__name__, everyone, False, coded, *amounts, *bits, codable, step, full))
+
+    def _amount(self, tree: PyTree) -> Amount:
+        leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim
+        whole = [is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim) for leaf in leaves]
+        return Amount(sum(whole), sum(leaf.size for leaf, is_whole in zip(leaves, whole, strict=True) if not is_whole))
+
+
+class Probe(Client):
+    """A client without examples, whose gradients are marks in the program."""
+
+    def __init__(self, setup: Setup, job: Job) -> None:
+        super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, stream(job.root, "probe"))
+        self.index = self.size = self.steps = self.batch = jnp.int32(1)
+        self.round, self.share = job.round, jnp.ones((), setup.layout.dtype)
+
+    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        return w.sum()
+
+    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        return _full(w)
+
+    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+        """One step of them."""
+        return step(carry, *[ProbeBatch()] * batches)
+
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
+        return ProbeBatch()
+
+
+class ProbeBatch(Minibatch):
+    """A minibatch of a probe."""
+
+    def loss(self, params: PyTree) -> Float[Array, ""]:
+        return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
+
+    def gradient(self, params: PyTree) -> PyTree:
+        return _minibatch(params)
+
+
+@jax.jit
+def _full(w: Any) -> Any:
+    return 2 * w
+
+
+@jax.jit
+def _minibatch(params: Any) -> Any:
+    return jax.tree.map(lambda x: 2 * x, params)
+
+
+def _count(program: Any, mark: Any) -> int:
+    """How often a program calls a mark; a loop of known length as often as it turns, any other one once."""
+    total = 0
+    for equation in program.eqns:
+        if equation.params.get("name") == mark.__name__:
+            total += 1
+            continue
+        turns = equation.params["length"] if equation.primitive.name == "scan" else 1
+        inner = jax.tree.leaves(equation.params, is_leaf=lambda node: hasattr(node, "eqns") or hasattr(node, "jaxpr"))
+        programs = [getattr(node, "jaxpr", node) for node in inner if hasattr(node, "eqns") or hasattr(node, "jaxpr")]
+        total += turns * sum(_count(part, mark) for part in programs)
+    return total
+
+
+def _zeros(shapes: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
+    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)

@@ -1,0 +1,117 @@
+"""How a phase's work reaches its clients: all that an engine has of its own in a round."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
+
+from fedax.core.channel import Codec, coded, opened
+from fedax.core.client import Client
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.keys import Index
+from fedax.engines.client import Setup
+
+
+class Job(eqx.Module):
+    """A phase's work at a client: opens what came down, works, codes what goes up.
+
+    Everything traced is an argument of it, nothing comes by closure: a mesh of devices sees arguments only.
+
+    Attributes:
+        work: the work function.
+        down: what the server sends, with messages where it is coded.
+        codec: of the vectors that go up, if a channel has one.
+        root, round, occurrence: of the clients' random streams.
+        receives: whether it is the receiving half of an exchange, which returns the new memory and sends nothing.
+    """
+
+    work: Callable[..., Any]
+    down: Any
+    codec: Codec | None
+    root: Key[Array, ""]
+    round: Index
+    occurrence: int = eqx.field(static=True)
+    receives: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, client: Client, held: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
+        """What the client sends, messages unopened, and what it keeps.
+
+        `held` has its `own` memory, what it `received` from its neighbours, what its last message `lost`, as far as there is
+        such; the same names, without `received`, are kept.
+        """
+        inputs = *opened(self.down)[0], *(held[name] for name in ("own", "received") if name in held)
+        done = self.work(client, *inputs)
+        upload = Upload((), memory=done) if self.receives else done
+        value, kept = upload.value, {}
+        if self.codec is not None:
+            value, lost = coded(value, self.codec, client.key("uplink"), upload.reference, held.get("lost"))
+            kept = {"lost": lost} if "lost" in held else {}
+        if "own" in held:
+            kept["own"] = held["own"] if upload.memory is None else upload.memory
+        return Upload(value, upload.weight), kept
+
+    def finite(self, value: PyTree, kept: dict[str, PyTree]) -> Array:
+        """Whether what a client sends, or, where it only receives, its new memory is finite."""
+        leaves = jax.tree.leaves(kept["own"] if self.receives else value)
+        return jnp.all(jnp.array([jnp.isfinite(x).all() for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
+
+
+class Answer(NamedTuple):
+    """What comes back from a phase.
+
+    Attributes:
+        upload: one client's upload as it is sent, messages unopened; for its form alone, so shapes do.
+        sums: the weighted sum of the uploads and the sum of the weights, in a wide type; if the uploads have weights of their
+            own, the same with the cohort's after it. None if the uploads are gathered.
+        rows: the uploads and their weights in the cohort's order, if they are gathered.
+        held: the clients' memories afterwards.
+        bad: the cohort's first place whose result is not finite; its capacity if there is none.
+        clipped: how many entries codecs clipped, None if they cannot.
+        notes: the transport's own.
+    """
+
+    upload: Upload[Any]
+    sums: Any
+    rows: Any
+    held: dict[str, Memory]
+    bad: Int[Array, ""]
+    clipped: Int[Array, ""] | None = None
+    notes: dict[str, Any] = {}  # noqa: RUF012 (never written)
+
+    @property
+    def form(self) -> PyTree:
+        """The shapes of an upload's value, messages opened."""
+        return jax.eval_shape(lambda value: opened(value)[0], self.upload.value)
+
+
+class Transport(ABC):
+    """Carries a phase's work to the clients of a cohort and their uploads back."""
+
+    setup: Setup
+
+    padded: ClassVar[bool] = False
+
+    def present(self, ids: Int[Array, "capacity"], count: Index) -> tuple[Int[Array, "some"], Index]:
+        """The clients drawn, of which `count` work; where the number is known, the others are left out."""
+        return (ids, count) if self.padded else (ids[: int(count)], int(count))
+
+    def memory(self, initial: PyTree) -> Memory:
+        """See `Federation.memory`."""
+        clients = self.setup.population.clients
+        if callable(initial):
+            return Memory(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
+        return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial))
+
+    @abstractmethod
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        """Does the job at every client of a cohort."""
+
+    @abstractmethod
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        """Does the job at every client, and brings each the weighted sum of its neighbours' uploads."""
