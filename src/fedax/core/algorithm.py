@@ -17,7 +17,7 @@ State = TypeVar("State")
 
 
 class Personal(NamedTuple):
-    """How every client makes the model that it uses itself.
+    """The model that every client uses itself.
 
     Attributes:
         work: a work function that returns the model, `work(client, *down[, own memory])`, without uploading anything.
@@ -115,7 +115,7 @@ class Algorithm(eqx.Module, Generic[State]):
         return getattr(state, "w", state)  # type: ignore[return-value]
 
     def personal(self, state: State) -> Personal | None:
-        """How clients make their own models, for methods that have such; by default they use the global one."""
+        """The clients' own models, for methods that have such; by default they use the global one."""
         return None
 
     def nodes(self, state: State) -> Memory | None:

@@ -1,4 +1,4 @@
-"""What crosses the wire, in exact bits."""
+"""Messages on the wire, in exact bits."""
 
 import dataclasses
 import math
@@ -26,11 +26,11 @@ class Codec(eqx.Module):
 
     @abstractmethod
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[PyTree, Int[Array, ""] | None]:
-        """What is sent for v, and how many entries did not fit and were clipped (None if that cannot happen)."""
+        """The parts sent for v, and how many entries did not fit and were clipped (None if that cannot happen)."""
 
     @abstractmethod
     def restore(self, parts: PyTree, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        """What the receiver makes of it."""
+        """The receiver's reading of them."""
 
     @abstractmethod
     def bits(self, dim: int, width: int = 32) -> int:
@@ -49,12 +49,12 @@ class Codec(eqx.Module):
         """The inverse of `encode`."""
 
     def message(self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None) -> "Message":
-        """What is sent for v, or for its difference to a vector that both sides know."""
+        """The message for v, or for its difference to a vector that both sides know."""
         parts, clipped = self.compress(v if near is None else v - near, key)
         return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
 
     def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """What arrives if v is sent."""
+        """The vector that arrives if v is sent."""
         return self.message(v, key).value
 
 
@@ -70,7 +70,7 @@ class Message(eqx.Module):
 
     @property
     def value(self) -> Float[Array, "dim"]:
-        """What arrives."""
+        """The vector that arrives."""
         v = self.codec.restore(self.parts, self.dim, self.dtype)
         return v if self.near is None else self.near + v
 
@@ -101,7 +101,7 @@ def bits_of(tree: PyTree) -> int:
 
 
 class Channel(eqx.Module):
-    """What crosses the wire between clients and server, or between neighbours: every vector as a codec's message.
+    """The wire between clients and server, or between neighbours: every vector as a codec's message.
 
     Single numbers stay as they are, and so do messages that the algorithm has coded itself.
 

@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class Upload(eqx.Module, Generic[Value]):
-    """What a work function returns.
+    """The result of a work function.
 
     Attributes:
         value: any pytree of real arrays, or of a codec's messages in their place; sent to the server or the neighbours.
@@ -54,7 +54,7 @@ class Memory(eqx.Module):
         return jax.tree.map(jnp.asarray, self._rows)
 
     def each(self, function: Callable[[Any], Any]) -> "Memory":
-        """What a pure function makes of each client's memory; as opaque as before."""
+        """The values of a pure function of each client's memory; as opaque as before."""
         return self._with(jax.vmap(function)(jax.tree.map(jnp.asarray, self._rows)))
 
     def mean(self) -> PyTree:
@@ -120,7 +120,7 @@ class Gathered(eqx.Module, Generic[Value]):
         return weights @ vectors / weights.sum()
 
     def diversity(self) -> dict[str, Float[Array, ""]]:
-        r"""How far uploads $g_i$ that are vectors disagree, at least 1, in two forms; all clients count alike.
+        r"""The disagreement of uploads $g_i$ that are vectors, at least 1, in two forms; all clients count alike.
 
         `diversity`: $\sqrt{\operatorname{mean} \lVert g_i \rVert^2} / \lVert \operatorname{mean} g_i \rVert$; `diversity_2023`:
         $\operatorname{mean} \lVert g_i \rVert / \lVert \operatorname{mean} g_i \rVert$.

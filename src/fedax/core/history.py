@@ -1,4 +1,4 @@
-"""What a run returns."""
+"""The result of a run."""
 
 import dataclasses
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from fedax.core.federation import Memory
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended: a value, not an exception.
+    """The end of a run: a value, not an exception.
 
     Attributes:
         kind: `"ok"`, `"diverged"` (a stop rule fired), `"non-finite"` (a client sent NaN or infinity), `"interrupted"`.

@@ -1,4 +1,4 @@
-"""What an observer sees of the global model."""
+"""The global model as observers see it."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Literal

@@ -1,1 +1,1 @@
-"""Where a run happens: the loop, and the engines that implement the federation's verbs."""
+"""Running: the loop, sessions, the round engine, and the transports below it."""

@@ -1,4 +1,4 @@
-"""What the loop needs of an engine."""
+"""The interface between the loop and an engine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from fedax.engines.transport import Transport
 
 
 class Log(NamedTuple):
-    """What rounds report of one algorithm, each array with a first axis (rounds,)."""
+    """The reports of rounds of one run, each array with a first axis (rounds,)."""
 
     notes: dict[str, np.ndarray]
     down: np.ndarray
@@ -29,7 +29,7 @@ class Log(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What a run carries from round to round: the algorithm's state, and for each phase what clients' last messages lost."""
+    """The carry of a run from round to round: the algorithm's state, and for each phase what clients' last messages lost."""
 
     state: Any
     lost: tuple[Memory, ...] = ()
@@ -75,7 +75,7 @@ class Program(ABC):
 
     @abstractmethod
     def split(self, states: Any) -> list[Carried]:
-        """What each run carries."""
+        """The carry of each run."""
 
     @abstractmethod
     def join(self, carried: Sequence[Carried]) -> Any:
@@ -83,7 +83,7 @@ class Program(ABC):
 
 
 class Engine(ABC):
-    """Where a run happens."""
+    """A place for runs."""
 
     def prepared(self, setup: Setup) -> Setup:
         """The setup as it is here, such as with a peer's own examples."""

@@ -87,7 +87,7 @@ class CompiledClient(Client):
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 
     def part(self, data: Ragged) -> Part:
-        """What the client has of some data."""
+        """The client's part of some data."""
         return Part.of(data, self.index - self.setup.first)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:

@@ -18,7 +18,7 @@ from fedax.engines.simulation import Simulation
 
 
 class Progress(NamedTuple):
-    """What a progress hook gets after every observation; returning True asks the run to stop."""
+    """The argument of a progress hook, after every observation; returning True asks the run to stop."""
 
     round: int
     rounds: int

@@ -81,7 +81,7 @@ class PlainProgram(Program):
 
     @abstractmethod
     def view(self, algorithm: Algorithm[Any], state: Any, worked: Cohort) -> View:
-        """What observers see."""
+        """The view of observers."""
 
     @abstractmethod
     def own(self, algorithm: Algorithm[Any], state: Any) -> Float[Array, "clients dim"]:

@@ -1,4 +1,4 @@
-"""What a round of an algorithm calls, sends, keeps and computes, from one abstract look at it: nothing of it is declared."""
+"""The phases, traffic, memory and gradients of a round, from one abstract trace of it: nothing of it is declared."""
 
 import dataclasses
 from collections.abc import Callable
@@ -80,7 +80,7 @@ class Footprint(NamedTuple):
 def footprint(
     algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None, clients: int = 5
 ) -> Footprint:
-    """What a round of this algorithm calls, sends, keeps and computes, with these hyperparameters, from round 1 on.
+    """The phases, traffic, memory and gradients of a round of this algorithm with these hyperparameters, from round 1 on.
 
     Args:
         algorithm: the method.
@@ -217,7 +217,7 @@ def _minibatch(params: Any) -> Any:
 
 
 def _count(program: Any, mark: Any) -> int:
-    """How often a program calls a mark; a loop of known length as often as it turns, any other one once."""
+    """The calls of a mark in a program; a loop of known length counts as often as it turns, any other one once."""
     total = 0
     for equation in program.eqns:
         if equation.params.get("name") == mark.__name__:

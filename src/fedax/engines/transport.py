@@ -1,4 +1,4 @@
-"""How a phase's work reaches its clients: all that an engine has of its own in a round."""
+"""Transport of a phase's work to its clients: all that an engine has of its own in a round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Job(eqx.Module):
     receives: bool = eqx.field(static=True, default=False)
 
     def __call__(self, client: Client, held: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
-        """What the client sends, messages unopened, and what it keeps.
+        """The client's upload, messages unopened, and the memories that it keeps.
 
         `held` has its `own` memory, what it `received` from its neighbours, what its last message `lost`, as far as there is
         such; the same names, without `received`, are kept.
@@ -61,7 +61,7 @@ class Job(eqx.Module):
 
 
 class Answer(NamedTuple):
-    """What comes back from a phase.
+    """The clients' answer to a phase.
 
     Attributes:
         upload: one client's upload as it is sent, messages unopened; for its form alone, so shapes do.

@@ -40,7 +40,7 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], state: Any) -> Float[A
 
 
 def view_of(setup: Setup, algorithm: Algorithm[Any], state: Any, worked: Cohort) -> "CompiledView":
-    """What observers see of a state; `worked` are the clients of the last phase before it."""
+    """The observers' view of a state; `worked` are the clients of the last phase before it."""
     own = personal_models(setup, algorithm, state)
     view = CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, worked)
     view.equal = counts_alike(setup, algorithm)

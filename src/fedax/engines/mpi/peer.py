@@ -1,4 +1,4 @@
-"""What one rank knows: its own examples, everybody's sizes, and how to talk to the others."""
+"""The knowledge of one rank: its own examples, everybody's sizes, and the way to the others."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""How work reaches MPI peers: every rank runs the same round, and works for its own client."""
+"""Transport among MPI peers: every rank runs the same round, and works for its own client."""
 
 from typing import Any
 

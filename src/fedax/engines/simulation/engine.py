@@ -134,7 +134,7 @@ def _start(members: Members, setup: Setup, algorithm: Algorithm[Any], seeds: Any
 def one_round(
     setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carried: Carried
 ) -> tuple[Carried, Any, Cohort]:
-    """What is carried on after a round, its report, and who worked last."""
+    """The carry after a round, its report, and the cohort that worked last."""
     fed = Round(SimulatedTransport(setup), round, root, carried.lost)
     state = algorithm.round(fed, carried.state)
     after, worked = Carried(state, tuple(fed.lost)), fed.last or nobody(0, setup.layout.dtype)

@@ -15,9 +15,9 @@ _WORTH = 0.75
 
 
 class Members(NamedTuple):
-    """How the runs of a program lie: everything that differs has axes (seeds, settings), a single run has none.
+    """The layout of a program's runs: everything that differs has axes (seeds, settings), a single run has none.
 
-    Where there are several devices, they share the members, without a word between them; the last member is repeated until
+    Several devices share the members, without a word between them; the last member is repeated until
     all devices have as many. If that leaves too many of them without work, they share each member's clients instead.
 
     The settings of one seed are one `vmap`: they see the same examples. So are the seeds if `lanes`; otherwise they follow each

@@ -1,4 +1,4 @@
-"""How work reaches clients inside a compiled program: in turn or in chunks, on one device or a mesh."""
+"""Transport inside a compiled program: clients in turn or in chunks, on one device or a mesh."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ class SimulatedTransport(Transport):
         return answer, Memory(self._mixed(answer.rows[0], neighbours, weights))
 
     def _mixed(self, sent: Any, neighbours: Array, weights: Array) -> Any:
-        """What everybody receives; on a mesh, every device adds up for its part of the clients."""
+        """Everybody's received sums; on a mesh, every device adds up for its part of the clients."""
         devices, clients = self.setup.devices, self.setup.population.clients
         if devices == 1:
             return mixed(sent, neighbours, weights)
@@ -63,7 +63,7 @@ class SimulatedTransport(Transport):
         return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
 
     def _load(self, job: Job, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
-        """How long the clients will take, in examples per round."""
+        """The clients' loads, in examples per round."""
 
         def one(k: Index, size: Index) -> Int[Array, ""]:
             steps, batch = self.setup.schedule.work(stream(job.root, "work", job.round, k), size, job.round)
@@ -143,7 +143,7 @@ class _Phase(eqx.Module):
         return self.result(*self.upload(place, active), place)
 
     def upload(self, place: Index, active: Array) -> tuple[Upload[Any], Any]:
-        """What the client sends, messages unopened, and what it keeps."""
+        """The client's upload, messages unopened, and the memories that it keeps."""
         job = self.job
         client = CompiledClient(self.setup, self.cohort.ids[place], job.round, job.root, job.occurrence, active)
         return job(client, jax.tree.map(lambda rows: rows[place], self.held))
