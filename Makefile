@@ -3,9 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
-.PHONY: environment demo test test-plain test-slow sanitize laws recipes check clean
+# many short processes import the same packages: none of them should have to compile these again
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes check clean
 .DEFAULT_GOAL := demo
+
+help: ## list what make can do here
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/models/layers/native/*)
 	$(PYTHON) -m venv $(VENV)
@@ -21,20 +28,29 @@ environment: $(VENV)/.ready-to-test ## everything that tests and checks need
 demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
 	$(BIN)/fedax demo
 
-test: $(VENV)/.ready-to-test ## all tests and the examples in the documentation
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+test: $(VENV)/.ready-to-test ## all tests but the slow ones, and the examples in the documentation
+	$(PYTEST)
+
+# other tests than those of algorithms: make test-one K=partition IN=tests/data
+IN := tests/laws tests/closed_forms
+test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match K: make test-one K=FedNova
+	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
+	$(BIN)/python -m pytest --quiet $(IN) -k "$(K)"
 
 laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests/laws tests/closed_forms/test_edges.py
+	$(PYTEST) -m slow tests/laws tests/closed_forms/test_edges.py
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`
-	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes
+	$(PYTEST) -m slow tests/recipes
 
-test-slow: $(VENV)/.ready-to-test ## the tests that take long: recipes at smoke scale, MPI, killed runs
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m slow tests
+test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
+	$(PYTEST) -m slow tests
 
 test-plain: $(VENV)/.ready-to-test ## the models without the native layers, as where there is no C++ compiler
-	FEDAX_NATIVE=0 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup tests/models tests/cli/test_doctor.py
+	FEDAX_NATIVE=0 $(PYTEST) tests/models tests/cli/test_doctor.py
+
+native: $(VENV)/.ready-to-test ## fail if there is a C++ compiler and the native layers are not in use
+	$(BIN)/python tests/native/built.py
 
 sanitize: ## the native layers under the address, undefined-behaviour and thread sanitizers
 	tests/native/sanitize.sh
@@ -46,5 +62,5 @@ check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
 	$(BIN)/pyright --project pyright-strict.json
 	$(BIN)/lint-imports
 
-clean:
-	rm -rf $(VENV)
+clean: ## remove the environment and what tests keep between runs
+	rm -rf $(VENV) .cache

@@ -1,16 +1,20 @@
 """Strict numerics for all tests: warnings are errors, shapes are checked, no silent promotion, two host devices."""
 
+import gc
 import os
 from pathlib import Path
 
-# tests are small programs, many of them: what matters is how long they compile
+ROOT = Path(__file__).parent.parent
+# tests are small programs, many of them: how long they compile is what matters, and what was compiled once, by another worker or in
+# a run before, is taken from there
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_parallel_codegen_split_count=1",
 )
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
-ROOT = Path(__file__).parent.parent
 if (ROOT.parent / "shared" / "data").is_dir():
     os.environ.setdefault("FEDAX_DATA", str(ROOT.parent / "shared" / "data"))
 
@@ -26,6 +30,12 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector the modules, which stay: it would look at all of them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

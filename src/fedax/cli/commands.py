@@ -18,13 +18,13 @@ from fedax.cli import data as datacommands
 from fedax.cli.doctor import diagnosis
 from fedax.cli.listing import described, one_line, overview, panel
 from fedax.cli.questions import add_commands
-from fedax.core import FedaxError, Schedule, UnknownName
+from fedax.core import FedaxError, InvalidInput, Schedule, UnknownName
 from fedax.core.hyper import declared
 from fedax.engines.mpi import MPI
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import OBSERVERS, Experiment
 from fedax.experiments.config.schema import schema
-from fedax.experiments.config.sections import ENGINES, SOLVERS
+from fedax.experiments.config.sections import ENGINES, SOLVERS, check_ranks
 from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.recipes.figures import curves
 from fedax.experiments.results.archive import keep as keep_numbers
@@ -140,6 +140,10 @@ def run(
     """
     experiment = Experiment.read(file, [*(settings or ()), *([] if engine is None else [f'engine="{engine}"'])])
     if experiment.engine == "mpi" and (rank := MPI().comm.rank) > 0:
+        try:
+            check_ranks(experiment.engine, experiment.task)
+        except InvalidInput:  # every rank sees the same, and rank 0 says it
+            return
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
             run_experiment(experiment, Path(folder) / str(rank), display_for(Console(file=nowhere)))
         return

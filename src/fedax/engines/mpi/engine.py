@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.errors import FedaxError
+from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort
 from fedax.core.task import Population
 from fedax.core.view import Gradients, Split, View
@@ -41,6 +41,13 @@ class MPI(Engine):
 
     def __init__(self, comm: Any = None) -> None:
         self.comm = comm if comm is not None else _world()
+
+    def check_clients(self, clients: int) -> None:
+        """Refuses a task of another number of clients than ranks, before any of its data are made."""
+        if clients != self.comm.size:
+            hint = f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
+            allowed = f"{self.comm.size}, the number of ranks"
+            raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
 
     def prepared(self, setup: Setup) -> Setup:
         peers, own = Peers.of(self.comm, setup.task)

@@ -163,13 +163,15 @@ def _rounds(
     shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Carried
 ) -> tuple[Carried, Any, Cohort]:
     setup, first, count, longest = shared
-    _, shape, who = jax.eval_shape(lambda: one_round(setup, algorithm, root, first, state))
+    # traced once, for the shapes and for the loop
+    round_ = eqx.filter_closure_convert(one_round, setup, algorithm, root, first, state)
+    _, shape, who = round_.out_struct
     log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
     before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), who)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry
-        state, report, worked = one_round(setup, algorithm, root, first + i, state)
+        state, report, worked = round_(setup, algorithm, root, first + i, state)
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 
     state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fedax import observe, tasks
 from fedax.audit import check_auditable
-from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
+from fedax.core import Algorithm, InvalidInput, Observer, SpecError, Task, UnknownName
 from fedax.core.channel import Channel
 from fedax.core.hyper import check_population, declared
 from fedax.engines.loop import Divergence
@@ -29,8 +29,9 @@ from fedax.experiments.config.sections import (
     Section,
     SolverSection,
     StopSection,
-    check_names,
+    check_ranks,
     explained,
+    schedule_of,
 )
 from fedax.experiments.config.toml import Place, Source
 from fedax.report.reading import reads_values
@@ -215,7 +216,7 @@ class Experiment(BaseModel):
         with self._at("solver"):
             self.solver.make()
         with self._at("schedule"):
-            self._schedule()
+            schedule_of(self.schedule)
         for name in ChannelSection.model_fields:
             with self._at("channel", name):
                 if (codec := getattr(self.channel, name, None)) is not None:
@@ -233,14 +234,17 @@ class Experiment(BaseModel):
             with self._at("algorithm", position, "solver"):
                 self._solver_of(section).make()
             with self._at("algorithm", position, "schedule"):
-                self._schedule(self.schedule | section.schedule)
+                schedule_of(self.schedule | section.schedule)
         if self.grid:
             with self._at("grid"):
                 self.grid.check(["solver", "schedule", *(s.name for s in self.algorithm), *labels], self.seeds)
+                known: list[dict[str, Any]] = []
                 for member in self.members():
                     member.algorithm.make()
                     member.solver.make()
-                    self._schedule(member.schedule)
+                    if member.schedule not in known:  # most members share theirs, and making one takes long
+                        known.append(member.schedule)
+                        schedule_of(member.schedule)
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """The experiment with some of its algorithms, and with what its grid says about them."""
@@ -273,11 +277,6 @@ class Experiment(BaseModel):
                 made.append(Member(label, method, algorithm, solver, schedule, settings))
         return made
 
-    def _schedule(self, given: dict[str, Any] | None = None) -> Schedule:
-        given = self.schedule if given is None else given
-        check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
-        return Schedule(**given)
-
     def _channel(self) -> Channel | None:
         return None if self.channel is None else self.channel.make()
 
@@ -288,17 +287,18 @@ class Experiment(BaseModel):
             InvalidInput: options that do not fit the task or its data; a `SpecError` with the line if read from a file.
         """
         with self._at("task"):
+            check_ranks(self.engine, self.task)
             task = tasks.make(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)
         with self._at("schedule"):
-            schedule = self._schedule()
+            schedule = schedule_of(self.schedule)
             schedule.check_population(task.train.clients)
         with self._at("observe"):
             observers = self._observers(task)
         members = self.members()
         made = {member.label: member.algorithm.make() for member in members}
-        own = {m.label: {"solver": m.solver.make(), "schedule": self._schedule(m.schedule)} for m in members}
+        own = {m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)} for m in members}
         with self._at("grid"):
             for member, arguments in own.items():
                 arguments["schedule"].check_population(task.train.clients)
@@ -340,7 +340,7 @@ class Experiment(BaseModel):
             | {
                 "task": {"name": self.task.name, **defaults, **self.task.options},
                 "solver": {"name": self.solver.name, **_values(solver)},
-                "schedule": self._schedule().options,
+                "schedule": schedule_of(self.schedule).options,
                 "algorithm": [
                     {"name": section.name, "label": section.shown(), **_values(algorithm)}
                     | ({"solver": section.solver} if section.solver else {})

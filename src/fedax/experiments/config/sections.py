@@ -1,5 +1,6 @@
 """The tables of an experiment file."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -7,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedax import algorithms, codecs
+from fedax import algorithms, codecs, tasks
 from fedax.audit import Attack
-from fedax.core import SGD, Algorithm, Exact, InvalidInput, Solver, UnknownName
+from fedax.core import SGD, Algorithm, Exact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.channel import Channel, Codec
 from fedax.core.hyper import declared
 from fedax.engines.base import Engine
@@ -236,6 +237,19 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
     for key in given:
         if key not in known:
             raise UnknownName.among(field, key, known)
+
+
+def schedule_of(given: dict[str, Any]) -> Schedule:
+    """The schedule with the given arguments, keys checked."""
+    check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
+    return Schedule(**given)
+
+
+def check_ranks(engine: str, task: Section) -> None:
+    """Refuses MPI with another number of ranks than the task has clients, where its options tell: no data are made for that."""
+    clients = (tasks.defaults(task.name, **task.options) | task.options).get("clients") if engine == "mpi" else None
+    if isinstance(clients, int):
+        MPI().check_clients(clients)
 
 
 def explained(error: ValidationError, model: type[BaseModel]) -> tuple[Place, str]:

@@ -1,6 +1,7 @@
 """Recipes: one table or figure of a paper as a file, with the paper's numbers and claims."""
 
 import copy
+import functools
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -254,4 +255,9 @@ def load(name: str) -> Recipe:
         return Recipe.parse(Source.read(Path(name)).text, name)
     if name not in catalogue():
         raise UnknownName.among("recipe", name, catalogue())
+    return _of_package(name)
+
+
+@functools.cache
+def _of_package(name: str) -> Recipe:
     return Recipe.parse(catalogue()[name].read_text(encoding="utf-8"), f"{name}.toml")

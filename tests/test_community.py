@@ -1,0 +1,68 @@
+"""Agreement of public CI, citation, templates and checks before a commit with the package."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def read(name):
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+def test_the_citation_is_of_this_package(project):
+    citation = read("CITATION.cff")
+    known = {"title": "name", "version": "version", "license": "license", "abstract": "description", "keywords": "keywords"}
+    assert {field: citation[field] for field in known} == {field: project[name] for field, name in known.items()}
+    assert citation["repository-code"] == project["urls"]["Source"]
+
+
+def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
+    job = read(".github/workflows/ci.yml")["jobs"]["everything"]
+    assert f">={job['strategy']['matrix']['python'][0]}" == project["requires-python"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_ci_runs_targets_that_there_are():
+    """And `make help` lists every target."""
+    makefile = (ROOT / "Makefile").read_text()
+    described = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
+    assert described == set(re.search(r"\.PHONY: (.*)", makefile)[1].split())
+    assert set(re.findall(r"^make (.*)$", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)) <= described
+
+
+def test_checks_before_a_commit_are_those_of_make_check():
+    """The same programs from the same environment, so that their versions are the pinned ones."""
+    makefile = (ROOT / "Makefile").read_text()
+    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    programs = [hook["entry"].split()[0] for hook in repository["hooks"]]
+    assert repository["repo"] == "local"
+    assert programs == [".venv/bin/ruff", ".venv/bin/ruff", ".venv/bin/lint-imports", ".venv/bin/pyright"]
+    for program in programs:
+        assert f"\t$(BIN)/{Path(program).name}" in makefile
+
+
+def test_templates_have_what_the_host_asks_for():
+    templates = [path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
+    assert len(templates) == 2
+    for path in templates:
+        form = read(path.relative_to(ROOT))
+        assert form["name"]
+        assert form["description"]
+        assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_one_address(project):
+    home = project["urls"]["Source"]
+    for name in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml", "CITATION.cff"):
+        for address in re.findall(r"https://github\.com/[\w/.-]+", (ROOT / name).read_text()):
+            assert address.startswith(home)
