@@ -135,6 +135,28 @@ def test_archives_are_unpacked(server, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("name", "kind"), [("../out", tarfile.REGTYPE), ("/out", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)]
+)
+def test_archives_that_lead_out_of_the_folder_are_refused(server, tmp_path, monkeypatch, name, kind):
+    served, address = server
+    with tarfile.open(served / "toy.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname = kind, "/etc/passwd"
+        archive.addfile(entry, io.BytesIO(b""))
+    monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", 2, {"toy.tar.gz": f"{address}/toy.tar.gz"}))
+    assert "plain files inside of the archive" in refused("prepare", "toy", "--folder", str(tmp_path / "own"))
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_archives_are_unpacked_only_with_the_right_content(server, tmp_path, monkeypatch):
+    served, address = server
+    (served / "toy.tar.gz").write_bytes(b"not even an archive")
+    files, sums = {"toy.tar.gz": f"{address}/toy.tar.gz"}, {"toy.tar.gz": "0" * 64}
+    monkeypatch.setitem(DATASETS, "toy", DataSet(toy, "", 2, files, archives=sums))
+    assert "SHA-256 000000" in refused("prepare", "toy", "--folder", str(tmp_path / "own"))
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [(b"1 1:1\n", "SHA-256 .*"), (None, "no answer from http"), (b"\x1f\x8b", "cannot be read")],
     ids=["other content", "no file", "damaged"],

@@ -106,7 +106,7 @@ NAN = {"x": np.array([[0.0], [np.nan]]), "y": np.array([0, 1])}
     ("arguments", "message"),
     [
         (([], 2), r"train: got 'an empty list'; allowed: at least one client"),
-        (([client(0)], 0), r"classes: got 0; allowed: whole numbers >= 1"),
+        (([client(0)], 0), r"classes: got 0; allowed: whole numbers from 1 to 2147483647"),
         (([client(0), client(0, 2)], 2), r"train\[1\]\['y'\]: got '2 in row 1'; allowed: labels from 0 to 1"),
         (([client(0, -1)], 2), r"train\[0\]\['y'\]: got '-1 in row 1'"),
         (([client(0), client()], 2), r"train\[1\]: got '0 examples'; allowed: at least 1 example. Drop the client"),

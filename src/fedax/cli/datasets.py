@@ -20,6 +20,7 @@ class DataSet:
         classes: labels; 0 if that depends on the files.
         files: addresses of its files by the names under which they are kept in the data folder; none if it needs no file, or
             if a user brings it.
+        archives: SHA-256 of those files that are unpacked, compared before that.
         light: options with which its files are verified at the least cost.
         within: the folder of its files in the data folder, for those that name it themselves.
     """
@@ -29,6 +30,7 @@ class DataSet:
     classes: int
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     light: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    archives: Mapping[str, str] = field(default_factory=dict[str, str])
     within: str = ""
 
     @property
@@ -50,6 +52,7 @@ _FEW = {"partition": "index", "clients": 1}
 _TINY = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 _MNIST = {"mnist.npz": "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"}
 _CIFAR = {"cifar-10-binary.tar.gz": "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"}
+_CIFAR_SUM = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
 
 DATASETS: dict[str, DataSet] = {
     "synthetic": DataSet(data.synthetic, "drawn: logistic models that differ between clients, 60 features", 10),
@@ -64,7 +67,7 @@ DATASETS: dict[str, DataSet] = {
         {f"fashion_mnist/{name}": _FASHION + name for name in _IDX},
         _FEW,
     ),
-    "cifar10": DataSet(data.cifar10, "60,000 colour images of 32 x 32 pixels", 10, _CIFAR, _FEW),
+    "cifar10": DataSet(data.cifar10, "60,000 colour images of 32 x 32 pixels", 10, _CIFAR, _FEW, _CIFAR_SUM),
     "femnist": DataSet(data.femnist, "handwriting by writer, files written by LEAF", 62, within="femnist"),
     "femnist_letters": DataSet(
         data.femnist_letters, "letters a to j on 200 devices, files of FedProx", 26, within="femnist_letters"

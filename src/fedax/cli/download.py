@@ -6,7 +6,9 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from pathlib import Path
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
@@ -14,8 +16,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from fedax.cli.datasets import DataSet
 from fedax.core import DataError
 from fedax.data import MissingFile, data_folder
+from fedax.data.folder import verify
 
 CHUNK = 1 << 18
+MOST_UNPACKED = 1 << 32
+"""Bytes that an archive may hold."""
 
 
 def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -> str:
@@ -72,6 +77,8 @@ def _fetch_all(name: str, chosen: DataSet, staging: Path, console: Console) -> N
             target.parent.mkdir(parents=True, exist_ok=True)
             _fetch(name, address, target, progress, progress.add_task(target.name, total=None))
             if relative.endswith(".tar.gz"):
+                if relative in chosen.archives:
+                    verify(name, chosen.archives[relative], [target.read_bytes()], target)
                 _unpack(name, target, staging)
 
 
@@ -95,9 +102,27 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
 
 
 def _unpack(name: str, archive: Path, staging: Path) -> None:
+    """Writes the archive's plain files into the folder, one by one; links and names that lead out of it are refused."""
+    left = MOST_UNPACKED
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(staging, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
+            for member in packed:
+                if member.isdir():
+                    continue
+                place = PurePosixPath(member.name)
+                if not member.isreg() or place.is_absolute() or ".." in place.parts:
+                    raise DataError.of(
+                        name, f"the entry {member.name!r} in {archive.name}", "plain files inside of the archive"
+                    )
+                left -= member.size
+                if left < 0:
+                    raise DataError.of(
+                        name, f"{archive.name} with more than {MOST_UNPACKED} bytes", f"{MOST_UNPACKED} bytes unpacked"
+                    )
+                target = staging / place
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as sink:
+                    shutil.copyfileobj(cast(IO[bytes], packed.extractfile(member)), sink)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError.of(name, f"an archive that cannot be unpacked ({error})", "a whole .tar.gz file") from error
     archive.unlink()

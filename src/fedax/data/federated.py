@@ -16,6 +16,10 @@ Labelled = Mapping[str, Any]
 """`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under names of their own."""
 
 
+MOST_CLASSES = 2**31 - 1
+"""Labels are kept as 32-bit numbers."""
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """Classification data held by clients. Arrays are made read-only.
@@ -30,7 +34,8 @@ class FederatedData:
 
     Raises:
         DataError: no client, a client without training examples, x or y missing, other arrays than the first client has,
-            unequal lengths, NaN, labels out of range, or a test set that is empty as a whole.
+            unequal lengths, rows of another shape than the first client's, NaN, labels out of range, or a test set that is
+            empty as a whole.
 
     Example:
         >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
@@ -45,8 +50,8 @@ class FederatedData:
     name: str = "data"
 
     def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise DataError.of("classes", self.classes, "whole numbers >= 1")
+        if not 1 <= self.classes <= MOST_CLASSES:
+            raise DataError.of("classes", self.classes, f"whole numbers from 1 to {MOST_CLASSES}")
         if not len(self.train):
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
@@ -135,6 +140,12 @@ class FederatedData:
             raise DataError.of(where, sorted(client), f"the arrays {sorted(self.train[0])}, as the first client has")
         arrays = {name: np.asarray(values) for name, values in client.items()}
         rows_of(arrays, where)
+        for name, values in arrays.items():
+            first = np.shape(self.train[0][name])[1:]
+            if values.shape[1:] != first:
+                raise DataError.of(
+                    f"{where}[{name!r}]", f"rows of shape {values.shape[1:]}", f"{first}, as the first client has"
+                )
         y = arrays["y"]
         if y.dtype.kind not in "iu" and len(y):
             raise DataError.of(f"{where}['y']", str(y.dtype), "labels that are whole numbers")

@@ -52,17 +52,32 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
     raise MissingFile.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
 
 
+MOST_BYTES = 1 << 32
+"""Of a data file, packed and unpacked."""
+
+
 def read_whole(path: Path, how: str = "") -> bytes:
-    """The content of a file, unpacked if it is gzipped.
+    """The content of a file, unpacked if it is gzipped; at most `MOST_BYTES`.
 
     Raises:
-        DataError: an unreadable file, or a gzip file that is truncated or damaged; the message names the path.
+        DataError: no plain file (a pipe or device would never end), one that is too large or unreadable, or a gzip file that is
+            truncated or damaged; the message names the path.
     """
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        if path.exists() and not path.is_file():
+            raise DataError.of(path.name, f"no plain file at {path}", "a data file", how)
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.open(raw) if packed else raw as source:
+                content = source.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a whole file", how) from error
+    if len(content) > MOST_BYTES:
+        raise DataError.of(
+            path.name, f"more than {MOST_BYTES} bytes in {path}", f"at most {MOST_BYTES} bytes, unpacked", how
+        )
+    return content
 
 
 def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,15 +44,30 @@ def read_users(path: str | Path) -> Users:
 def _document(file: Path) -> Users:
     allowed = "LEAF JSON with the keys users, num_samples and user_data"
     try:
-        document = json.loads(read_whole(file))
+        document = json.loads(read_whole(file), object_pairs_hook=_unique)
         held = {user: (document["user_data"][user]["x"], document["user_data"][user]["y"]) for user in document["users"]}
         promised = dict(zip(document["users"], document["num_samples"], strict=True))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError.of(file.name, f"a file at {file} that cannot be read ({error!r})", allowed) from error
+    if len(held) < len(document["users"]):
+        twice = next(user for user, count in Counter(document["users"]).items() if count > 1)
+        raise DataError.of(file.name, f"user {twice!r} twice", "each user once")
     for user, (x, y) in held.items():
+        if not isinstance(x, list) or not isinstance(y, list):
+            raise DataError.of(
+                file.name, f"user {user!r} with x of {type(x).__name__} and y of {type(y).__name__}", "two lists"
+            )
         if not len(x) == len(y) == promised[user]:
             got = f"user {user!r} with {len(x)} inputs and {len(y)} labels"
             raise DataError.of(file.name, got, f"{promised[user]} of both, as num_samples says")
+    return held
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} twice")
     return held
 
 
@@ -101,7 +117,7 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
     try:
         labels = np.array([int(label) if float(label) == int(float(label)) else label for label in y])
         return {"x": np.asarray(x, dtype=np.float32), "y": labels}
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise DataError.of("leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers") from error
 
 

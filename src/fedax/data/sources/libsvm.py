@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData
-from fedax.data.folder import data_file, read_whole, verify
+from fedax.data.folder import MOST_BYTES, data_file, read_whole, verify
 from fedax.data.limits import SPLIT, TEST_FRACTION, checked
 from fedax.data.partition import check_partition, partition_by
 
@@ -142,4 +142,9 @@ def _parse(
         raise DataError.of(path.name, got, "lines 'label index:value ...' with indices from 1", _HOW) from error
     if not len(values):
         raise DataError.of(path.name, f"a file at {path} without a line", "at least one example", _HOW)
+    if not np.isfinite(values).all() or not np.isfinite(table.data).all():
+        raise DataError.of(path.name, f"a file at {path} with NaN or infinity", "finite labels and values", _HOW)
+    if 4 * table.shape[0] * table.shape[1] > MOST_BYTES:
+        got = f"{table.shape[0]} examples of {table.shape[1]} columns in {path}"
+        raise DataError.of(path.name, got, f"at most {MOST_BYTES} bytes as rows of single precision", _HOW)
     return table.toarray(), np.unique(values, return_inverse=True)[1]
