@@ -9,6 +9,7 @@ import pytest
 import fedax
 from fedax.core.sampling import SAMPLING, Poisson, Sampling
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import schedule_of
 from problems import quadratic, random_quadratic, vector
 
 TEXT = 'name = "a"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n'
@@ -41,10 +42,10 @@ def test_a_new_rule_is_one_class(last):
 
 def test_experiment_files_have_it_by_name(last):
     table = Experiment.parse(TEXT + '[schedule]\ncohort = 2\nsampling = {name = "last_ones", but = 2}\n')
-    assert Experiment.parse(table.toml())._schedule().sampling == last(but=2)
+    assert schedule_of(Experiment.parse(table.toml()).schedule).sampling == last(but=2)
     name = Experiment.parse(TEXT + '[schedule]\nsampling = "poisson"\n')
     assert name.resolved()["schedule"]["sampling"] == "poisson"
-    assert name._schedule().sampling == Poisson()
+    assert schedule_of(name.schedule).sampling == Poisson()
 
 
 @pytest.mark.parametrize("spelling", ["roundrobin", {"name": "uniform", "size": 1}, {}])

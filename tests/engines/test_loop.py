@@ -178,3 +178,23 @@ def test_grid_member_that_diverges_does_not_stop_the_others():
     assert bad.rounds.tolist() == alone.rounds.tolist()
     np.testing.assert_allclose(bad.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
     np.testing.assert_allclose(vector(good), 1.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**63, True])
+def test_seeds_that_would_be_another_are_refused(seed):
+    with pytest.raises(InvalidInput, match=r"run\(seed=...\).* from 0 to 4294967295"):
+        line(rounds=0, seed=seed)
+
+
+def test_numpy_integers_are_seeds():
+    task, schedule = regression([20, 30], 2), fedax.Schedule(batch_size=5)
+    plain, numpy = (
+        fedax.run(fedax.FedAvg(), task, rounds=1, schedule=schedule, seed=seed).params for seed in (3, np.int64(3))
+    )
+    assert np.array_equal(vector(plain), vector(numpy))
+
+
+@pytest.mark.parametrize("amount", [{"epochs": 2**31}, {"steps": 2**31}, {"epochs": (1, 2**31)}, {"times": (2**31,)}])
+def test_more_steps_than_can_be_counted_are_refused(amount):
+    with pytest.raises(InvalidInput, match="fewer than 2147483648 local steps"):
+        line(schedule=fedax.Schedule(batch_size=1, **amount), rounds=1)

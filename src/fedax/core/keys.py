@@ -17,6 +17,8 @@ from jaxtyping import Array, Int, Key
 
 Index: TypeAlias = int | Int[Array, ""]
 """A whole number, concrete or traced."""
+MOST_SEED = 2**32 - 1
+"""The largest seed: JAX takes larger ones modulo 2^32, so that two of them would be one."""
 
 
 def stream(root: Key[Array, ""], *path: str | Index) -> Key[Array, ""]:

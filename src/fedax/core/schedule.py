@@ -1,6 +1,7 @@
 """The schedule of a run: who works in a round, and how much."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import equinox as eqx
@@ -60,8 +61,10 @@ class Schedule(LocalWork):
         both = self.weights == "equal" and self.rule.by_size
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
 
-    def check_population(self, clients: int) -> None:
-        """Refuses a cohort larger than the population."""
+    def check_population(self, sizes: Sequence[int]) -> None:
+        """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
+        clients = len(sizes)
+        self.check_steps(max(sizes))
         if self.cohort is not None and self.cohort > clients:
             raise InvalidInput.of("Schedule(cohort=...)", self.cohort, f"1 to {clients}, the number of clients, or None")
 

@@ -99,6 +99,20 @@ class LocalWork(eqx.Module):
             amount = jnp.where(late, part, amount)
         return Work(amount * unit, batch)
 
+    def check_steps(self, largest: int) -> None:
+        """Refuses more steps of a round than a 32-bit number counts, if no client has more than `largest` examples."""
+        if self.times is not None:
+            name, most = "times", max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
+        else:
+            name = "epochs" if self.steps is None else "steps"
+            amount = self.epochs if self.steps is None else self.steps
+            batch = self.batch_size[0] if isinstance(self.batch_size, tuple) else self.batch_size
+            epoch = 1 if batch == "full" or self.steps is not None else -(-largest // batch)
+            most = (amount[1] if isinstance(amount, tuple) else amount) * epoch
+        if most >= 2**31:
+            got = f"{getattr(self, name)}, which are {most} steps of the largest client"
+            raise InvalidInput.of(f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round")
+
     def equal_steps(self, sizes: Sequence[int]) -> bool:
         """Whether clients with so many examples are certain to take equally many steps in every round."""
         amount = self.epochs if self.steps is None else self.steps

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -113,7 +114,9 @@ class RunOptions:
         return (self.observe_every,) if self.checkpoint is None else (self.observe_every, self.checkpoint_every)
 
 
-def check_count(name: str, value: Any, low: int) -> None:
-    """Refuses what is no whole number from `low` on."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise InvalidInput.of(f"run({name}=...)", value, f"whole numbers >= {low}")
+def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
+    """Refuses what is no whole number from `low` to `high`; NumPy's are."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"
+        raise InvalidInput.of(f"run({name}=...)", value, allowed)

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from fedax.core.algorithm import Algorithm
 from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, check_population
+from fedax.core.keys import MOST_SEED
 from fedax.core.layout import Layout
 from fedax.core.task import Task
 from fedax.core.view import Observer
@@ -65,13 +66,14 @@ class Grid:
     def __init__(self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions) -> None:
         make_room()
         for seed in seeds:
-            check_count("seed", seed, 0)
+            check_count("seed", seed, 0, MOST_SEED)
+        seeds = [int(seed) for seed in seeds]
         schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         solver = as_arrays(options.solver, self.layout.dtype)
         setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
         sizes = np.asarray(setup.population.sizes).tolist()
-        schedule.check_population(len(sizes))
+        schedule.check_population(sizes)
         for algorithm in algorithms:
             check_population(algorithm, len(sizes))
             algorithm.check(schedule, sizes)
@@ -122,7 +124,7 @@ class Session:
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
 
 
-def start(algorithm: Algorithm[Any], task: Task, *, seed: int = 0, **setting: Unpack[Setting]) -> Session:
+def start(algorithm: Algorithm[Any], task: Task, *, seed: int | np.integer[Any] = 0, **setting: Unpack[Setting]) -> Session:
     """A run to be stepped by hand: the same rounds, to the same bits, as `run` takes.
 
     Args:

@@ -20,6 +20,7 @@ from fedax.engines.loop import Divergence
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.sections import (
     ENGINES,
+    SEEDS,
     TRACKERS,
     AlgorithmSection,
     AuditSection,
@@ -29,6 +30,7 @@ from fedax.experiments.config.sections import (
     Section,
     SolverSection,
     StopSection,
+    are_seeds,
     check_ranks,
     explained,
     schedule_of,
@@ -198,8 +200,8 @@ class Experiment(BaseModel):
                 self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers >= {low}"))
         if self.minimum is not None and not math.isfinite(self.minimum):
             self._refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
-        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, "at least one whole number >= 0, all different"))
+        if not are_seeds(self.seeds):
+            self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         if not reads_values(self.reads):
             self._refuse(("read",), InvalidInput.of("read", self.reads, "last, best, mean_last_<k>"))
         for position, name in enumerate(self.observe or []):
@@ -293,7 +295,7 @@ class Experiment(BaseModel):
                 check_auditable(task)
         with self._at("schedule"):
             schedule = schedule_of(self.schedule)
-            schedule.check_population(task.train.clients)
+            schedule.check_population(np.asarray(task.train.sizes).tolist())
         with self._at("observe"):
             observers = self._observers(task)
         members = self.members()
@@ -301,7 +303,7 @@ class Experiment(BaseModel):
         own = {m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)} for m in members}
         with self._at("grid"):
             for member, arguments in own.items():
-                arguments["schedule"].check_population(task.train.clients)
+                arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist())
                 check_population(made[member], task.train.clients)
         stop = None if self.stop is None else Divergence(self.stop.rise, self.stop.window)
         for section, metric in (("stop", "train_loss" if stop else None), ("grid", self.grid and self.grid.select)):

@@ -9,6 +9,7 @@ from fedax.algorithms import catalogue
 from fedax.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
+from fedax.core.keys import MOST_SEED
 from fedax.experiments.config.experiment import OBSERVERS, Experiment
 from fedax.experiments.config.sections import SOLVERS, TRACKERS
 
@@ -23,7 +24,11 @@ def schema() -> dict[str, Any]:
     properties = made["properties"]
     properties["rounds"] |= {"minimum": 0}
     properties["observe_every"] |= {"minimum": 1}
-    properties["seeds"] |= {"minItems": 1, "uniqueItems": True, "items": {"type": "integer", "minimum": 0}}
+    properties["seeds"] |= {
+        "minItems": 1,
+        "uniqueItems": True,
+        "items": {"type": "integer", "minimum": 0, "maximum": MOST_SEED},
+    }
     properties["observe"] = {"type": "array", "items": {"enum": list(OBSERVERS)}}
     properties["task"] = {"oneOf": [_task(name) for name in tasks.catalogue()]}
     properties["solver"] = {"oneOf": [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]}

@@ -13,6 +13,7 @@ from fedax.audit import Attack
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.channel import Channel, Codec
 from fedax.core.hyper import declared
+from fedax.core.keys import MOST_SEED
 from fedax.engines.base import Engine
 from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
@@ -28,6 +29,14 @@ SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact}
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """Trackers by name, to which curves go besides the run directory; `fedax.experiments.running.trackers` has the classes."""
+
+
+SEEDS = f"at least one whole number from 0 to {MOST_SEED}, all different"
+
+
+def are_seeds(values: Sequence[int]) -> bool:
+    """Whether these are seeds of an experiment."""
+    return bool(values) and min(values) >= 0 and max(values) <= MOST_SEED and len(set(values)) == len(values)
 
 
 class Section(BaseModel):
@@ -200,8 +209,8 @@ class GridSection(BaseModel):
     def check(self, owners: Sequence[str], reported: Sequence[int]) -> None:
         """Refuses owners that are not in the experiment, anything but lists with values, and seeds that are reported."""
         seeds = self.selecting(reported)
-        if self.selects and (not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or set(seeds) & set(reported)):
-            allowed = f"at least one whole number >= 0, all different, none of the experiment's seeds {list(reported)}"
+        if self.selects and (not are_seeds(seeds) or set(seeds) & set(reported)):
+            allowed = f"{SEEDS}, none of the experiment's seeds {list(reported)}"
             raise InvalidInput.of("grid.seeds", seeds, allowed)
         for owner, values in self.lists.items():
             if owner not in owners:
