@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, SupportsIndex, Unpack, cast
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def run(
     algorithm: Algorithm[Any],
     task: Task,
     *,
-    seed: int | np.integer[Any] = 0,
+    seed: SupportsIndex = 0,
     resume: History | None = None,
     throw: bool = False,
     **options: Unpack[Options],
@@ -76,7 +76,7 @@ def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     *,
-    seed: int | np.integer[Any] | Sequence[int] = 0,
+    seed: SupportsIndex | Sequence[int] = 0,
     resume: Sequence[History] | None = None,
     **options: Unpack[Options],
 ) -> list[History]:
@@ -109,7 +109,7 @@ def run_grid(
         names = ", ".join(repr(member) for member in algorithms)
         allowed = "at least one algorithm, all alike but for real hyperparameters"
         raise InvalidInput.of("run_grid(algorithms=...)", names, allowed)
-    seeds = [seed] if isinstance(seed, int | np.integer) else list(seed)
+    seeds = [seed] if isinstance(seed, int | np.integer) else list(cast(Sequence[int], seed))
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     return _run(Grid(algorithms, task, seeds, RunOptions.of(options)), list(resume or ()))

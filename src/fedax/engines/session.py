@@ -1,7 +1,7 @@
 """Rounds by hand: what `run` does between two observations, for notebooks and loops of one's own."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, SupportsIndex, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,9 @@ class Grid:
         InvalidInput: what does not fit together, before anything is compiled.
     """
 
-    def __init__(self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions) -> None:
+    def __init__(
+        self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
+    ) -> None:
         make_room()
         for seed in seeds:
             check_count("seed", seed, 0, MOST_SEED)
@@ -124,7 +126,7 @@ class Session:
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
 
 
-def start(algorithm: Algorithm[Any], task: Task, *, seed: int | np.integer[Any] = 0, **setting: Unpack[Setting]) -> Session:
+def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]) -> Session:
     """A run to be stepped by hand: the same rounds, to the same bits, as `run` takes.
 
     Args:
