@@ -1,6 +1,7 @@
 """The methods as data and as text: what `fedax algorithms` and the help pages show."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +14,12 @@ from rich.text import Text
 from fedax.algorithms import catalogue
 from fedax.core import Algorithm, Reduction
 from fedax.core.hyper import Hyper, declared
-from fedax.engines.trace import PhaseCost, footprint
+from fedax.engines.trace import Footprint, PhaseCost, footprint
 
 
 def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
     """An algorithm's citation, hyperparameters and traced rounds as plain values, for JSON."""
-    card, usual = kind.card, footprint(kind())
+    card, usual = kind.card, _usual(kind)
     return {
         "name": kind.__name__.lower(),
         "class": f"fedax.{kind.__name__}",
@@ -32,9 +33,15 @@ def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _usual(kind: type[Algorithm[Any]]) -> Footprint:
+    """A round with the default hyperparameters."""
+    return footprint(kind())
+
+
 def _forms(kind: type[Algorithm[Any]]) -> Iterator[tuple[dict[str, Any], tuple[PhaseCost, ...]]]:
     """Choices and switches that change what a round calls, sends or computes."""
-    usual = footprint(kind()).phases
+    usual = _usual(kind).phases
     for name, limits in declared(kind).items():
         for choice in limits.choices or ():
             phases = usual if choice == limits.default else footprint(kind(**{name: choice})).phases
@@ -68,7 +75,7 @@ def _limits(limits: Hyper) -> dict[str, Any]:
 
 def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     """An algorithm for the terminal."""
-    usual, card = footprint(kind()), kind.card
+    usual, card = _usual(kind), kind.card
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("hyperparameter", "default", "allowed", ""):
         table.add_column(title)
