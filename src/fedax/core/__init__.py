@@ -11,6 +11,7 @@ from fedax.core.channel import Message as Message
 from fedax.core.channel import Traffic as Traffic
 from fedax.core.client import Client as Client
 from fedax.core.client import Minibatch as Minibatch
+from fedax.core.client import Solver as Solver
 from fedax.core.errors import DataError as DataError
 from fedax.core.errors import FedaxError as FedaxError
 from fedax.core.errors import InvalidInput as InvalidInput
@@ -38,7 +39,6 @@ from fedax.core.schedule import Schedule as Schedule
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact
 from fedax.core.solver import Optax as Optax
-from fedax.core.solver import Solver as Solver
 from fedax.core.task import Ragged as Ragged
 from fedax.core.task import Task as Task
 from fedax.core.view import Observer as Observer

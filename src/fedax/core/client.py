@@ -1,20 +1,19 @@
-"""The client, as a work function sees it."""
+"""The client, as a work function sees it, and the interface of its local solver."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+import equinox as eqx
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.hyper import PerClient, entry
+from fedax.core.errors import InvalidInput
+from fedax.core.hyper import PerClient, Scalar, check_declared, entry
 from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout
 from fedax.core.local import Local
 from fedax.core.schedule import Schedule
 from fedax.core.task import Task
-
-if TYPE_CHECKING:
-    from fedax.core.solver import Solver
 
 Carry = TypeVar("Carry")
 
@@ -105,3 +104,36 @@ class Client(ABC):
     def rate(self) -> Any:
         """The solver's factor on the learning rate in this round."""
         return self.solver.factor(self.round, self.layout.dtype)
+
+
+class Solver(eqx.Module):
+    """Turns a local problem and a starting point into a local model.
+
+    `on_mesh` says whether it can work inside a program over several devices; if not, a simulation uses one.
+    """
+
+    on_mesh: ClassVar[bool] = True
+
+    def __check_init__(self) -> None:
+        check_declared(self)
+
+    @abstractmethod
+    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """The local model after this round's work."""
+
+    def factor(self, round: Index, dtype: Any) -> Any:
+        """The factor on the learning rate in all steps of a round."""
+        return 1.0
+
+    def step_size(self) -> Scalar:
+        """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
+        raise InvalidInput.of(
+            "run(solver=...)", self, "SGD without momentum or decay by step, which this method's formulas need"
+        )
+
+    def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
+        r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
+
+        `prox` is the weight of a proximal term beside them.
+        """
+        raise InvalidInput.of("run(solver=...)", self, "SGD without decay by step, which this method's formulas need")

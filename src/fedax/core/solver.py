@@ -12,45 +12,11 @@ import optax
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from fedax.core.client import Client, Minibatch
-from fedax.core.errors import InvalidInput
-from fedax.core.hyper import Scalar, check_declared, hyper
+from fedax.core.client import Client, Minibatch, Solver
+from fedax.core.hyper import Scalar, hyper
 from fedax.core.keys import Index
 from fedax.core.layout import accumulator
 from fedax.core.local import Local
-
-
-class Solver(eqx.Module):
-    """Turns a local problem and a starting point into a local model.
-
-    `on_mesh` says whether it can work inside a program over several devices; if not, a simulation uses one.
-    """
-
-    on_mesh: ClassVar[bool] = True
-
-    def __check_init__(self) -> None:
-        check_declared(self)
-
-    @abstractmethod
-    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """The local model after this round's work."""
-
-    def factor(self, round: Index, dtype: Any) -> Any:
-        """The factor on the learning rate in all steps of a round."""
-        return 1.0
-
-    def step_size(self) -> Scalar:
-        """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
-        raise InvalidInput.of(
-            "run(solver=...)", self, "SGD without momentum or decay by step, which this method's formulas need"
-        )
-
-    def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
-        r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
-
-        `prox` is the weight of a proximal term beside them.
-        """
-        raise InvalidInput.of("run(solver=...)", self, "SGD without decay by step, which this method's formulas need")
 
 
 class Descent(Solver):

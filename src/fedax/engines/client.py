@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.channel import Channel
-from fedax.core.client import Carry, Client, Minibatch
+from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout, share_of
 from fedax.core.schedule import Schedule
-from fedax.core.solver import Solver
 from fedax.core.task import Population, Ragged, Task
 from fedax.engines.order import shuffled, shuffled_by_size
 

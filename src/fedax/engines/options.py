@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from fedax.core.channel import Channel
+from fedax.core.client import Solver
 from fedax.core.errors import InvalidInput
 from fedax.core.schedule import Schedule
-from fedax.core.solver import SGD, Solver
+from fedax.core.solver import SGD
 from fedax.core.view import Observer
 from fedax.engines.base import Engine
 from fedax.engines.simulation import Simulation

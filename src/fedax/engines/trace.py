@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.channel import bits_of, is_message, is_vector, opened
-from fedax.core.client import Carry, Client, Minibatch
+from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import as_arrays
 from fedax.core.keys import stream
 from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule
-from fedax.core.solver import SGD, Solver
+from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
 from fedax.engines.client import Setup
 from fedax.engines.round import Round
