@@ -140,8 +140,8 @@ def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **s
         >>> state = session.init()
         >>> for _ in range(3):
         ...     state, report = session.step(state)
-        >>> state.round, report.up, round(float(session.params(state)), 4)
-        (3, 64, 3.0625)
+        >>> state.round, report.outcome.ok, round(float(session.params(state)), 4)
+        (3, True, 3.0625)
         >>> round(float(session.observe(state, fedax.observe.TrainLoss())["train_loss"]), 4)
         2.2207
 
