@@ -188,9 +188,7 @@ def test_seeds_that_would_be_another_are_refused(seed):
 
 def test_numpy_integers_are_seeds():
     task, schedule = regression([20, 30]), fedax.Schedule(batch_size=5)
-    plain, numpy = (
-        fedax.run(fedax.FedAvg(), task, rounds=1, schedule=schedule, seed=seed).params for seed in (3, np.int64(3))
-    )
+    plain, numpy = (fedax.run(fedax.FedAvg(), task, rounds=1, schedule=schedule, seed=seed) for seed in (3, np.int64(3)))
     assert np.array_equal(vector(plain), vector(numpy))
 
 
