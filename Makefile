@@ -41,7 +41,7 @@ laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, 
 	$(PYTEST) -m slow tests/laws tests/closed_forms/test_edges.py
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`
-	$(PYTEST) -m slow tests/recipes
+	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
 	$(PYTEST) -m slow tests

@@ -109,14 +109,15 @@ def test_pixels_of_cifar10(data_folder):
     """The published deviations are means over the images, so pixels come out wider."""
     if not (data_folder / "cifar10_test.npz").is_file():
         pytest.skip(f"no CIFAR-10 in {data_folder}")
-    images, known = read_cifar10(data_folder).x, PICTURES["cifar10"]
+    source, known = read_cifar10(data_folder), PICTURES["cifar10"]
+    images = source.x
     single = np.stack([images[i : i + 5000].reshape(-1, 1024, 3).std(1).mean(0) for i in range(0, 50000, 5000)]).mean(0)
     np.testing.assert_allclose(images.reshape(-1, 3).mean(0) / 255, known.mean, atol=1e-4)
     np.testing.assert_allclose(single / 255, known.deviation, atol=1e-3)
     changes = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
     task = tasks.make("cifar10", folder=data_folder, partition="iid", clients=2, examples=200, model="softmax", **changes)
     first = images[:200].astype(np.float32).reshape(200, -1) / np.float32(255)
-    test = read_cifar10(data_folder).test_x[:200].astype(np.float32) / np.float32(255)
+    test = source.test_x[:200].astype(np.float32) / np.float32(255)
     assert not np.isin(arrays(task)[:, 0], first[:, 0]).all()  # zeros from around the images
     augment = task.loss.augment
     assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (0, False, known.mean, known.deviation)

@@ -1,8 +1,13 @@
-"""Every algorithm x every law. An algorithm joins by existing in fedax.algorithms; no law knows an algorithm's name."""
+"""Every algorithm, with every choice that it declares, x every law.
+
+An algorithm joins by existing in fedax.algorithms, a choice by being declared; no law knows a name.
+"""
 
 import ast
+import dataclasses
 import functools
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +32,43 @@ def marks(kind):
     return [pytest.mark.xdist_group(kind.__name__), *([pytest.mark.slow] if is_preset(kind) else [])]
 
 
+@dataclasses.dataclass(frozen=True)
+class Switched:
+    """An algorithm with one of its choices that is not the default, made as the algorithm is."""
+
+    kind: type
+    name: str
+    value: Any
+
+    @property
+    def __name__(self):
+        return f"{self.kind.__name__}-{self.name}={self.value}"
+
+    @property
+    def inherited(self):
+        """Whether another class declares it, where the same lines read it."""
+        return self.name not in vars(self.kind).get("__annotations__", {})
+
+    def __call__(self, **others):
+        return self.kind(**{self.name: self.value}, **others)
+
+
+def choices_of(kind):
+    """Every choice and every switch that is not the default."""
+    for name, known in declared(kind).items():
+        values = (False, True) if isinstance(known.default, bool) else known.choices or ()
+        yield from (Switched(kind, name, value) for value in values if value != known.default)
+
+
 KINDS = [pytest.param(kind, marks=marks(kind), id=named(kind)) for kind in all_algorithms()]
+CHOICES = [choice for kind in all_algorithms() for choice in choices_of(kind)]
+SWITCHES = [
+    pytest.param(choice, marks=[*marks(choice.kind), pytest.mark.slow], id=named(choice))
+    for choice in CHOICES
+    if not choice.inherited
+]
 every_algorithm = pytest.mark.parametrize("kind", KINDS)
+every_switch_too = pytest.mark.parametrize("kind", KINDS + SWITCHES)
 
 
 def go(algorithm, task=None, rounds=5, schedule=SCHEDULE, engine=ONE, **options):
@@ -46,7 +86,7 @@ def close(a, b, tolerance=1e-12):
     np.testing.assert_allclose(vector(a), vector(b), rtol=tolerance, atol=tolerance)
 
 
-@every_algorithm
+@every_switch_too
 def test_pure(kind):
     """The same inputs give the same bits, and nothing is written into the task."""
     task = regression()
@@ -56,7 +96,7 @@ def test_pure(kind):
     assert all(np.array_equal(a, b) for a, b in zip(before, jax.tree.leaves(task.train), strict=True))
 
 
-@every_algorithm
+@every_switch_too
 def test_learns(kind):
     """Five rounds lower the training loss: the laws do not hold for a method that does nothing."""
     history = go(kind(), observe=[fedax.observe.TrainLoss()])
@@ -75,7 +115,7 @@ def takes_minibatches(kind):
     return bool(calls)
 
 
-@every_algorithm
+@every_switch_too
 def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to draw."""
     everything = all(phase.everyone for phase in fedax.footprint(kind()).phases) and not takes_minibatches(kind)
@@ -138,6 +178,27 @@ def test_one_trace_for_many_rounds(kind):
     assert len(traces) == count
 
 
+def agree(kind, engine):
+    rounds = 2 if isinstance(engine, fedax.Eager) else 5
+    reference, other = go(kind(), rounds=rounds), go(kind(), rounds=rounds, engine=engine)
+    close(reference, other)
+    assert np.array_equal(reference.bits.up, other.bits.up)
+    assert np.array_equal(reference.bits.down, other.bits.down)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(
+            choice, marks=[*marks(choice.kind), *([pytest.mark.slow] if choice.inherited else [])], id=named(choice)
+        )
+        for choice in CHOICES
+    ],
+)
+def test_every_choice_is_the_same_on_the_reference_engine(choice):
+    agree(choice, fedax.Eager())
+
+
 @every_algorithm
 @pytest.mark.parametrize(
     "engine",
@@ -149,15 +210,15 @@ def test_one_trace_for_many_rounds(kind):
     ],
 )
 def test_same_on_every_engine(kind, engine):
-    rounds = 2 if isinstance(engine, fedax.Eager) else 5
-    reference = go(kind(), rounds=rounds)
-    other = go(kind(), rounds=rounds, engine=engine)
-    close(reference, other)
-    assert np.array_equal(reference.bits.up, other.bits.up)
-    assert np.array_equal(reference.bits.down, other.bits.down)
+    agree(kind, engine)
 
 
-@every_algorithm
+@pytest.mark.parametrize("kind", SWITCHES)
+def test_every_choice_is_the_same_in_chunks(kind):
+    agree(kind, fedax.Simulation("chunked", chunk=2, devices=2, microbatch=2))
+
+
+@every_switch_too
 def test_invariant_to_client_order(kind):
     """With everyone and full batches, the numbering of clients does not matter.
 
@@ -171,13 +232,13 @@ def test_invariant_to_client_order(kind):
     close(go(one, schedule=schedule), go(other, regression(order=order), schedule=schedule))
 
 
-@every_algorithm
+@every_switch_too
 def test_observers_do_not_matter(kind):
     watched = go(kind(), observe=[fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()], observe_every=2)
     assert all(np.array_equal(a, b) for a, b in zip(state_arrays(watched), state_arrays(straight(kind)), strict=True))
 
 
-@every_algorithm
+@every_switch_too
 def test_resume_is_the_straight_run(kind):
     """A state saved at round 2 as plain arrays and taken up again ends in the same bits."""
     part = go(kind(), rounds=2)
@@ -218,7 +279,7 @@ def traced_bits(algorithm):
     return sum(phase.down_bits * n for phase, n in pairs), sum(phase.up_bits * n for phase, n in pairs)
 
 
-@every_algorithm
+@every_switch_too
 def test_bits_counted_are_bits_traced(kind):
     history, (down, up) = straight(kind), traced_bits(kind())
     assert history.bits.down.tolist() == [down] * 5
@@ -243,7 +304,7 @@ def broken(params, examples):
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_switch_too
 def test_non_finite_client_is_reported(kind):
     """Client 2 cannot compute its loss; the outcome names it and the round."""
 
@@ -259,7 +320,7 @@ def test_non_finite_client_is_reported(kind):
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_switch_too
 def test_flat_losses_stay_finite(kind):
     """Nobody has a gradient: every multiplier, norm and total weight that can vanish does."""
     task = fedax.tasks.from_loss(lambda w, x: 0 * w.sum() + 0 * x, np.ones(2), clients=[[1.0, 2.0], [3.0]])
@@ -269,7 +330,7 @@ def test_flat_losses_stay_finite(kind):
     np.testing.assert_allclose(vector(history), [1.0, 1.0], rtol=0, atol=1e-12)
 
 
-@every_algorithm
+@every_switch_too
 def test_round_without_clients_changes_nothing(kind):
     """A Poisson cohort may be empty; then the state stays, bit for bit."""
     schedule = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
@@ -306,8 +367,8 @@ def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
         seen.append(work.__name__)
         return original(self, work, *rest)
 
-    for setting in [{}, *choices_of(kind)]:
-        algorithm = kind(**setting)
+    for setting in [kind, *choices_of(kind)]:
+        algorithm = setting()
         traced = [phase.work for phase in fedax.footprint(algorithm, regression()).phases]
         seen.clear()
         with monkeypatch.context() as patch:
@@ -318,10 +379,3 @@ def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
             )  # who works in round 0 may be a choice
         assert seen == traced * 2, setting
         assert (history.bits.down[1], history.bits.up[1]) == traced_bits(algorithm), setting
-
-
-def choices_of(kind):
-    """Every choice and every switch that is not the default."""
-    for name, known in declared(kind).items():
-        values = (False, True) if isinstance(known.default, bool) else known.choices or ()
-        yield from ({name: value} for value in values if value != known.default)
