@@ -282,8 +282,9 @@ def traced_bits(algorithm):
 @every_switch_too
 def test_bits_counted_are_bits_traced(kind):
     history, (down, up) = straight(kind), traced_bits(kind())
-    assert history.bits.down.tolist() == [down] * 5
-    assert history.bits.up.tolist() == [up] * 5
+    first = int(isinstance(kind, Switched))  # who works in round 0 may be the choice
+    assert history.bits.down.tolist()[first:] == [down] * (5 - first)
+    assert history.bits.up.tolist()[first:] == [up] * (5 - first)
 
 
 @pytest.mark.parametrize(
@@ -323,14 +324,15 @@ def test_non_finite_client_is_reported(kind):
 @every_switch_too
 def test_flat_losses_stay_finite(kind):
     """Nobody has a gradient: every multiplier, norm and total weight that can vanish does."""
-    task = fedax.tasks.from_loss(lambda w, x: 0 * w.sum() + 0 * x, np.ones(2), clients=[[1.0, 2.0], [3.0]])
+    start = {"a": np.ones(2), "b": np.ones(2)}
+    task = fedax.tasks.from_loss(lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, start, clients=[[1.0, 2.0], [3.0]])
     history = go(kind(), task, schedule=fedax.Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
     assert history.outcome.ok
     assert all(np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f")
-    np.testing.assert_allclose(vector(history), [1.0, 1.0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(vector(history), np.ones(4), rtol=0, atol=1e-12)
 
 
-@every_switch_too
+@every_algorithm  # a choice may draw a cohort of its own, which is never empty
 def test_round_without_clients_changes_nothing(kind):
     """A Poisson cohort may be empty; then the state stays, bit for bit."""
     schedule = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
