@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from fedax import observe, tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, SpecError, Task, UnknownName
-from fedax.core.channel import Channel
 from fedax.core.hyper import check_population, declared
 from fedax.engines.loop import Divergence
 from fedax.experiments.config.older import respelt
@@ -279,9 +278,6 @@ class Experiment(BaseModel):
                 made.append(Member(label, method, algorithm, solver, schedule, settings))
         return made
 
-    def _channel(self) -> Channel | None:
-        return None if self.channel is None else self.channel.make()
-
     def plan(self) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.
 
@@ -311,7 +307,7 @@ class Experiment(BaseModel):
                 allowed = f"lists with {metric!r}, which `{section}` needs"
                 self._refuse((section,), InvalidInput.of("observe", self.observe, allowed))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
-        arguments |= {"engine": ENGINES[self.engine](), "channel": self._channel()}
+        arguments |= {"engine": ENGINES[self.engine](), "channel": self.channel and self.channel.make()}
         return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop}, own)
 
     def _observers(self, task: Task) -> list[Observer]:
