@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import fedax
-from fedax.algorithms import catalogue
+from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
 
 SIZES = (7, 20, 33, 4, 11)
@@ -69,7 +69,7 @@ def state_arrays(history):
 
 
 def all_algorithms() -> list[type[Algorithm]]:
-    return list(catalogue().values())
+    return list(algorithm_classes().values())
 
 
 def is_preset(kind):

@@ -42,7 +42,7 @@ def test_guides_name_what_exists():
 
 def test_contributing_example_is_an_algorithm(tmp_path):
     import fedax
-    from fedax.algorithms import make
+    from fedax.algorithms import make_algorithm
     from problems import regression, vector
 
     text = python_blocks("CONTRIBUTING.md")[0]
@@ -50,7 +50,7 @@ def test_contributing_example_is_an_algorithm(tmp_path):
     exec(text, space)
     options = {"rounds": 2, "schedule": fedax.Schedule(steps=2, batch_size="full"), "observe_every": 2}
     half = fedax.run(space["FedHalf"](lr=1.0), regression(), **options)
-    assert abs(vector(half) - vector(fedax.run(make("fedavg"), regression(), **options))).max() < 1e-14
+    assert abs(vector(half) - vector(fedax.run(make_algorithm("fedavg"), regression(), **options))).max() < 1e-14
     path = tmp_path / "fedhalf.py"
     path.write_text(text)
     for check in (["check"], ["format", "--check"]):

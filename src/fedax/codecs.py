@@ -5,7 +5,7 @@
 - `QSGD`: stochastic rounding relative to the norm.
 - `TopK`: the largest entries by magnitude, with error feedback.
 - `Sign`: the signs and the mean magnitude, with error feedback.
-- `CODECS`: codecs by their name in experiment files; `make` makes one.
+- `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
 - `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
 - `SCALE`: bits of a scale or a value.
 
@@ -249,10 +249,10 @@ CODECS: dict[str, type[Codec]] = {
 """Codecs by their name in experiment files."""
 
 
-def make(name: str, **options: Any) -> Codec:
+def make_codec(name: str, **options: Any) -> Codec:
     """A codec by name.
 
-    >>> make("quantizer", b=4).bits(8)
+    >>> make_codec("quantizer", b=4).bits(8)
     64
 
     Raises:

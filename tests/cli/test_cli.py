@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax import cli
-from fedax.algorithms import catalogue
+from fedax.algorithms import algorithm_classes
 from fedax.core.hyper import declared
 from fedax.experiments.results.store import RunDirectory
 from samples import TINY, record
@@ -57,7 +57,7 @@ def test_version_and_help():
 
 def test_the_help_of_compare_names_every_hyperparameter():
     text = call("compare", "--help").stdout
-    for name, kind in catalogue().items():
+    for name, kind in algorithm_classes().items():
         assert name in text
         for key in declared(kind):
             assert f"{key}=" in text
@@ -141,8 +141,8 @@ def test_the_schema_knows_every_hyperparameter():
     made = json.loads(call("schema").stdout)
     assert made["additionalProperties"] is False
     members = {m["properties"]["name"]["const"]: m["properties"] for m in made["properties"]["algorithm"]["items"]["oneOf"]}
-    assert members.keys() == catalogue().keys()
-    for name, kind in catalogue().items():
+    assert members.keys() == algorithm_classes().keys()
+    for name, kind in algorithm_classes().items():
         assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver", "schedule"}
     assert members["fedprox"]["mu"]["anyOf"][0]["minimum"] == 0
     assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
@@ -152,8 +152,8 @@ def test_the_schema_knows_every_hyperparameter():
 def test_algorithms_as_text_and_json():
     text = call("algorithms").stdout
     listed = json.loads(call("algorithms", "--json").stdout)
-    assert [entry["name"] for entry in listed] == list(catalogue())
-    for entry, kind in zip(listed, catalogue().values(), strict=True):
+    assert [entry["name"] for entry in listed] == list(algorithm_classes())
+    for entry, kind in zip(listed, algorithm_classes().values(), strict=True):
         assert entry["paper"] in text
         assert [limits["name"] for limits in entry["hyperparameters"]] == list(declared(kind))
         for limits in entry["hyperparameters"]:

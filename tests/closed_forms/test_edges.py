@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.algorithms import catalogue
+from fedax.algorithms import algorithm_classes
 from problems import is_preset, named, quadratic, random_quadratic, vector
 
 ONE = fedax.Simulation("sequential", devices=1)
@@ -34,7 +34,7 @@ CASES = {
 }
 
 
-KINDS = [pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k for k in catalogue().values()]
+KINDS = [pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k for k in algorithm_classes().values()]
 
 
 def run(kind, task, schedule):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.algorithms import catalogue, make
+from fedax.algorithms import algorithm_classes, make_algorithm
 from fedax.core import DataError, InvalidInput, Layout, Local, Ragged, UnknownName
 from fedax.core.channel import bits_of, pack, unpack
 
@@ -120,16 +120,18 @@ def test_loss_with_a_key_gets_one_in_training_only():
 
 def test_unknown_names_hold_the_nearest():
     with pytest.raises(UnknownName, match=r"algorithm: got 'fedprocks'; allowed: one of .* Did you mean 'fedprox'\?"):
-        make("fedprocks")
+        make_algorithm("fedprocks")
     with pytest.raises(UnknownName, match=r"hyperparameter of FedDANE: got 'cohort'; .* Did you mean 'cohorts'\?"):
-        make("feddane", cohort="shared")
+        make_algorithm("feddane", cohort="shared")
     with pytest.raises(AttributeError, match="no attribute 'FedAverage'"):
         fedax.FedAverage  # noqa: B018
 
 
 def test_the_catalogue_is_found_by_discovery():
-    assert {"fedavg", "fedprox", "feddane", "fedbc", "fedavgm", "fedadam", "fedyogi", "fedadagrad"} <= set(catalogue())
-    assert fedax.FedBC is catalogue()["fedbc"]
+    assert {"fedavg", "fedprox", "feddane", "fedbc", "fedavgm", "fedadam", "fedyogi", "fedadagrad"} <= set(
+        algorithm_classes()
+    )
+    assert fedax.FedBC is algorithm_classes()["fedbc"]
 
 
 def test_feddane_as_released_needs_two_parameter_arrays():
@@ -165,7 +167,7 @@ def test_the_package_exports_every_algorithm_that_is_discovered():
     """By name, so that `dir`, completion and type checkers know them."""
     source = Path(fedax.__file__).read_text()
     exported = set(re.findall(r"from fedax\.algorithms[\w.]+ import (\w+) as \1\n", source))
-    assert exported == {kind.__name__ for kind in catalogue().values()}
+    assert exported == {kind.__name__ for kind in algorithm_classes().values()}
     assert exported <= set(dir(fedax))
 
 
@@ -174,7 +176,7 @@ def test_a_misspelt_name_gets_the_nearest_one():
         _ = fedax.FedProxx
 
 
-@pytest.mark.parametrize("kind", catalogue().values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", algorithm_classes().values(), ids=lambda kind: kind.__name__)
 def test_hyperparameters_are_given_by_name(kind):
     with pytest.raises(
         InvalidInput, match=rf"^{kind.__name__}\(\.\.\.\): got 0.5; allowed: (hyperparameters by name|no hyperp)"

@@ -185,7 +185,7 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     """The task's logits are those of the model on the vectors themselves, padding and unknown words as zeros."""
     leaf_file(tmp_path / "train" / "a.json", me=(["go now go", "now"], [1, 0]), you=(["go"], [0]))
     (tmp_path / "glove.6B.300d.txt").write_text("go 0.5 -1 2\n")
-    task = tasks.make("sent140", folder=str(tmp_path))
+    task = tasks.make_task("sent140", folder=str(tmp_path))
     params = task.start(jax.random.key(0))
     x = np.zeros((1, 25, 3))
     x[0, [0, 2]] = [0.5, -1, 2]
@@ -195,7 +195,7 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     history = fedax.run(fedax.FedAvg(), task, rounds=1, schedule=fedax.Schedule(steps=1, batch_size=2))
     assert history.outcome.ok
     with pytest.raises(InvalidInput, match="model"):
-        tasks.make("sent140", folder=str(tmp_path), model="lstn")
+        tasks.make_task("sent140", folder=str(tmp_path), model="lstn")
 
 
 TABLE = {"a": [1.0, 2.5, 3.0], "b": [0.0, -1.0, 4.0], "y": [1, 0, 2]}

@@ -99,7 +99,7 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
     optimum, common, worst, variance = CONVEX[name]
-    task = tasks.make(name, clients=20, folder=str(data_folder))
+    task = tasks.make_task(name, clients=20, folder=str(data_folder))
     a, signs = np.asarray(task.train.arrays["x"], float), 2.0 * task.train.arrays["y"] - 1
     n = len(a)
     assert task.l2 == 1 / n

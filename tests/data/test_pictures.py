@@ -99,7 +99,7 @@ def test_pixels_of_the_data_sets(name, data_folder):
         pytest.skip(f"no images in {data_folder}")
     options = {"folder": data_folder} | ({"clients": 10} if name != "mnist_writers" else {})
     for how in ("published", "dataset") if PICTURES[name].mean else ("dataset",):
-        task = tasks.make(name, **options, normalize=how)
+        task = tasks.make_task(name, **options, normalize=how)
         images = shown(task)
         assert images.shape == (task.train.total, 784)
         np.testing.assert_allclose((images.mean(dtype=float), images.std(dtype=float)), (0, 1), atol=0.01)
@@ -115,7 +115,9 @@ def test_pixels_of_cifar10(data_folder):
     np.testing.assert_allclose(images.reshape(-1, 3).mean(0) / 255, known.mean, atol=1e-4)
     np.testing.assert_allclose(single / 255, known.deviation, atol=1e-3)
     changes = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
-    task = tasks.make("cifar10", folder=data_folder, partition="iid", clients=2, examples=200, model="softmax", **changes)
+    task = tasks.make_task(
+        "cifar10", folder=data_folder, partition="iid", clients=2, examples=200, model="softmax", **changes
+    )
     first = images[:200].astype(np.float32).reshape(200, -1) / np.float32(255)
     test = source.test_x[:200].astype(np.float32) / np.float32(255)
     assert not np.isin(arrays(task)[:, 0], first[:, 0]).all()  # zeros from around the images
@@ -129,7 +131,7 @@ def test_pixels_of_cifar10(data_folder):
 def test_every_model_of_rows_takes_changed_images(model):
     """In single precision, and from an experiment file's words."""
     with jax.enable_x64(False):
-        task = tasks.make("digits", **SMALL, model=model, crop=1, flip=True, normalize="dataset")
+        task = tasks.make_task("digits", **SMALL, model=model, crop=1, flip=True, normalize="dataset")
         options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(batch_size=50), "rounds": 3}
         history = fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss()], **options, throw=True)
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
@@ -163,4 +165,4 @@ def test_a_source_made_into_a_task_has_the_options():
 )
 def test_bad_changes_are_refused_before_any_file(name, options, message):
     with pytest.raises(InvalidInput, match=message):
-        tasks.make(name, **options)
+        tasks.make_task(name, **options)

@@ -15,7 +15,7 @@ from fedax.models import MLP, Softmax
 
 def test_options_are_named_alike_everywhere():
     convex = {"libsvm", "a5a", "a9a", "mushrooms", "w8a"}
-    for name, factory in tasks.catalogue().items():
+    for name, factory in tasks.task_makers().items():
         options = set(inspect.signature(factory).parameters)
         assert {"l2"} | (set() if name in convex else {"model"}) <= options, name
         assert "partition" not in options or {"clients", "seed", "test_fraction", "split"} <= options, name
@@ -30,7 +30,7 @@ def test_defaults_depend_on_the_partition():
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_written_out_defaults_make_the_same_task(name):
-    short, long = tasks.make(name, clients=4), tasks.make(name, **(tasks.defaults(name) | {"clients": 4}))
+    short, long = tasks.make_task(name, clients=4), tasks.make_task(name, **(tasks.defaults(name) | {"clients": 4}))
     assert all(np.array_equal(short.train.arrays[key], long.train.arrays[key]) for key in ("x", "y"))
     assert short.train.sizes.tolist() == long.train.sizes.tolist()
     assert (short.loss, short.name) == (long.loss, long.name)
@@ -46,7 +46,7 @@ def test_written_out_defaults_make_the_same_task(name):
     ],
 )
 def test_models_by_name_or_as_objects(name, options, model):
-    task = tasks.make(name, **options)
+    task = tasks.make_task(name, **options)
     assert task.loss == tasks.CrossEntropy(model)
     assert set(task.scores) == {"accuracy"}
 
@@ -54,7 +54,7 @@ def test_models_by_name_or_as_objects(name, options, model):
 def test_mnist_by_name(data_folder):
     if not (data_folder / "mnist.npz").is_file():
         pytest.skip(f"no mnist.npz in {data_folder}")
-    task = tasks.make("mnist", folder=str(data_folder), partition="shards", clients=100, model="mlp")
+    task = tasks.make_task("mnist", folder=str(data_folder), partition="shards", clients=100, model="mlp")
     assert task.train.sizes.tolist() == [600] * 100  # 200 equal shards, two for each
     assert task.loss == tasks.CrossEntropy(MLP((784, 200, 200, 10)))
     assert (task.test, len(task.test_set["y"])) == (None, 10_000)
@@ -74,16 +74,16 @@ def test_every_option_reaches_the_data(name, data_folder):
         if not (data_folder / "mnist.npz").is_file():
             pytest.skip(f"no mnist.npz in {data_folder}")
         options = {**options, "folder": data_folder}
-    direct, task = getattr(data, name)(**options), tasks.make(name, **options, l2=0.25)
+    direct, task = getattr(data, name)(**options), tasks.make_task(name, **options, l2=0.25)
     for part, ragged in ((direct.train, task.train), (direct.test, task.test)):
         for key in ("x", "y"):
             assert np.array_equal(np.concatenate([client[key] for client in part]), ragged.arrays[key])
     assert (task.holdout, task.l2) == (direct.holdout, 0.25)
-    assert tasks.make("synthetic", clients=2, test_fraction=0).test is None
+    assert tasks.make_task("synthetic", clients=2, test_fraction=0).test is None
 
 
 def test_a_method_learns_digits():
-    task = tasks.make("digits", partition="dirichlet", alpha=1.0, clients=5)
+    task = tasks.make_task("digits", partition="dirichlet", alpha=1.0, clients=5)
     schedule = fedax.Schedule(epochs=2, batch_size=20)
     history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.5), schedule=schedule, rounds=5, throw=True)
     test = jax.tree.map(jnp.asarray, dict(task.test_set))
@@ -104,7 +104,7 @@ def test_a_method_learns_digits():
 )
 def test_unknown_names_are_answered_with_the_nearest(name, options, message):
     with pytest.raises(UnknownName, match=message):
-        tasks.make(name, **options)
+        tasks.make_task(name, **options)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
 )
 def test_options_out_of_range_are_refused(name, options, message):
     with pytest.raises(InvalidInput, match=message):
-        tasks.make(name, **options)
+        tasks.make_task(name, **options)
 
 
 def test_mnist_without_a_file(tmp_path):
     with pytest.raises(DataError, match=r"mnist.npz: got 'no file at .*mnist.npz'"):
-        tasks.make("mnist", folder=str(tmp_path))
+        tasks.make_task("mnist", folder=str(tmp_path))

@@ -64,7 +64,7 @@ def test_images(name, rate, data_folder):
 
 @pytest.mark.parametrize("name", ["a5a", "mushrooms"])
 def test_tables(name, data_folder):
-    task = tasks.make(name, clients=20, folder=needed(data_folder, name))
+    task = tasks.make_task(name, clients=20, folder=needed(data_folder, name))
     assert np.bincount(task.train.arrays["y"]).tolist() == COUNTS[name][0]
     before, after = one_round(task, 0.1)
     assert before == pytest.approx(np.log(2), abs=1e-6)
@@ -74,7 +74,7 @@ def test_tables(name, data_folder):
 @pytest.mark.slow
 def test_text(data_folder):
     folder = needed(data_folder, "tinyshakespeare")
-    task = tasks.make("tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder)
+    task = tasks.make_task("tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder)
     federated = data.tinyshakespeare(stride=40, minimum=100, test_fraction=0.1, folder=folder)
     assert task.train.sizes.tolist() == federated.sizes.tolist()
     assert (federated.sizes + federated.test_sizes).min() >= 100

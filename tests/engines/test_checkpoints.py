@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.algorithms import make
+from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput, WriteFailed
 from problems import regression
 
@@ -25,7 +25,7 @@ TASK = regression()
 def go(name="scaffold", engine=None, **options):
     given = {"rounds": ROUNDS, "observe": [fedax.observe.TrainLoss()], "observe_every": 3, "checkpoint_every": EVERY}
     schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
-    return fedax.run(make(name), TASK, schedule=schedule, engine=engine, **given | options)
+    return fedax.run(make_algorithm(name), TASK, schedule=schedule, engine=engine, **given | options)
 
 
 def same(a, b):

@@ -18,7 +18,7 @@ from fedax.experiments.results import coverage as status
 from fedax.experiments.results.archive import keep, lines_of
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import draw_of, slots_of
-from fedax.experiments.running.progress import show_findings
+from fedax.experiments.running.progress import show_comparison
 from fedax.report.numbers import Results
 from samples import OWN, record
 
@@ -107,7 +107,7 @@ def test_a_folder_without_the_numbers_says_so(tmp_path):
 def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member(directory):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    show_findings(directory.findings(directory.recipe), console)
+    show_comparison(directory.comparison(directory.recipe), console)
     cli.commands.close(directory, console)
     text = stream.getvalue()
     for words in (
@@ -155,7 +155,7 @@ def looked_up(folder):
 )
 def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, monkeypatch, change, word):
     recipe = recipes.load("dfedavgm-figure-6")
-    monkeypatch.setattr(recipes, "catalogue", lambda: {"dfedavgm-figure-6": None})
+    monkeypatch.setattr(recipes, "recipe_files", lambda: {"dfedavgm-figure-6": None})
     monkeypatch.setattr(recipes, "load", lambda name: recipe)
     below = tmp_path / "dfedavgm-figure-6"
     below.mkdir()

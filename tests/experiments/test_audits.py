@@ -9,7 +9,7 @@ import pytest
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import reproduce, resume
@@ -95,7 +95,7 @@ def test_areas_are_in_report_readme_and_table(leaky):
 
 
 def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
-    (leak, loss) = leaky.findings(leaky.recipe).verdicts
+    (leak, loss) = leaky.comparison(leaky.recipe).verdicts
     assert leak[1].verdict == "holds"
     assert loss[1].verdict == "holds"
     runs = [
@@ -109,7 +109,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0}) if "auc" in r.metrics else r
         for r in runs
     ]
-    leak, loss = Findings(leaky.recipe, runs, leaky.experiments).verdicts
+    leak, loss = Comparison(leaky.recipe, runs, leaky.experiments).verdicts
     assert leak[1].verdict == "does not hold"
     assert loss[1].verdict == "holds"
 

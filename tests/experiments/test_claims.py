@@ -11,7 +11,7 @@ from fedax.core import InvalidInput, Outcome, SpecError, UnknownName
 from fedax.experiments import recipes
 from fedax.experiments.recipes.cells import Cell, Number, beside
 from fedax.experiments.recipes.claims import Claim
-from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import reproduce, resume
@@ -327,8 +327,8 @@ def test_a_scale_may_read_curves_in_its_own_way():
         update={"ran": "small"}
     )
     runs = [record("Plain", "Only", losses=(9.0, 3.0, 1.0))]
-    assert [row.ours.mean for row in Findings(recipe, runs, []).rows] == [2.0]
-    other = Findings(recipe.model_copy(update={"ran": "paper"}), runs, [])
+    assert [row.ours.mean for row in Comparison(recipe, runs, []).rows] == [2.0]
+    other = Comparison(recipe.model_copy(update={"ran": "paper"}), runs, [])
     assert [row.ours.mean for row in other.rows] == [1.0]
 
 
@@ -336,7 +336,7 @@ def test_a_smoke_run_gets_no_verdict():
     recipe = recipes.Recipe.parse(OWN)
     runs = [record(label, "Only", draw=d) for label in ("Plain", "Prox") for d in (0, 1)]
     verdicts = {
-        scale: Findings(recipe.model_copy(update={"ran": scale}), runs, []).verdicts[0][1].verdict
+        scale: Comparison(recipe.model_copy(update={"ran": scale}), runs, []).verdicts[0][1].verdict
         for scale in recipes.SCALES
     }
     assert verdicts == {"smoke": "not judged", "small": "holds", "paper": "holds"}

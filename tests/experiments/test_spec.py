@@ -139,7 +139,7 @@ def test_shorthand():
         parse_numbers("--seeds", "a")
 
 
-@pytest.mark.parametrize("name", sorted(tasks.catalogue()))
+@pytest.mark.parametrize("name", sorted(tasks.task_makers()))
 def test_every_task_is_written_out_with_its_options(name):
     """Without its data: they are read when the experiment is planned."""
     given = {"name": name, "folder": "somewhere"} if "folder" in tasks.defaults(name) else {"name": name}

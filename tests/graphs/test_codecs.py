@@ -181,8 +181,8 @@ def test_bad_options_are_refused():
         (lambda: codecs.Quantizer(step=-1.0), r"numbers in \[0, infinity\)"),
         (lambda: codecs.QSGD(step=0.1), "its definition"),
         (lambda: codecs.TopK(0.0), r"numbers in \(0, 1\]"),
-        (lambda: codecs.make("quantiser"), "Did you mean 'quantizer'"),
-        (lambda: codecs.make("topk", k=3), "option of codec 'topk'"),
+        (lambda: codecs.make_codec("quantiser"), "Did you mean 'quantizer'"),
+        (lambda: codecs.make_codec("topk", k=3), "option of codec 'topk'"),
     ]
     for make, message in cases:
         with pytest.raises(InvalidInput, match=message):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.algorithms import make
+from fedax.algorithms import make_algorithm
 from fedax.codecs import Identity
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
@@ -296,7 +296,7 @@ def test_bad_hyperparameters_are_refused(kind, name):
     limits = declared(kind)[name]
     for value in limits.outside():
         with pytest.raises(InvalidInput, match=rf"{kind.__name__}\({name}=\.\.\.\): got .*; allowed: ") as refusal:
-            make(kind.__name__, **{name: value})
+            make_algorithm(kind.__name__, **{name: value})
         assert limits.allowed in str(refusal.value)
 
 
@@ -356,7 +356,10 @@ REDUCTIONS = [(kind, reduction) for kind in all_algorithms() for reduction in ki
 @pytest.mark.parametrize(("kind", "reduction"), REDUCTIONS, ids=lambda v: getattr(v, "__name__", None) or v.to)
 def test_declared_reductions(kind, reduction):
     task = regression(sizes=(8,) * 5) if reduction.equal_sizes else regression()
-    close(go(make(kind.__name__, **reduction.setting), task), go(make(reduction.to, **reduction.other), task))
+    close(
+        go(make_algorithm(kind.__name__, **reduction.setting), task),
+        go(make_algorithm(reduction.to, **reduction.other), task),
+    )
 
 
 @every_algorithm

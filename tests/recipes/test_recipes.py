@@ -13,7 +13,7 @@ from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import reproduce
 
-NAMES = list(recipes.catalogue())
+NAMES = list(recipes.recipe_files())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,11 +80,11 @@ def test_recipes_run_at_smoke(name, tmp_path):
     except MissingFile as error:
         pytest.skip(f"no real data: {error}")
     assert directory.status == "finished"
-    findings = directory.findings(recipe)
-    assert [text for text, _ in findings.verdicts] == [claim.text for claim in recipe.claim]
-    ran = {(record.task, findings.results.methods.get(record.label, record.label)) for record in directory.records}
+    comparison = directory.comparison(recipe)
+    assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
+    ran = {(record.task, comparison.results.methods.get(record.label, record.label)) for record in directory.records}
     aimed = {(task, name) for task, numbers in recipe.targets.items() for name in numbers}
-    assert {(row.task, row.algorithm) for row in findings.rows} == ran & aimed
+    assert {(row.task, row.algorithm) for row in comparison.rows} == ran & aimed
 
 
 @pytest.mark.parametrize("name", ["local-gd-figure-1"])

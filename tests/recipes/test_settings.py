@@ -4,7 +4,7 @@ import pytest
 
 from fedax.experiments import recipes
 
-FEDAWARE = [name for name in recipes.catalogue() if name.startswith("fedaware")]
+FEDAWARE = [name for name in recipes.recipe_files() if name.startswith("fedaware")]
 IMAGES = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
 
 
@@ -38,7 +38,7 @@ def test_fedaware_has_the_settings_of_its_appendix(name):
         assert given == (IMAGES if experiment.task.name == "cifar10" else dict.fromkeys(IMAGES))
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.catalogue() if name.startswith("fedbc")])
+@pytest.mark.parametrize("name", [name for name in recipes.recipe_files() if name.startswith("fedbc")])
 def test_images_of_fedbc_are_those_of_its_code(name):
     """Random crops at every step and no flips on CIFAR-10, normalised by constants, as MNIST."""
     for experiment, _ in parts(name):

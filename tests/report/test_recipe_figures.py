@@ -93,7 +93,7 @@ def test_local_gd_has_panels_of_cost(name):
     assert all(panel.y.log for panel in chart.panels)
 
 
-@pytest.mark.parametrize("name", list(recipes.catalogue()))
+@pytest.mark.parametrize("name", list(recipes.recipe_files()))
 def test_recipes_are_drawn(name):
     recipe, made = recipes.load(name), charts(name)
     assert set(made) >= {figure.name for figure in recipe.figure}

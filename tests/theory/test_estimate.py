@@ -84,7 +84,7 @@ def test_constants_of_local_gds_problems(name, data_folder):
     """As computed elsewhere for 20 blocks of examples: L without l2, f*, max L_m, sigma^2 at the pooled optimum."""
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
-    task = fedax.tasks.make(name, clients=20, folder=str(data_folder))
+    task = fedax.tasks.make_task(name, clients=20, folder=str(data_folder))
     losses = estimate.Losses(task)
     smooth, least, worst, variance = KNOWN[name]
     assert estimate.smoothness(losses) - task.l2 == pytest.approx(smooth, rel=1e-5)

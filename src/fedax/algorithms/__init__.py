@@ -11,10 +11,10 @@ from fedax.core.hyper import declared
 
 
 @functools.cache
-def catalogue() -> dict[str, type[Algorithm[Any]]]:
+def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
     """All algorithm classes by lower-case name, in alphabetical order.
 
-    >>> catalogue()["fedavg"].__name__
+    >>> algorithm_classes()["fedavg"].__name__
     'FedAvg'
     """
     found: dict[str, type[Algorithm[Any]]] = {}
@@ -26,17 +26,17 @@ def catalogue() -> dict[str, type[Algorithm[Any]]]:
     return dict(sorted(found.items()))
 
 
-def make(name: str, **hyperparameters: Any) -> Algorithm[Any]:
+def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
     """An algorithm by name, as experiment files and the command line make it.
 
-    >>> make("fedprox", mu=0.5).mu
+    >>> make_algorithm("fedprox", mu=0.5).mu
     0.5
 
     Raises:
         UnknownName: no such algorithm or hyperparameter; the message holds the nearest name.
         InvalidInput: a hyperparameter out of its range.
     """
-    kinds = catalogue()
+    kinds = algorithm_classes()
     if name.lower() not in kinds:
         raise UnknownName.among("algorithm", name, kinds)
     kind = kinds[name.lower()]
@@ -56,6 +56,6 @@ def _real(default: Any, value: Any) -> bool:
 
 
 def __getattr__(name: str) -> type[Algorithm[Any]]:
-    if name.lower() in catalogue() and catalogue()[name.lower()].__name__ == name:
-        return catalogue()[name.lower()]
+    if name.lower() in algorithm_classes() and algorithm_classes()[name.lower()].__name__ == name:
+        return algorithm_classes()[name.lower()]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 import fedax
-from fedax.algorithms import catalogue
+from fedax.algorithms import algorithm_classes
 from fedax.cli import data as datacommands
 from fedax.cli.doctor import diagnosis
 from fedax.cli.listing import described, one_line, overview, panel
@@ -33,7 +33,7 @@ from fedax.experiments.results.coverage import refresh
 from fedax.experiments.results.joint import compared, together
 from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running.demo import run_demo
-from fedax.experiments.running.progress import display_for, show_findings, summary_table
+from fedax.experiments.running.progress import display_for, show_comparison, summary_table
 from fedax.experiments.running.runner import describe, reproduce, resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.files import write
@@ -232,7 +232,7 @@ def list_algorithms(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List the algorithms: paper, hyperparameters with defaults and ranges, traffic, memory, special cases."""
-    known = catalogue()
+    known = algorithm_classes()
     for name in names or []:
         if name.lower() not in known:
             raise UnknownName.among("algorithm", name, known)
@@ -256,7 +256,7 @@ def list_recipes(
         for file in refresh(status):
             typer.echo(str(file))
         return
-    for name in recipes.catalogue():
+    for name in recipes.recipe_files():
         recipe = recipes.load(name)
         typer.echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {len(recipe.claim)} claims.")
 
@@ -275,7 +275,7 @@ def reproduce_recipe(
     console, recipe = Console(), recipes.load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     directory = reproduce(recipe, scale, path, display_for(console), jobs, reuse or ())
-    show_findings(directory.findings(directory.recipe or recipe), console)
+    show_comparison(directory.comparison(directory.recipe or recipe), console)
     close(directory, console)
 
 

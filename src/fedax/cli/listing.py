@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedax.algorithms import catalogue
+from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm, Reduction
 from fedax.core.hyper import Hyper, declared
 from fedax.engines.trace import Footprint, PhaseCost, footprint
@@ -114,7 +114,7 @@ def _amount(vectors: int, numbers: int) -> str:
 
 
 def _identity(reduction: Reduction) -> str:
-    other = catalogue()[reduction.to].__name__ + (f"({_pairs(reduction.other)})" if reduction.other else "")
+    other = algorithm_classes()[reduction.to].__name__ + (f"({_pairs(reduction.other)})" if reduction.other else "")
     return f"{_pairs(reduction.setting)} is {other}" + (
         " if all clients have equally many examples" if reduction.equal_sizes else ""
     )
@@ -126,7 +126,7 @@ def _pairs(values: dict[str, Any]) -> str:
 
 def overview() -> str:
     """All methods with their hyperparameters, one line each; for help pages."""
-    return "\n\n".join(one_line(kind.__name__.lower(), declared(kind)) for kind in catalogue().values())
+    return "\n\n".join(one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values())
 
 
 def one_line(name: str, known: dict[str, Hyper]) -> str:

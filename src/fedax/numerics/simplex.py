@@ -86,6 +86,8 @@ def onto_simplex(v: Float[Array, "entries"]) -> Float[Array, "entries"]:
     >>> onto_simplex(jnp.asarray([0.5, 1.5, -1.0])).tolist()
     [0.0, 1.0, 0.0]
 
+    `optax.projections.projection_simplex` is the same, but does not run where JAX promotes types strictly.
+
     Source: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions, ICML 2008, Fig. 1.
     """
     falling = -jnp.sort(-v)

@@ -26,8 +26,8 @@ Data from files (`fedax data list` lists the data sets and how to download them)
 - `a5a`, `a9a`, `mushrooms`, `w8a`: the same on their file.
 
 By name:
-- `catalogue`: all ready-made tasks.
-- `make`: a task by its name.
+- `task_makers`: all ready-made tasks.
+- `make_task`: a task by its name.
 - `defaults`: the options of a task, with defaults.
 """
 
@@ -41,9 +41,9 @@ from fedax.tasks.logistic import libsvm as libsvm
 from fedax.tasks.logistic import logistic as logistic
 from fedax.tasks.logistic import mushrooms as mushrooms
 from fedax.tasks.logistic import w8a as w8a
-from fedax.tasks.named import catalogue as catalogue
 from fedax.tasks.named import defaults as defaults
-from fedax.tasks.named import make as make
+from fedax.tasks.named import make_task as make_task
+from fedax.tasks.named import task_makers as task_makers
 from fedax.tasks.own import from_loss as from_loss
 from fedax.tasks.ready import digits as digits
 from fedax.tasks.ready import mnist as mnist

@@ -25,10 +25,10 @@ SOURCES = (
 """Data sets whose tasks have no options of their own beside model and l2."""
 
 
-def catalogue() -> dict[str, Callable[..., Task]]:
+def task_makers() -> dict[str, Callable[..., Task]]:
     """All ready-made tasks by name.
 
-    >>> "digits" in catalogue()
+    >>> "digits" in task_makers()
     True
     """
     convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
@@ -46,15 +46,15 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
     Raises:
         UnknownName: no such task or partition.
     """
-    if name not in catalogue():
-        raise UnknownName.among("task", name, catalogue())
-    return options_of(name, catalogue()[name], options)
+    if name not in task_makers():
+        raise UnknownName.among("task", name, task_makers())
+    return options_of(name, task_makers()[name], options)
 
 
-def make(name: str, **options: Any) -> Task:
+def make_task(name: str, **options: Any) -> Task:
     """A task by name, as experiment files and the command line make it.
 
-    >>> make("digits", partition="iid", clients=4).train.clients
+    >>> make_task("digits", partition="iid", clients=4).train.clients
     4
 
     Raises:
@@ -65,4 +65,4 @@ def make(name: str, **options: Any) -> Task:
     check_options("task", name, known, options)
     if not isinstance(options.get("model", ""), str | Model):
         raise InvalidInput.of(f"{name}(model=...)", options["model"], "the name of a model, or a model")
-    return catalogue()[name](**options)
+    return task_makers()[name](**options)

@@ -4,19 +4,17 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from fedax.core import Algorithm, Card, Client, Cohort, Federation, Scalar, Upload, Vector, hyper
-from fedax.numerics.simplex import min_norm
+from fedax.numerics.gram import ClientVectors
 
 
 class AwareState(eqx.Module):
-    """The global model, all clients' momenta and their inner products, who was ever seen, the weights found last."""
+    """The global model, all clients' momenta, the weights found last."""
 
     w: Vector
-    momenta: Float[Array, "clients dim"]
-    gram: Float[Array, "clients clients"]
-    seen: Bool[Array, "clients"]
+    momenta: ClientVectors
     weights: Float[Array, "clients"]
 
 
@@ -69,32 +67,25 @@ class FedAWARE(Algorithm[AwareState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> AwareState:
-        n = fed.clients
-        momenta, gram = jnp.zeros((n, w.shape[0]), w.dtype), jnp.zeros((n, n), w.dtype)
-        return AwareState(w, momenta, gram, jnp.zeros(n, bool), jnp.full(n, 1 / n, w.dtype))
+        return AwareState(w, ClientVectors.zeros(fed.clients, w), jnp.full(fed.clients, 1 / fed.clients, w.dtype))
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
-        odds = state.weights if self.feedback else jnp.ones_like(state.weights)
+        sent = fed.gather(self.train, self.drawn(fed, state), state.w)
+        momenta = state.momenta.updated(sent, self.alpha * state.momenta.of(sent) + (1 - self.alpha) * sent.value)
+        direction, best = momenta.combined(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
-            odds = jnp.where(state.seen.all(), odds, 1 - state.seen.astype(odds.dtype))
-        cohort = fed.sample(odds if self.feedback or self.startup == "explore" else None)
-        if self.startup == "all":
-            cohort = Cohort.either(fed.round == 0, fed.everyone, cohort)
-        sent = fed.gather(self.train, cohort, state.w)
-        rows = jnp.where(sent.valid, sent.ids, fed.clients)  # fillers fall off the end
-        new = self.alpha * state.momenta[sent.ids] + (1 - self.alpha) * sent.value
-        momenta = state.momenta.at[rows].set(new, mode="drop")
-        products = momenta @ new.T
-        gram = state.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
-        seen, norms = state.seen.at[rows].set(True, mode="drop"), jnp.sqrt(jnp.diagonal(gram))
-        scale = jnp.where(norms > 0, 1 / norms, 1) if self.normalize == "unit" else jnp.ones_like(norms)
-        start = jnp.where(seen, state.weights, 0)  # the last solution is near the next
-        best = min_norm(gram * scale[:, None] * scale[None], seen, start / start.sum())
-        direction = (best.weights * scale) @ momenta
-        if self.startup == "explore":
-            direction = jnp.where(seen.all(), direction, sent.mean())
+            direction = jnp.where(momenta.known.all(), direction, sent.mean())
         fed.note(gap=best.gap, **sent.diversity())
-        return AwareState(state.w - self.lr * direction, momenta, gram, seen, best.weights)
+        return AwareState(state.w - self.lr * direction, momenta, best.weights)
+
+    def drawn(self, fed: Federation, state: AwareState) -> Cohort:
+        """The cohort of a round: by the schedule, by the last weights, or first those not seen yet."""
+        seen = state.momenta.known
+        weights = state.weights if self.feedback else jnp.ones_like(state.weights)
+        if self.startup == "explore":
+            weights = jnp.where(seen.all(), weights, 1 - seen.astype(weights.dtype))
+        cohort = fed.sample(weights if self.feedback or self.startup == "explore" else None)
+        return Cohort.either(fed.round == 0, fed.everyone, cohort) if self.startup == "all" else cohort
 
     def train(self, client: Client, x: Vector) -> Upload[Vector]:
         return Upload(x - client.minimize(start=x))

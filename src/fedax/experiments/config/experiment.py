@@ -34,7 +34,7 @@ from fedax.experiments.config.sections import (
     explained,
     schedule_of,
 )
-from fedax.experiments.config.toml import Place, Source
+from fedax.experiments.config.toml import KeyPath, Source
 from fedax.report.reading import reads_values
 
 OBSERVERS = {
@@ -212,8 +212,8 @@ class Experiment(BaseModel):
         if self.engine not in ENGINES:
             self._refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
-            if self.task.name not in tasks.catalogue():
-                raise UnknownName.among("task", self.task.name, tasks.catalogue())
+            if self.task.name not in tasks.task_makers():
+                raise UnknownName.among("task", self.task.name, tasks.task_makers())
         with self._at("solver"):
             self.solver.make()
         with self._at("schedule"):
@@ -286,7 +286,7 @@ class Experiment(BaseModel):
         """
         with self._at("task"):
             check_ranks(self.engine, self.task)
-            task = tasks.make(self.task.name, **self.task.options)
+            task = tasks.make_task(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)
         with self._at("schedule"):
@@ -366,7 +366,7 @@ class Experiment(BaseModel):
         """`resolved` as TOML text: reading it gives the same runs."""
         return tomli_w.dumps(self.resolved())
 
-    def _refuse(self, place: Place, error: InvalidInput) -> NoReturn:
+    def _refuse(self, place: KeyPath, error: InvalidInput) -> NoReturn:
         if self._source is None:
             raise error
         raise self._source.error(place, str(error)) from error

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from fedax import tasks
-from fedax.algorithms import catalogue
+from fedax.algorithms import algorithm_classes
 from fedax.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
@@ -30,7 +30,7 @@ def schema() -> dict[str, Any]:
         "items": {"type": "integer", "minimum": 0, "maximum": MOST_SEED},
     }
     properties["observe"] = {"type": "array", "items": {"enum": list(OBSERVERS)}}
-    properties["task"] = {"oneOf": [_task(name) for name in tasks.catalogue()]}
+    properties["task"] = {"oneOf": [_task(name) for name in tasks.task_makers()]}
     properties["solver"] = {"oneOf": [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]}
     schedule = {
         "type": "object",
@@ -40,7 +40,7 @@ def schema() -> dict[str, Any]:
     properties["schedule"] = schedule
     members = [
         _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"}, schedule=schedule)
-        for name, kind in catalogue().items()
+        for name, kind in algorithm_classes().items()
     ]
     properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
     properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}

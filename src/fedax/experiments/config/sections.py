@@ -19,7 +19,7 @@ from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
 from fedax.engines.mpi import MPI
 from fedax.engines.simulation import Simulation
-from fedax.experiments.config.toml import Place
+from fedax.experiments.config.toml import KeyPath
 
 ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI}
 """Engines by their name in experiment files."""
@@ -77,13 +77,13 @@ class AlgorithmSection(Section):
 
     def make(self) -> Algorithm[Any]:
         values = {k: np.asarray(v, dtype=float) if isinstance(v, list) else v for k, v in self.options.items()}
-        return algorithms.make(self.name, **values)
+        return algorithms.make_algorithm(self.name, **values)
 
     def shown(self) -> str:
         """The label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
-        title = algorithms.catalogue()[self.name.lower()].__name__
+        title = algorithms.algorithm_classes()[self.name.lower()].__name__
         return " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
 
 
@@ -105,7 +105,7 @@ class CodecSection(Section):
 
     def make(self) -> Codec:
         known = declared(codecs.CODECS[self.name]) if self.name in codecs.CODECS else {}
-        return codecs.make(self.name, **as_declared(self.options, known))
+        return codecs.make_codec(self.name, **as_declared(self.options, known))
 
 
 class ChannelSection(BaseModel):
@@ -261,7 +261,7 @@ def check_ranks(engine: str, task: Section) -> None:
         MPI().check_clients(clients)
 
 
-def explained(error: ValidationError, model: type[BaseModel]) -> tuple[Place, str]:
+def explained(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
     """The place of the first problem that pydantic found, and a message in the library's own form."""
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
     place = first["loc"]

@@ -8,7 +8,7 @@ from typing import Any
 from fedax.core import SpecError
 from fedax.experiments.config.shorthand import typed
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """The path of a value in a document: keys, and positions in arrays."""
 
 
@@ -33,7 +33,7 @@ class Source:
         except tomllib.TOMLDecodeError as error:
             reason, line = _reason(str(error), text)
             raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
-        self.settings: dict[Place, str] = {}
+        self.settings: dict[KeyPath, str] = {}
 
     def override(self, setting: str) -> None:
         r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions (from 0) joined by dots.
@@ -47,7 +47,7 @@ class Source:
             SpecError: no `path=value`, or a path through something that is no table.
         """
         path, equals, value = setting.partition("=")
-        place: Place = tuple(int(part) if part.isdigit() else part for part in path.strip().split("."))
+        place: KeyPath = tuple(int(part) if part.isdigit() else part for part in path.strip().split("."))
         if not equals or "" in place:
             raise SpecError(f"--set: got {setting!r}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
         place_value(self.document, place, typed(value.strip()), f"--set {setting}")
@@ -67,11 +67,11 @@ class Source:
         except UnicodeDecodeError as error:
             raise SpecError(f"{path}: cannot be read: not UTF-8 text (byte {error.start}).") from error
 
-    def find(self, place: Place) -> Any:
+    def find(self, place: KeyPath) -> Any:
         """The value at a place, or None."""
         return _find(self.document, place)
 
-    def line_of(self, place: Place) -> int | None:
+    def line_of(self, place: KeyPath) -> int | None:
         """The line, from 1, on which the value at a place begins; that of the nearest enclosing table if it is not there."""
         while place and self.find(place) is None:
             place = place[:-1]
@@ -90,7 +90,7 @@ class Source:
             begin = count + 1
         return None
 
-    def error(self, place: Place, message: str) -> SpecError:
+    def error(self, place: KeyPath, message: str) -> SpecError:
         """A `SpecError` that begins with the file and the line of a place, or with the setting that put the value there."""
         for length in range(len(place), 0, -1):
             if place[:length] in self.settings:
@@ -99,7 +99,7 @@ class Source:
         return SpecError(f"{self.name}{'' if line is None else f', line {line}'}: {message}")
 
 
-def place_value(document: Any, place: Place, value: Any, what: str) -> None:
+def place_value(document: Any, place: KeyPath, value: Any, what: str) -> None:
     """Puts a value at a place, with tables in between as needed; `what` begins the message if the place is none.
 
     Raises:
@@ -124,7 +124,7 @@ def _parts(table: Any) -> tuple[range, str]:
     return range(0), "keys" if isinstance(table, dict) else "no parts"
 
 
-def _find(document: Any, place: Place) -> Any:
+def _find(document: Any, place: KeyPath) -> Any:
     for key in place:
         try:
             document = document[key]

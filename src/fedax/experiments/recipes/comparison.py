@@ -30,7 +30,7 @@ _CELLS = (
 )
 
 
-class Findings:
+class Comparison:
     """A recipe beside the runs of a directory.
 
     Args:

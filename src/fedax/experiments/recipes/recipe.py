@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AuditSection, explained
-from fedax.experiments.config.toml import Place, Source, place_value
+from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.figures import Figure
 from fedax.report.leaks import AUDITED
@@ -209,7 +209,7 @@ class Recipe(BaseModel):
         sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
         changes = {p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")}
         for path, value in (variant.set | changes).items():
-            place: Place = tuple(int(part) if part.isdigit() else part for part in path.split("."))
+            place: KeyPath = tuple(int(part) if part.isdigit() else part for part in path.split("."))
             place_value(sections, place, value, f"set {path}")
         return Experiment.of(**sections)
 
@@ -234,10 +234,10 @@ def _among(field: str, name: str, known: Any) -> None:
         raise UnknownName.among(field, name, known)
 
 
-def catalogue() -> dict[str, Any]:
+def recipe_files() -> dict[str, Any]:
     """The recipes of the package: files by name.
 
-    >>> "fedbc-table-1" in catalogue()
+    >>> "fedbc-table-1" in recipe_files()
     True
     """
     folder = files("fedax").joinpath("recipes")
@@ -253,11 +253,11 @@ def load(name: str) -> Recipe:
     """
     if name.endswith(".toml"):
         return Recipe.parse(Source.read(Path(name)).text, name)
-    if name not in catalogue():
-        raise UnknownName.among("recipe", name, catalogue())
+    if name not in recipe_files():
+        raise UnknownName.among("recipe", name, recipe_files())
     return _of_package(name)
 
 
 @functools.cache
 def _of_package(name: str) -> Recipe:
-    return Recipe.parse(catalogue()[name].read_text(encoding="utf-8"), f"{name}.toml")
+    return Recipe.parse(recipe_files()[name].read_text(encoding="utf-8"), f"{name}.toml")

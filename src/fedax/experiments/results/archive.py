@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.files import write
 from fedax.report import Record
@@ -83,11 +83,11 @@ def made_again(folder: Path) -> list[Path]:
         hint = f"{error.filename}: {error.strerror}."
         raise InvalidInput.of("folder", str(folder), "run directories, or what is kept of a recipe's", hint) from error
     settings = settings_of(folder)
-    findings = Findings(recipe, lines, [Experiment.read(file) for file in settings])
+    comparison = Comparison(recipe, lines, [Experiment.read(file) for file in settings])
     texts = {
-        "README.md": findings.readme(versions, [file.name for file in settings], seconds),
-        "results.csv": findings.csv(),
-        "claims.csv": findings.claims_csv(),
+        "README.md": comparison.readme(versions, [file.name for file in settings], seconds),
+        "results.csv": comparison.csv(),
+        "claims.csv": comparison.claims_csv(),
     }
     for name, text in texts.items():
         write(folder / name, text)

@@ -48,7 +48,7 @@ class Entry:
 
 def entries(folder: Path) -> list[Entry]:
     """All numbers that the recipes of the package have, looked up in the run directories below a folder."""
-    catalogue, made = {name: recipes.load(name) for name in recipes.catalogue()}, []
+    catalogue, made = {name: recipes.load(name) for name in recipes.recipe_files()}, []
     kept: dict[str, list[_Folder]] = {}
     for below in sorted(path.parent for path in folder.glob("*/results.csv")):
         names = [name for name in catalogue if below.name == name or below.name.startswith(f"{name}-")]

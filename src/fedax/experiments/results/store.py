@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fedax.core import InvalidInput, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
-from fedax.experiments.recipes.comparison import Findings
+from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.figures import charts_of, curves, drawer
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import runs_csv, settings_of
@@ -163,11 +163,11 @@ class RunDirectory:
         if audits_among(self.records):
             write(self.path / "audit.csv", leak_csv(self.records))
         if self.recipe:
-            findings, kept = self.findings(self.recipe), self.versions()
+            comparison, kept = self.comparison(self.recipe), self.versions()
             seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
-            write(self.path / "README.md", findings.readme(kept, files, seconds))
-            write(self.path / "results.csv", findings.csv())
-            write(self.path / "claims.csv", findings.claims_csv())
+            write(self.path / "README.md", comparison.readme(kept, files, seconds))
+            write(self.path / "results.csv", comparison.csv())
+            write(self.path / "claims.csv", comparison.claims_csv())
         write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
         write(self.path / "report.html", render(self.page()))
 
@@ -175,7 +175,7 @@ class RunDirectory:
         """The content of the report."""
         settings = {file.name: file.read_text(encoding="utf-8") for file in self._settings()}
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
-        sheets = self.findings(self.recipe).sheets() if self.recipe else []
+        sheets = self.comparison(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         charts = self._figures()
         reads, runs = self.reads, self.shown()
@@ -194,9 +194,9 @@ class RunDirectory:
         read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
         return charts_of(recipe.figure, drawer(self.shown(), self.experiments, recipe.metric, read, recipe.cells))
 
-    def findings(self, recipe: Recipe) -> Findings:
+    def comparison(self, recipe: Recipe) -> Comparison:
         """A recipe's numbers and claims beside the runs so far."""
-        return Findings(recipe, self.shown(), self.experiments)
+        return Comparison(recipe, self.shown(), self.experiments)
 
     def _settings(self) -> list[Path]:
         return settings_of(self.path)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.engines.loop import Progress as Observation
-from fedax.experiments.recipes.comparison import Findings, cell_texts, heads
+from fedax.experiments.recipes.comparison import Comparison, cell_texts, heads
 from fedax.report.record import Record
 from fedax.report.summary import best, columns_of, shown, summarize
 
@@ -136,22 +136,22 @@ def finished(title: str, record: Record) -> str:
     return f"{title}: {', '.join(parts)}"
 
 
-def show_findings(findings: Findings, console: Console) -> None:
+def show_comparison(comparison: Comparison, console: Console) -> None:
     """A recipe's numbers beside the paper's and its verdicts, for the terminal."""
-    several = len({cell.metric for cell in findings.rows}) > 1
-    if findings.rows:
+    several = len({cell.metric for cell in comparison.rows}) > 1
+    if comparison.rows:
         table = Table(
             title="The paper beside ours", title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False
         )
         for position, head in enumerate(heads(several)):
             table.add_column(head.lower(), justify="left" if position < 2 else "right")
-        for cell in findings.rows:
+        for cell in comparison.rows:
             table.add_row(*map(Text, cell_texts(cell, several)))
         console.print()
         console.print(table)
-    if findings.length:
-        console.print(findings.length, highlight=False, style="yellow")
-    for text, evidence in findings.verdicts:
+    if comparison.length:
+        console.print(comparison.length, highlight=False, style="yellow")
+    for text, evidence in comparison.verdicts:
         tasks = f"; as claimed in the mean on {evidence.direction} tasks" if evidence.direction else ""
         line = f"{evidence.verdict.upper()}: {text} ({evidence.text}{tasks})"
         console.print(line, markup=False, highlight=False, soft_wrap=True)

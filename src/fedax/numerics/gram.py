@@ -1,0 +1,55 @@
+"""Vectors of all clients with their inner products, kept up to date at the cost of a cohort."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedax.core import Gathered, Vector
+from fedax.numerics.simplex import MinNorm, min_norm
+
+
+class ClientVectors(eqx.Module):
+    r"""A vector $m_i$ of each client, zero until it is first set, and $G_{ij} = \langle m_i, m_j \rangle$.
+
+    Attributes:
+        vectors: $m_i$.
+        gram: G.
+        known: whether each client's vector was ever set.
+    """
+
+    vectors: Float[Array, "clients dim"]
+    gram: Float[Array, "clients clients"]
+    known: Bool[Array, "clients"]
+
+    @staticmethod
+    def zeros(clients: int, like: Vector) -> "ClientVectors":
+        """Before any vector is set."""
+        vectors = jnp.zeros((clients, like.shape[0]), like.dtype)
+        return ClientVectors(vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool))
+
+    def of(self, sent: Gathered[Any]) -> Float[Array, "capacity dim"]:
+        """The vectors of the clients that sent something, in its order."""
+        return self.vectors[sent.ids]
+
+    def updated(self, sent: Gathered[Any], new: Float[Array, "capacity dim"]) -> "ClientVectors":
+        """New vectors of the clients that sent something; only their rows and columns of G are computed."""
+        rows = jnp.where(sent.valid, sent.ids, self.known.shape[0])  # padding falls off the end
+        vectors = self.vectors.at[rows].set(new, mode="drop")
+        products = vectors @ new.T
+        gram = self.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
+        return ClientVectors(vectors, gram, self.known.at[rows].set(True, mode="drop"))
+
+    def combined(self, start: Float[Array, "clients"], unit: bool = False) -> tuple[Float[Array, "dim"], MinNorm]:
+        r"""The convex combination of least norm of the vectors that were set, $\sum_i \lambda_i m_i$, with its weights.
+
+        Args:
+            start: weights near the solution, above 0 for some vector that was set.
+            unit: combines $m_i / \lVert m_i \rVert$ instead.
+        """
+        norms = jnp.sqrt(jnp.diagonal(self.gram))
+        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else jnp.ones_like(norms)
+        start = jnp.where(self.known, start, 0)
+        best = min_norm(self.gram * scale[:, None] * scale[None], self.known, start / start.sum())
+        return (best.weights * scale) @ self.vectors, best
