@@ -30,7 +30,7 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> di
     known: dict[str, Record] = {}
     for folder in folders:
         directory = RunDirectory.load(folder, repair=True)
-        kept, now = directory.versions(), versions()
+        kept, now = directory.versions, versions()
         if other := [name for name, value in now.items() if kept.get(name) != value]:
             listed = ", ".join(f"{name} {kept.get(name)} there and {now[name]} here" for name in other)
             raise InvalidInput.of("reuse", str(folder), "run directories made with the same versions", f"{listed}.")

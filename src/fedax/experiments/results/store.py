@@ -18,7 +18,7 @@ from fedax.experiments.recipes.figures import charts_of, curves, drawer
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import runs_csv, settings_of
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
-from fedax.experiments.results.provenance import versions
+from fedax.experiments.results import provenance
 from fedax.files import write
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
@@ -51,7 +51,7 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         reason = error.strerror or ""
         raise InvalidInput.of("output folder", str(path), "folders that can be written", reason) from error
-    write(path / "versions.json", json.dumps(versions(), indent=2) + "\n")
+    write(path / "versions.json", json.dumps(provenance.versions(), indent=2) + "\n")
 
 
 @dataclasses.dataclass
@@ -70,6 +70,7 @@ class RunDirectory:
         runs: the runs so far by number, which is their place in the order of experiments, algorithms and seeds.
         experiments: what the folder is for, in its order.
         recipe: the recipe they come from, if any.
+        versions: of the libraries that the runs were made with, and the machine.
     """
 
     path: Path
@@ -79,6 +80,7 @@ class RunDirectory:
     runs: dict[int, Record] = dataclasses.field(default_factory=dict[int, Record])
     experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
     recipe: Recipe | None = None
+    versions: dict[str, Any] = dataclasses.field(default_factory=provenance.versions)
 
     @classmethod
     def create(cls, path: Path, title: str) -> "RunDirectory":
@@ -119,7 +121,8 @@ class RunDirectory:
             recipe = (
                 Recipe.parse(kept_in.read_text(encoding="utf-8")) if (kept_in := path / "recipe.toml").exists() else None
             )
-            return cls(path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe)
+            versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+            return cls(path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe, versions)
         except OSError as error:
             hint = f"{error.filename}: {error.strerror}."
             raise InvalidInput.of(
@@ -163,7 +166,7 @@ class RunDirectory:
         if audits_among(self.records):
             write(self.path / "audit.csv", leak_csv(self.records))
         if self.recipe:
-            comparison, kept = self.comparison(self.recipe), self.versions()
+            comparison, kept = self.comparison(self.recipe), self.versions
             seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
             write(self.path / "README.md", comparison.readme(kept, files, seconds))
             write(self.path / "results.csv", comparison.csv())
@@ -179,7 +182,7 @@ class RunDirectory:
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         charts = self._figures()
         reads, runs = self.reads, self.shown()
-        return Page(self.title, self.line(), runs, self.notes, settings, self.versions(), sheets, prices, charts, reads)
+        return Page(self.title, self.line(), runs, self.notes, settings, self.versions, sheets, prices, charts, reads)
 
     def charts(self, against: str | None = None) -> list[Chart]:
         """The figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
@@ -200,10 +203,6 @@ class RunDirectory:
 
     def _settings(self) -> list[Path]:
         return settings_of(self.path)
-
-    def versions(self) -> dict[str, Any]:
-        """The versions that the runs were made with."""
-        return json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
 
     def shown(self) -> list[Record]:
         """The runs that reports show: of a grid, those of the members that its rule selects, without those that selected them."""

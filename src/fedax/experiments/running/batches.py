@@ -1,7 +1,6 @@
 """The pieces of work of an experiment: runs that one compiled program can serve together."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,9 @@ class Batch:
         draw = f", draw {draw_of(experiment)}" if several else ""
         return (f"{experiment.name}{draw}: " if several else "") + what + seed
 
-    def run(self, experiment: Experiment, plan: Plan, out: Path, hook: Hook | None = None) -> list[Record]:
+    def run(self, experiment: Experiment, out: Path, hook: Hook | None = None) -> list[Record]:
         """Runs it, from its newest checkpoint on if there is one."""
+        plan = plan_of(experiment)
         every = experiment.checkpoint_every
         every = max(experiment.rounds // 10, 1) if every is None else every
         checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
@@ -66,15 +66,17 @@ class Batch:
             return [run_audited(plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints)]
         return run_batch(plan, self.labels, self.seeds, **common, **checkpoints)
 
-    def run_alone(self, text: str, out: Path) -> list[bytes]:
-        """The same in a process of its own."""
-        return [record.to_bytes() for record in self.run(Experiment.parse(text), plan_of(text), out)]
+
+_newest: dict[str, Plan] = {}
 
 
-@functools.lru_cache(maxsize=1)
-def plan_of(text: str) -> Plan:
-    """The plan of an experiment's TOML text; kept, because the compiled programs of a task serve all its methods and seeds."""
-    return Experiment.parse(text).plan()
+def plan_of(experiment: Experiment) -> Plan:
+    """The plan of an experiment; the newest is kept, because the compiled programs of a task serve all its methods and seeds."""
+    key = experiment.model_dump_json()
+    if key not in _newest:
+        _newest.clear()  # before the next data are made
+        _newest[key] = experiment.plan()
+    return _newest[key]
 
 
 def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None) -> list[Batch]:

@@ -138,8 +138,8 @@ def run_experiments(
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
     taken = taken_over(experiments, reuse)
-    for experiment in _kinds(experiments):
-        experiment.plan()
+    for experiment in reversed(_kinds(experiments)):  # the plan of the first is kept for its runs
+        plan_of(experiment)
     directory = RunDirectory.create(out, title)
     if recipe is not None:
         directory.recipe = recipe
@@ -253,9 +253,7 @@ def _in_turn(
     for position, batch in enumerate(batches, start=1):
         experiment = directory.experiments[batch.experiment]
         heading = f"[{position}/{len(batches)}] {batch.heading(experiment, len(directory.experiments) > 1)}"
-        plan = plan_of(experiment.toml())
-        directory.notes.setdefault(experiment.name, describe(experiment, plan))
-
+        directory.notes.setdefault(experiment.name, describe(experiment, plan_of(experiment)))
         live = _tracking(experiment, batch, 0, directory.path) if batch.alone else None
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
@@ -265,7 +263,7 @@ def _in_turn(
             return interruption.asked
 
         display.begin(heading, experiment.rounds)
-        records = batch.run(experiment, plan, directory.path, hook)
+        records = batch.run(experiment, directory.path, hook)
         display.end(heading, records[0])
         if live:
             live.finish()
@@ -278,20 +276,19 @@ def _in_processes(
     directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
 ) -> Iterator[tuple[Batch, list[Record]]]:
     """A queue over processes, each with its part of the cores."""
-    texts = [experiment.toml() for experiment in directory.experiments]
-    for experiment, text in zip(directory.experiments, texts, strict=True):
+    experiments = directory.experiments
+    for experiment in experiments:
         if experiment.name not in directory.notes:
-            directory.notes[experiment.name] = describe(experiment, plan_of(text))
+            directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
     cpus = max((os.cpu_count() or 1) // jobs, 1)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=set_up_jax, initargs=(cpus,)) as pool:
-        waiting = {pool.submit(batch.run_alone, texts[batch.experiment], directory.path): batch for batch in batches}
+        waiting = {pool.submit(batch.run, experiments[batch.experiment], directory.path): batch for batch in batches}
         try:
             for position, future in enumerate(as_completed(waiting), start=1):
                 batch = waiting[future]
-                records = [Record.from_bytes(content) for content in future.result()]
-                experiment = directory.experiments[batch.experiment]
-                display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(texts) > 1)}", records[0])
+                records, experiment = future.result(), experiments[batch.experiment]
+                display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}", records[0])
                 _replay(experiment, batch, records, directory.path)
                 yield batch, records
         except BrokenProcessPool as error:
