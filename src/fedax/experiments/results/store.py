@@ -16,9 +16,9 @@ from fedax.experiments.config.sections import CostSection
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.figures import charts_of, curves, drawer
 from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import runs_csv, settings_of
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
-from fedax.experiments.results import provenance
 from fedax.files import write
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart

@@ -72,7 +72,7 @@ _newest: dict[str, Plan] = {}
 
 def plan_of(experiment: Experiment) -> Plan:
     """The plan of an experiment; the newest is kept, because the compiled programs of a task serve all its methods and seeds."""
-    key = experiment.model_dump_json()
+    key = repr(experiment.model_dump())
     if key not in _newest:
         _newest.clear()  # before the next data are made
         _newest[key] = experiment.plan()
