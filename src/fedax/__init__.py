@@ -18,7 +18,7 @@ Runs:
 
 Algorithms with a server and one model:
 - `FedAvg`: federated averaging. `FedProx`: with a proximal term. `FedNova`: normalised by the number of steps.
-- `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`: with a server optimizer.
+- `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`: with a server optimizer. `FedExP`: with extrapolated server steps.
 - `DANE`, `FedDANE`: with gradient-corrected local problems. `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client.
 - `FedBC`: with multipliers of a consensus tolerance. `FedAWARE`: along the least-norm combination of momenta.
 - `QFedAvg`, `AFL`, `FedMGDA`: for fairness.
@@ -78,6 +78,7 @@ from fedax.algorithms.server.fedaware import FedAWARE as FedAWARE
 from fedax.algorithms.server.fedbc import FedBC as FedBC
 from fedax.algorithms.server.feddane import FedDANE as FedDANE
 from fedax.algorithms.server.feddyn import FedDyn as FedDyn
+from fedax.algorithms.server.fedexp import FedExP as FedExP
 from fedax.algorithms.server.fedmgda import FedMGDA as FedMGDA
 from fedax.algorithms.server.fednova import FedNova as FedNova
 from fedax.algorithms.server.fedopt import FedAdagrad as FedAdagrad

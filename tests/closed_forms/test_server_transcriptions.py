@@ -44,6 +44,25 @@ def test_fednova_with_a_proximal_term(mu, momentum):
     agree(run(fedax.FedNova(mu=mu), momentum), w)
 
 
+@pytest.mark.parametrize("equal", [False, True])
+def test_fedexp(equal):
+    """Alg. 1; with equal weights the means are those of its formula."""
+    world, eps = World(), 1e-6
+    w, steps, weights = world.start, [], np.ones(len(P)) if equal else P
+    for cohort in world.cohorts():
+        changes = np.array([w - world.sgd(k, w)[0] for k in cohort])
+        p = weights[cohort] / weights[cohort].sum()
+        mean = p @ changes
+        steps.append(max(1.0, p @ (changes**2).sum(1) / (2 * (mean @ mean + eps))))
+        w = w - steps[-1] * mean
+    assert max(steps) > 1
+    history = run(
+        fedax.FedExP(eps=eps), schedule=fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"})
+    )
+    agree(history, w)
+    np.testing.assert_allclose(history.notes["server_step"], steps, rtol=1e-10)
+
+
 def shortest_in_a_box(vectors, low, high):
     """The QP by trying every choice of weights at the lower bound, at the upper bound, and between."""
     count, best, least = len(vectors), None, np.inf
