@@ -36,7 +36,7 @@ To write an algorithm:
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.
 - `Algorithm`: its base class. `hyper`: declares a hyperparameter.
 - `Federation`: the verbs of a round. `Client`: a client as a work function sees it.
-- `Local`: the local problem. `Upload`: the result of a work function.
+- `LocalProblem`: the local problem. `Upload`: the result of a work function.
 
 Errors:
 - `FedaxError`: the base of all. `InvalidInput`: a value outside what a field allows.
@@ -99,7 +99,7 @@ from fedax.core import FedaxError as FedaxError
 from fedax.core import Federation as Federation
 from fedax.core import History as History
 from fedax.core import InvalidInput as InvalidInput
-from fedax.core import Local as Local
+from fedax.core import LocalProblem as LocalProblem
 from fedax.core import Optax as Optax
 from fedax.core import Outcome as Outcome
 from fedax.core import Schedule as Schedule

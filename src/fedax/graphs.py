@@ -42,8 +42,8 @@ class Graph(eqx.Module):
     from round to round.
 
     Attributes:
-        neighbours: for each round of the period and each client, itself and its neighbours; itself again as a filler.
-        weights: their $w_{il}$; 0 for fillers.
+        neighbours: for each round of the period and each client, itself and its neighbours; itself again as padding.
+        weights: their $w_{il}$; 0 for padding.
         name: for tables and messages.
 
     >>> ring = Graph.ring(20)

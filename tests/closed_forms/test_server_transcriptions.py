@@ -180,8 +180,8 @@ def test_fedaware_as_released(feedback):
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     x, momenta, seen, weights, drawn = world.start, np.zeros((5, 4)), np.zeros(5, bool), np.ones(5), []
     for t in range(rounds):
-        odds = (weights if feedback else np.ones(5)) if seen.all() else 1.0 - seen
-        cohort = np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(odds))[0])
+        chances = (weights if feedback else np.ones(5)) if seen.all() else 1.0 - seen
+        cohort = np.asarray(SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(chances))[0])
         updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
         momenta[cohort] = alpha * momenta[cohort] + (1 - alpha) * updates
         seen[cohort] = True

@@ -10,7 +10,7 @@ import pytest
 
 import fedax
 from fedax.algorithms import algorithm_classes, make_algorithm
-from fedax.core import DataError, InvalidInput, Layout, Local, Ragged, UnknownName
+from fedax.core import DataError, InvalidInput, Layout, LocalProblem, Ragged, UnknownName
 from fedax.core.channel import bits_of, pack, unpack
 
 
@@ -32,7 +32,7 @@ def test_layout_refuses_what_is_no_model(params):
 def test_local_gradient_is_the_gradient_of_its_value():
     rng = np.random.default_rng(0)
     w, anchor, linear = (jnp.asarray(rng.normal(size=4)) for _ in range(3))
-    problem, layout = Local(anchor=anchor, linear=linear, prox=0.7), Layout.of(w)
+    problem, layout = LocalProblem(anchor=anchor, linear=linear, prox=0.7), Layout.of(w)
     added = problem.added_gradient(layout, jnp.zeros(4), w)
     np.testing.assert_allclose(added, jax.grad(problem.added_value)(w), rtol=1e-12)
     np.testing.assert_allclose(added, linear + 0.7 * (w - anchor), rtol=1e-12)
@@ -40,7 +40,7 @@ def test_local_gradient_is_the_gradient_of_its_value():
 
 def test_local_needs_anchor_and_prox_together():
     with pytest.raises(InvalidInput, match="both or neither"):
-        Local(prox=1.0)
+        LocalProblem(prox=1.0)
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**24 - 1, 2**24, 32 * 10**9 + 7])

@@ -202,11 +202,11 @@ def test_everybody_is_as_likely_to_drop_out():
     assert all(len(set(row)) == 3 for row in ids.tolist())
 
 
-def test_odds_draw_one_after_the_other_without_replacement():
+def test_weights_draw_one_after_the_other_without_replacement():
     """P(a, then b) = p_a p_b / (1 - p_a), for all ordered pairs."""
-    odds = np.array([0.5, 1.0, 2.0, 1.5])
-    p = odds / odds.sum()
-    drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, jnp.asarray(odds), 2))(KEYS))
+    given = np.array([0.5, 1.0, 2.0, 1.5])
+    p = given / given.sum()
+    drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, jnp.asarray(given), 2))(KEYS))
     pairs = list(itertools.permutations(range(4), 2))
     observed = np.array([np.all(drawn == pair, axis=1).sum() for pair in pairs])
     assert observed.sum() == DRAWS
@@ -214,11 +214,11 @@ def test_odds_draw_one_after_the_other_without_replacement():
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "proportional", "poisson"])
-def test_zero_odds_only_fill(sampling):
-    """Whatever the schedule's sampling: as many as it says, first those with odds, then the rest uniformly."""
+def test_zero_weights_only_fill(sampling):
+    """Whatever the schedule's sampling: as many as it says, first those with a weight, then the rest uniformly."""
     schedule, offsets = fedax.Schedule(cohort=3, sampling=sampling), jnp.asarray([0, 5, 6, 7, 9, 20], jnp.int32)
-    odds = jnp.asarray([0.0, 0.3, 0.0, 0.0, 0.7])
-    ids, many = jax.vmap(lambda key: schedule.draw(key, offsets, odds))(KEYS)
+    given = jnp.asarray([0.0, 0.3, 0.0, 0.0, 0.7])
+    ids, many = jax.vmap(lambda key: schedule.draw(key, offsets, given))(KEYS)
     ids = np.asarray(ids)
     assert np.all(np.asarray(many) == 3)
     assert np.all(np.sort(ids[:, :2], axis=1) == (1, 4))
@@ -227,13 +227,13 @@ def test_zero_odds_only_fill(sampling):
 
 
 @pytest.mark.parametrize("x64", [True, False])
-@pytest.mark.parametrize("odds", [[0.0] * 10, [0.0] * 9 + [1e-30]], ids=["nobody has odds", "one has"])
-def test_fill_ups_are_uniform_in_both_precisions(odds, x64):
-    """Three of ten: whoever has odds is in, and the others are drawn evenly, also where the noise has 24 bits."""
+@pytest.mark.parametrize("given", [[0.0] * 10, [0.0] * 9 + [1e-30]], ids=["nobody has a weight", "one has"])
+def test_fill_ups_are_uniform_in_both_precisions(given, x64):
+    """Three of ten: whoever has a weight is in, and the others are drawn evenly, also where the noise has 24 bits."""
     with jax.enable_x64(x64):
-        values = jnp.asarray(np.array(odds), jnp.float64 if x64 else jnp.float32)
+        values = jnp.asarray(np.array(given), jnp.float64 if x64 else jnp.float32)
         drawn = np.asarray(jax.vmap(lambda key: weighted_subset(key, values, 3))(KEYS))
-    certain = [k for k, value in enumerate(odds) if value > 0]
+    certain = [k for k, value in enumerate(given) if value > 0]
     others = [k for k in range(10) if k not in certain]
     assert all(len(set(row)) == 3 for row in drawn.tolist())
     assert np.all(np.isin(drawn, certain).sum(1) == len(certain))

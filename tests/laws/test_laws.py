@@ -106,12 +106,12 @@ def test_learns(kind):
 def takes_minibatches(kind):
     """Whether a round looks at minibatches, seen from the reference engine."""
     calls = []
-    original = EagerClient.run
-    EagerClient.run = lambda self, *arguments: calls.append(self) or original(self, *arguments)
+    original = EagerClient.for_each_minibatch
+    EagerClient.for_each_minibatch = lambda self, *arguments: calls.append(self) or original(self, *arguments)
     try:
         go(kind(), rounds=1, engine=fedax.Eager())
     finally:
-        EagerClient.run = original
+        EagerClient.for_each_minibatch = original
     return bool(calls)
 
 

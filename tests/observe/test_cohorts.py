@@ -62,7 +62,7 @@ def test_feddane_trains_on_the_second_draw(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_draw_by_odds(engine, seed):
+def test_a_weighted_draw(engine, seed):
     """FedAWARE explores: nobody works twice before all have worked once."""
     told = who(fedax.FedAWARE(startup="explore"), engine, seed=seed, rounds=3).metrics["who"][1:]
     assert told[:2].sum(0).max() == 1

@@ -2,9 +2,9 @@
 
 from fedax.core.algorithm import Algorithm as Algorithm
 from fedax.core.algorithm import Card as Card
+from fedax.core.algorithm import ModelAndMemory as ModelAndMemory
 from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Reduction as Reduction
-from fedax.core.algorithm import Remembering as Remembering
 from fedax.core.channel import Channel as Channel
 from fedax.core.channel import Codec as Codec
 from fedax.core.channel import Message as Message
@@ -34,7 +34,7 @@ from fedax.core.hyper import entry as entry
 from fedax.core.hyper import hyper as hyper
 from fedax.core.layout import Layout as Layout
 from fedax.core.layout import Vector as Vector
-from fedax.core.local import Local as Local
+from fedax.core.local import LocalProblem as LocalProblem
 from fedax.core.schedule import Schedule as Schedule
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact

@@ -35,7 +35,7 @@ class Personal(NamedTuple):
         return cls(lambda client, own: own, (), memory)
 
 
-class Remembering(eqx.Module):
+class ModelAndMemory(eqx.Module):
     """The state of a method that has a global model and memories, and nothing else.
 
     Attributes:

@@ -11,7 +11,7 @@ from fedax.core.errors import InvalidInput
 from fedax.core.hyper import PerClient, Scalar, check_declared, entry
 from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout
-from fedax.core.local import Local
+from fedax.core.local import LocalProblem
 from fedax.core.schedule import Schedule
 from fedax.core.task import Task
 
@@ -64,7 +64,7 @@ class Client(ABC):
         """The full local gradient of f_k at w."""
 
     @abstractmethod
-    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+    def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
         """Folds `step(carry, minibatch)` over this round's minibatches: all local work is built on it.
 
         With several `batches` a step also gets the minibatches that follow in the epoch's order (from its end on, the first
@@ -79,9 +79,9 @@ class Client(ABC):
         """The model after one gradient step of size `rate` on the client's first examples."""
         return w - rate * self.layout.ravel(self.first(count, split).gradient(self.layout.unravel(w)))
 
-    def minimize(self, problem: Local | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(self, problem: LocalProblem | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Runs the user's solver on `problem` (its own loss by default) from `start`, for this round's work."""
-        return self.solver.minimize(self, problem or Local(), start)
+        return self.solver.minimize(self, problem or LocalProblem(), start)
 
     def key(self, purpose: str) -> Key[Array, ""]:
         """This client's random stream of this round for one purpose."""
@@ -118,7 +118,7 @@ class Solver(eqx.Module):
         check_declared(self)
 
     @abstractmethod
-    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """The local model after this round's work."""
 
     def factor(self, round: Index, dtype: Any) -> Any:

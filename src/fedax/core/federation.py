@@ -69,7 +69,7 @@ class Cohort(eqx.Module):
     r"""Clients that work together in a phase. Using the same cohort twice means the same devices.
 
     Attributes:
-        ids: their numbers; those from `count` on are fillers and do not work.
+        ids: their numbers; those from `count` on are padding and do not work.
         count: how many work.
         weights: default weights of their uploads, for a mean that estimates $\sum_k p_k$.
         terms: the $p_k$ of the objective (up to a common factor) of each client once: 0 where it was drawn before.
@@ -91,7 +91,7 @@ class Cohort(eqx.Module):
         return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity))
 
     def padded(self, capacity: int) -> "Cohort":
-        """The same clients among more places; the further ones are fillers."""
+        """The same clients among more places; the further ones are padding."""
         ids, weights, terms = (jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.terms))
         return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.part)
 
@@ -150,11 +150,11 @@ class Federation(ABC):
     def everyone(self) -> Cohort: ...
 
     @abstractmethod
-    def sample(self, odds: Float[Array, "clients"] | None = None) -> Cohort:
+    def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         """Draws a cohort as the schedule says; another call is an independent draw.
 
-        With `odds`, at least 0, as many clients as the schedule's cohort has are drawn one after the other, without
-        replacement, with probabilities proportional to them, whatever the schedule's sampling; clients of odds 0 only fill up,
+        With `weights`, at least 0, as many clients as the schedule's cohort has are drawn one after the other, without
+        replacement, with probabilities proportional to them, whatever the schedule's sampling; clients of weight 0 only fill up,
         uniformly. The weights are those of a uniform draw.
         """
 

@@ -9,7 +9,7 @@ from fedax.core.hyper import Scalar
 from fedax.core.layout import Layout
 
 
-class Local(eqx.Module):
+class LocalProblem(eqx.Module):
     r"""The problem $\min_w\; f_k(w) + \langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.
 
     With $\ell$ = `linear`, $\rho$ = `prox` and $a$ = `anchor` this is the local problem of FedAvg (nothing set), FedProx
@@ -28,7 +28,7 @@ class Local(eqx.Module):
 
     def __check_init__(self) -> None:
         if (self.prox is None) != (self.anchor is None):
-            raise InvalidInput.of("Local(anchor, prox)", (self.anchor, self.prox), "both or neither")
+            raise InvalidInput.of("LocalProblem(anchor, prox)", (self.anchor, self.prox), "both or neither")
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
         r"""`gradient` plus the gradient of the added terms, $\ell + \rho (w - a)$, leaf by leaf in one fused expression."""

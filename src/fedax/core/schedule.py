@@ -94,22 +94,22 @@ class Schedule(LocalWork):
         return clients if self.cohort is None else self.rule.capacity(self.cohort, clients)
 
     def draw(
-        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], odds: Float[Array, "clients"] | None = None
+        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], weights: Float[Array, "clients"] | None = None
     ) -> tuple[Int[Array, "capacity"], Int[Array, ""] | int]:
-        """Client ids, and how many of them count (the rest are fillers); see `Federation.sample` for `odds`."""
-        ids, count = self._invited(key, offsets, odds)
+        """Client ids, and how many of them count (the rest is padding); see `Federation.sample` for `weights`."""
+        ids, count = self._invited(key, offsets, weights)
         if not self.dropouts:
             return ids, count
         lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
         there = (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts)
         return ids[jnp.argsort(~there, stable=True)], jnp.sum(there, dtype=jnp.int32)
 
-    def _invited(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], odds: Float[Array, "clients"] | None) -> Drawn:
+    def _invited(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], weights: Float[Array, "clients"] | None) -> Drawn:
         clients = offsets.shape[0] - 1
         if self.cohort is None:
             return jnp.arange(clients, dtype=jnp.int32), clients
-        if odds is not None:
-            return weighted_subset(key, odds, self.cohort), self.cohort
+        if weights is not None:
+            return weighted_subset(key, weights, self.cohort), self.cohort
         return self.rule.draw(key, offsets, self.cohort)
 
 
@@ -130,7 +130,7 @@ def cohort_weights(
     weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective
     terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
     if drawn and schedule.cohort is not None and schedule.rule.repeats:
-        order = jnp.argsort(ids, stable=True)  # a client's first draw comes first, and fillers after those that work
+        order = jnp.argsort(ids, stable=True)  # a client's first draw comes first, and padding after those that work
         again = jnp.diff(ids[order], prepend=-1) == 0
         terms = terms.at[order].mul(jnp.where(again, 0, 1).astype(terms.dtype))
     return Weights(weights, terms, terms.sum() / (clients if equal else 1))

@@ -16,7 +16,7 @@ from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.hyper import Scalar, hyper
 from fedax.core.keys import Index
 from fedax.core.layout import accumulator
-from fedax.core.local import Local
+from fedax.core.local import LocalProblem
 
 
 class Descent(Solver):
@@ -45,7 +45,7 @@ class Descent(Solver):
     def transformation(self) -> optax.GradientTransformation:
         """The Optax optimizer, with the learning rate of round 0."""
 
-    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()
         if self.decay != 1:
             by_step = optax.scale_by_schedule(lambda count: self._decayed(cast(Array, count), layout.dtype))
@@ -58,7 +58,7 @@ class Descent(Solver):
             return optax.apply_updates(params, updates), state
 
         params = layout.unravel(start)
-        return layout.ravel(client.run(step, (params, optimizer.init(params)))[0])
+        return layout.ravel(client.for_each_minibatch(step, (params, optimizer.init(params)))[0])
 
 
 class SGD(Descent):
@@ -132,7 +132,7 @@ class Exact(Solver):
     tol: Scalar = hyper(1e-10, low=0.0, open_low=True, doc="tolerance of the solve")
     max_steps: int = hyper(1000, low=1, doc="most iterations")
 
-    def minimize(self, client: Client, problem: Local, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         layout, tol = client.layout, cast(float, self.tol)
 
         @jax.custom_jvp
@@ -143,10 +143,10 @@ class Exact(Solver):
         def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
             # the full loss is a loop of dynamic length, which reverse mode cannot differentiate; its gradient is known
             w, tangent = primals[0], tangents[0]
-            slope = client.gradient(w) + layout.ravel(
+            gradient = client.gradient(w) + layout.ravel(
                 problem.added_gradient(layout, jax.tree.map(jnp.zeros_like, layout.unravel(w)), layout.unravel(w))
             )
-            return objective(w, None), slope @ tangent
+            return objective(w, None), gradient @ tangent
 
         method = optx.BestSoFarMinimiser(optx.BFGS(rtol=tol, atol=tol))
         return optx.minimise(objective, method, start, max_steps=self.max_steps, throw=False).value

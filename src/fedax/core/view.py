@@ -44,7 +44,7 @@ class View(ABC):
     def cohort(self) -> Cohort:
         """The clients that worked in the last phase of the last round, whose uploads made the model.
 
-        Those of the second draw, if a method draws twice; everyone, if everyone works. `ids` has shape (clients,), with fillers
+        Those of the second draw, if a method draws twice; everyone, if everyone works. `ids` has shape (clients,), with padding
         from `count` on. Before round 0, and after a round that nobody took part in, `count` is 0.
         """
 

@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 class CompiledClient(Client):
-    """See `Client`. `active` is False for fillers of a chunk, which take no steps."""
+    """See `Client`. `active` is False for the padding of a chunk, which takes no steps."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class CompiledClient(Client):
         part = self.part(data)
         return Slice(self, None, jnp.int32(0), jnp.minimum(count, part.size), None, most=min(count, data.largest), part=part)
 
-    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+    def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
         """The examples of several steps are fetched at once where that pays; see `_fetched_at_once`."""
         full, batch = self.schedule.batch_size == "full", self.batch
         per_epoch = (self.size + batch - 1) // batch

@@ -51,7 +51,7 @@ class EagerClient(Client):
         data = getattr(self.task, split).client(self.index)
         return EagerMinibatch(self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None)
 
-    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+    def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
         full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
         for done in range(self.steps):
             epoch, number = divmod(done, per_epoch)

@@ -126,31 +126,31 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
         states = program.join([Carried(history.state, history.lost) for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
-    courses = [_Course(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
+    recorders = [_Recorder(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
     done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
 
     def look() -> bool:
         nonlocal settled
-        for course, metrics in zip(courses, program.observe(states, options.observe, done), strict=True):
-            course.observe(metrics, done, options.stop)
+        for recorder, metrics in zip(recorders, program.observe(states, options.observe, done), strict=True):
+            recorder.observe(metrics, done, options.stop)
         settled = True
-        return bool(options.progress and options.progress(Progress(done, rounds, clock.now, courses[0].latest)))
+        return bool(options.progress and options.progress(Progress(done, rounds, clock.now, recorders[0].latest)))
 
     def finished() -> list[History]:
         finals = program.split(states)
         models = [algorithm.model(carried.state) for algorithm, carried in zip(grid.each, finals, strict=True)]
-        return [c.finish(layout.unravel(w), carried) for c, w, carried in zip(courses, models, finals, strict=True)]
+        return [c.finish(layout.unravel(w), carried) for c, w, carried in zip(recorders, models, finals, strict=True)]
 
     try:
         asked = look() if not resume else False
-        while done < rounds and not asked and any(course.outcome.ok for course in courses):
+        while done < rounds and not asked and any(recorder.outcome.ok for recorder in recorders):
             count = min([period - done % period for period in options.periods] + [rounds - done])
             settled = False
             states, logs = program.advance(states, done, count)
-            for course, log in zip(courses, logs, strict=True):
-                course.add(log, done)
+            for recorder, log in zip(recorders, logs, strict=True):
+                recorder.add(log, done)
             done += count
-            ends = done == rounds or not any(course.outcome.ok for course in courses)
+            ends = done == rounds or not any(recorder.outcome.ok for recorder in recorders)
             if ends or done % every == 0:
                 asked = look()
             settled = True
@@ -161,8 +161,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     except KeyboardInterrupt:
         if checkpoints and settled:
             checkpoints.save(done, finished())
-        for course in courses:
-            course.interrupt(done)
+        for recorder in recorders:
+            recorder.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
     own = [jax.vmap(layout.unravel)(rows) for rows in program.personal(states)] if options.personal else [None] * len(names)
@@ -196,7 +196,7 @@ class _Clock:
         return time.perf_counter() - self._begun
 
 
-class _Course:
+class _Recorder:
     """Grows the history of one algorithm, until it ends."""
 
     def __init__(self, algorithm: str, clock: _Clock, before: History | None) -> None:

@@ -11,7 +11,7 @@ SMALL = 1 << 16
 
 
 def shuffled(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
-    """A random permutation of 0 to size - 1, then fillers; the same for every `width` >= `size`.
+    """A random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
 
     Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and a tie (of probability
     2^-16 a pair) keeps the given order.

@@ -47,11 +47,11 @@ class Round(Federation):
     def everyone(self) -> Cohort:
         return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, drawn=False)
 
-    def sample(self, odds: Float[Array, "clients"] | None = None) -> Cohort:
+    def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         key = stream(self.root, "cohort", self.round, self._draws)
         self._draws += 1
-        drawn = self.setup.schedule.draw(key, jnp.asarray(self.setup.population.offsets), odds)
-        return self._cohort(*self.transport.present(*drawn), drawn=odds is None)
+        drawn = self.setup.schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights)
+        return self._cohort(*self.transport.present(*drawn), drawn=weights is None)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
         population = self.setup.population

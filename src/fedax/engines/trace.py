@@ -188,7 +188,7 @@ class Probe(Client):
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         return _full(w)
 
-    def run(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
+    def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
         """One step of them."""
         return step(carry, *[ProbeBatch()] * batches)
 

@@ -31,10 +31,11 @@ def min_norm(
 ) -> MinNorm:
     r"""Minimises $\frac12 \lVert \sum_i \lambda_i m_i \rVert^2$ over the simplex, near a centre if one is given.
 
-    Pairwise Frank-Wolfe: mass moves from the vector with the largest slope $g_a$, $g = G \lambda$, that can lose some to the one
-    with the smallest slope $g_t$ that can gain some, by exact line search. Unlike the plain method it converges linearly on the
-    simplex, and it keeps to the box $|\lambda_i - c_i| \le \varepsilon$ as easily. As any feasible point differs by at
-    most a mass of 1, the objective is at most $g_a - g_t$ above its minimum. It stops where that is rounding error.
+    Pairwise Frank-Wolfe: mass moves from the vector with the largest entry $g_a$ of the gradient $g = G \lambda$ that can
+    lose some to the one with the smallest entry $g_t$ that can gain some, by exact line search. Unlike the plain method it
+    converges linearly on the simplex, and it keeps to the box $|\lambda_i - c_i| \le \varepsilon$ as easily. As any feasible
+    point differs by at most a mass of 1, the objective is at most $g_a - g_t$ above its minimum. It stops where that is
+    rounding error.
 
     >>> result = min_norm(jnp.asarray([[4.0, 0.0], [0.0, 1.0]]), jnp.asarray([True, True]))
     >>> [round(float(weight), 4) for weight in result.weights]
@@ -56,27 +57,27 @@ def min_norm(
     high = jnp.where(valid, jnp.minimum(centre + radius, 1), 0)
     tolerance = 4 * jnp.finfo(dtype).eps * jnp.max(jnp.where(valid, squares, 0))
 
-    def pair(weights: Array, slope: Array) -> tuple[Array, Array, Array]:
-        away = jnp.argmax(jnp.where(weights > low, slope, -jnp.inf))
-        toward = jnp.argmin(jnp.where(weights < high, slope, jnp.inf))
-        return away, toward, jnp.maximum(slope[away] - slope[toward], 0)
+    def pair(weights: Array, gradient: Array) -> tuple[Array, Array, Array]:
+        away = jnp.argmax(jnp.where(weights > low, gradient, -jnp.inf))
+        toward = jnp.argmin(jnp.where(weights < high, gradient, jnp.inf))
+        return away, toward, jnp.maximum(gradient[away] - gradient[toward], 0)
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        weights, slope, away, toward, gap, steps = state
+        weights, gradient, away, toward, gap, steps = state
         curvature = squares[away] + squares[toward] - 2 * gram[away, toward]
         most = jnp.minimum(weights[away] - low[away], high[toward] - weights[toward])
         move = jnp.where(gap < most * curvature, gap / jnp.where(curvature > 0, curvature, 1), most)
         weights = weights.at[away].add(-move).at[toward].add(move)
         # what was moved to a bound is at it, whatever the rounding
         weights = weights.at[away].max(low[away]).at[toward].min(high[toward])
-        slope = slope + move * (gram[toward] - gram[away])
-        return weights, slope, *pair(weights, slope), steps + 1
+        gradient = gradient + move * (gram[toward] - gram[away])
+        return weights, gradient, *pair(weights, gradient), steps + 1
 
     def more(state: tuple[Array, ...]) -> Array:
         return (state[4] > tolerance) & (state[5] < max_steps)
 
-    slope = gram @ centre
-    weights, _, _, _, gap, steps = jax.lax.while_loop(more, step, (centre, slope, *pair(centre, slope), jnp.int32(0)))
+    gradient = gram @ centre
+    weights, _, _, _, gap, steps = jax.lax.while_loop(more, step, (centre, gradient, *pair(centre, gradient), jnp.int32(0)))
     return MinNorm(weights, gap, steps)
 
 

@@ -280,7 +280,7 @@ def momentum_error_bound(*, error: float, moved: float, drift: float, smoothness
     $$ e_t \le \Big(1 - \frac\beta2\Big) e_{t-1} + \frac{2 L^2}{\beta} \lVert x^t - x^{t-1} \rVert^2 + \beta r_t, \qquad \beta
     = (1 - \alpha) p. $$
 
-    Derivation: with odds p the momentum is $\alpha m + (1-\alpha) g$, so by convexity $\mathbb E \lVert m^t - \nabla f_i
+    Derivation: with probability p the momentum is $\alpha m + (1-\alpha) g$, so by convexity $\mathbb E \lVert m^t - \nabla f_i
     \rVert^2 \le (1 - \beta) \lVert m^{t-1} - \nabla f_i(x^t) \rVert^2 + \beta \lVert g - \nabla f_i(x^t) \rVert^2$, and the
     first square is at most $(1 + \frac\beta2)$ and $(1 + \frac2\beta)$ times those of $m^{t-1} - \nabla f_i(x^{t-1})$ and $L
     (x^t - x^{t-1})$. Lemma 4.1 has $\beta^2 L^2$ times the drift instead, by which a momentum that is never renewed ($\beta =

@@ -1,7 +1,7 @@
 r"""The theory of FedDANE: how inexact a local solution is, how dissimilar devices are, and how far a round descends.
 
 $f = \sum_k p_k F_k$, each $F_k$ is L-smooth, $\nabla^2 F_k \succeq -\lambda I$, both draws of a round are independent and with
-odds $p_k$. One round of `fedax.FedDANE` then has, in expectation over its devices,
+probabilities $p_k$. One round of `fedax.FedDANE` then has, in expectation over its devices,
 $f(w^t) \le f(w^{t-1}) - \rho \lVert \nabla f(w^{t-1}) \rVert^2$.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Smola, Smith, FedDANE: A Federated Newton-Type Method (arXiv:2001.01920).

@@ -7,9 +7,9 @@ from fedax.core import (
     Card,
     Client,
     Federation,
-    Local,
+    LocalProblem,
+    ModelAndMemory,
     Personal,
-    Remembering,
     Scalar,
     Upload,
     Vector,
@@ -17,7 +17,7 @@ from fedax.core import (
 )
 
 
-class Ditto(Algorithm[Remembering]):
+class Ditto(Algorithm[ModelAndMemory]):
     r"""FedAvg, and beside it a personal model of every client, pulled to the global one.
 
     $$ w_k \approx \arg\min f_k \text{ from } w, \qquad
@@ -43,15 +43,15 @@ class Ditto(Algorithm[Remembering]):
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> Remembering:
-        return Remembering(w, fed.memory(w))
+    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
+        return ModelAndMemory(w, fed.memory(w))
 
-    def round(self, fed: Federation, state: Remembering) -> Remembering:
-        return Remembering(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
+    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
+        return ModelAndMemory(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
 
-    def personal(self, state: Remembering) -> Personal:
+    def personal(self, state: ModelAndMemory) -> Personal:
         return Personal.remembered(state.memory)
 
     def train(self, client: Client, w: Vector, v: Vector) -> Upload[Vector]:
-        v = client.minimize(Local(anchor=w, prox=self.lam), start=v)
+        v = client.minimize(LocalProblem(anchor=w, prox=self.lam), start=v)
         return Upload(client.minimize(start=w), reference=w, memory=v)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import optax
 from jaxtyping import Array, Float
 
-from fedax.algorithms.server.fedbc import FedBC, Own
+from fedax.algorithms.server.fedbc import DualMemory, FedBC
 from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
 
 
@@ -33,10 +33,10 @@ class FedBCFineTune(FedBC):
 
     card: ClassVar[Card] = dataclasses.replace(FedBC.card, equation="Table 3", reductions=())
 
-    def adapt(self, client: Client, z: Vector, own: Own) -> Vector:
+    def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
         return client.adapted(self.base(client, z, own), self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
 
-    def base(self, client: Client, z: Vector, own: Own) -> Vector:
+    def base(self, client: Client, z: Vector, own: DualMemory) -> Vector:
         """The model to adapt."""
         return super().adapt(client, z, own)
 
@@ -74,7 +74,7 @@ class PerFedBC(FedBCFineTune):
         equation="Alg. 3 (App. E.4)",
     )
 
-    def base(self, client: Client, z: Vector, own: Own) -> Vector:
+    def base(self, client: Client, z: Vector, own: DualMemory) -> Vector:
         return z
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
@@ -87,4 +87,4 @@ class PerFedBC(FedBCFineTune):
                 u = move(u, -self.alpha, move(inner.gradient(u), 2 * lam, optax.tree.sub(u, centre)))
             return move(x, -rate, batches[-1].gradient(u))
 
-        return layout.ravel(client.run(step, layout.unravel(x), batches=self.inner_steps + 1))
+        return layout.ravel(client.for_each_minibatch(step, layout.unravel(x), batches=self.inner_steps + 1))

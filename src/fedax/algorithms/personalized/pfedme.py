@@ -14,8 +14,8 @@ from fedax.core import (
     Client,
     Federation,
     Minibatch,
+    ModelAndMemory,
     Personal,
-    Remembering,
     Scalar,
     Upload,
     Vector,
@@ -31,7 +31,7 @@ class Envelope(eqx.Module):
     visited: Float[Array, ""]
 
 
-class PFedMe(Algorithm[Remembering]):
+class PFedMe(Algorithm[ModelAndMemory]):
     r"""pFedMe: $\min_w \sum_k p_k F_k(w)$ with $F_k(w) = \min_\theta f_k(\theta) + \frac{\lambda}{2}\lVert \theta - w \rVert^2$.
 
     With every minibatch D of local work, from $w_k = \theta_k = w$ on:
@@ -73,17 +73,17 @@ class PFedMe(Algorithm[Remembering]):
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> Remembering:
-        return Remembering(w, fed.memory(Envelope(w, jnp.zeros_like(w), jnp.zeros((), w.dtype))))
+    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
+        return ModelAndMemory(w, fed.memory(Envelope(w, jnp.zeros_like(w), jnp.zeros((), w.dtype))))
 
-    def round(self, fed: Federation, state: Remembering) -> Remembering:
+    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
         drawn, everybody = fed.sample(), self.trained == "all"
         change, memory = fed.average(self.train, fed.everyone if everybody else drawn, state.w, memory=state.memory)
         if everybody:
             change, memory = fed.average(self.send, drawn, memory=memory)
-        return Remembering(state.w + self.beta * change, memory)
+        return ModelAndMemory(state.w + self.beta * change, memory)
 
-    def personal(self, state: Remembering) -> Personal:
+    def personal(self, state: ModelAndMemory) -> Personal:
         return Personal(self.used, (state.w,), state.memory)
 
     def used(self, client: Client, w: Vector, own: Envelope) -> Vector:
@@ -96,13 +96,13 @@ class PFedMe(Algorithm[Remembering]):
             w, theta = carry
 
             def inner(_: Any, theta: Any) -> Any:
-                slope = move(batch.gradient(theta), self.lam, optax.tree.sub(theta, w))
-                return move(theta, -self.personal_lr, move(slope, self.weight_decay, theta))
+                gradient = move(batch.gradient(theta), self.lam, optax.tree.sub(theta, w))
+                return move(theta, -self.personal_lr, move(gradient, self.weight_decay, theta))
 
             theta = jax.lax.fori_loop(0, self.inner_steps, inner, theta)
             return move(w, -rate * self.lam, optax.tree.sub(w, theta)), theta
 
-        w, theta = client.run(step, (layout.unravel(start),) * 2)
+        w, theta = client.for_each_minibatch(step, (layout.unravel(start),) * 2)
         own = Envelope(layout.ravel(theta), layout.ravel(w) - start, jnp.ones((), start.dtype))
         return Upload(() if self.trained == "all" else own.change, memory=own)
 

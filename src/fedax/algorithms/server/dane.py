@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Scalar, Upload, Vector, hyper
 
 
 class DANE(Algorithm[Vector]):
@@ -44,4 +44,4 @@ class DANE(Algorithm[Vector]):
 
     def solve(self, client: Client, w: Vector, global_gradient: Vector) -> Upload[Vector]:
         linear = self.eta * global_gradient - client.gradient(w)
-        return Upload(client.minimize(Local(anchor=w, linear=linear, prox=self.mu), start=w), reference=w)
+        return Upload(client.minimize(LocalProblem(anchor=w, linear=linear, prox=self.mu), start=w), reference=w)

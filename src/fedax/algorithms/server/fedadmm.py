@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Remembering, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, ModelAndMemory, Scalar, Upload, Vector, hyper
 
 
 class Pair(eqx.Module):
@@ -15,7 +15,7 @@ class Pair(eqx.Module):
     y: Vector
 
 
-class FedADMM(Algorithm[Remembering]):
+class FedADMM(Algorithm[ModelAndMemory]):
     r"""Clients minimise their augmented Lagrangian of the consensus constraint; the server adds up their changes.
 
     $$ w_k \approx \arg\min_w f_k(w) + \langle y_k, w - \theta \rangle + \tfrac{\rho}{2} \lVert w - \theta \rVert^2, \qquad
@@ -47,15 +47,15 @@ class FedADMM(Algorithm[Remembering]):
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> Remembering:
-        return Remembering(w, fed.memory(Pair(w, jnp.zeros_like(w))))
+    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
+        return ModelAndMemory(w, fed.memory(Pair(w, jnp.zeros_like(w))))
 
-    def round(self, fed: Federation, state: Remembering) -> Remembering:
+    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
         cohort = fed.sample().distinct
         change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
-        return Remembering(state.w + (cohort.part if self.step == "part" else 1) * change, memory)
+        return ModelAndMemory(state.w + (cohort.part if self.step == "part" else 1) * change, memory)
 
     def primal_dual(self, client: Client, theta: Vector, own: Pair) -> Upload[Vector]:
-        w = client.minimize(Local(anchor=theta, prox=self.rho, linear=own.y), start=own.w)
+        w = client.minimize(LocalProblem(anchor=theta, prox=self.rho, linear=own.y), start=own.w)
         y = own.y + self.rho * (w - theta)
         return Upload(w + y / self.rho - own.w - own.y / self.rho, memory=Pair(w, y))

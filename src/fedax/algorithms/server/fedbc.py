@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedax.algorithms.server.multipliers import Ascent, BeyondConsensusState, Multiplier, Own, Turns
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Personal, Reduction, Upload, Vector
+from fedax.algorithms.server.multipliers import Ascent, BeyondConsensusState, DualMemory, Multiplier, Turns
+from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Memory, Personal, Reduction, Upload, Vector
 from fedax.core.hyper import PerClient, Scalar, entry, hyper
 
 
@@ -58,9 +58,9 @@ class FedBC(Algorithm[BeyondConsensusState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
-        def first(k: Int[Array, ""]) -> Own:
+        def first(k: Int[Array, ""]) -> DualMemory:
             lam, gamma = (entry(value, k).astype(w.dtype) for value in (self.lam, self.gamma))
-            return Own(w, Multiplier.at_rest(lam, gamma), jnp.zeros_like(lam))
+            return DualMemory(w, Multiplier.at_rest(lam, gamma), jnp.zeros_like(lam))
 
         return BeyondConsensusState(w, fed.memory(first), jnp.zeros((), jnp.int32))
 
@@ -76,13 +76,13 @@ class FedBC(Algorithm[BeyondConsensusState]):
     def weights(self, state: BeyondConsensusState) -> Memory:
         return state.memory.each(lambda own: own.dual.lam)
 
-    def adapt(self, client: Client, z: Vector, own: Own) -> Vector:
+    def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
         """The model that a client uses itself: its last one, or the global one before its first work."""
         return jnp.where(own.visited > 0, own.x, z)
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
         """Alg. 2 from x."""
-        return client.minimize(Local(anchor=z, prox=2 * lam), start=x)
+        return client.minimize(LocalProblem(anchor=z, prox=2 * lam), start=x)
 
     def primal_dual(self, client: Client, z: Vector, *rest: Any) -> Upload[Vector]:
         *turns, own = rest
@@ -94,4 +94,4 @@ class FedBC(Algorithm[BeyondConsensusState]):
         dual = ascent.step(dual, ((x - z) ** 2).sum())
         for turn in turns:
             dual = ascent.coast(dual, turn.after)
-        return Upload(x, weight=dual.lam, reference=z, memory=Own(x, dual, jnp.ones_like(own.visited)))
+        return Upload(x, weight=dual.lam, reference=z, memory=DualMemory(x, dual, jnp.ones_like(own.visited)))

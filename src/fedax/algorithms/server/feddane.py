@@ -11,7 +11,7 @@ from fedax.core import (
     Client,
     Federation,
     InvalidInput,
-    Local,
+    LocalProblem,
     PerClient,
     Reduction,
     Scalar,
@@ -96,7 +96,7 @@ class FedDANE(Algorithm[DaneState]):
         if self.pipelined:  # in round 0 there is no gradient yet
             strength = jnp.where(client.round == 0, 0, strength)
         linear = None if self.correction == "off" else strength * (g - own)
-        return client.minimize(Local(anchor=w, linear=linear, prox=client.mine(self.mu)), start=w)
+        return client.minimize(LocalProblem(anchor=w, linear=linear, prox=client.mine(self.mu)), start=w)
 
 
 def _mistaken(gradient: Vector, blocks: tuple[int, ...]) -> Vector:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Memory, Scalar, Upload, Vector, hyper
 
 
 class DynState(eqx.Module):
@@ -54,5 +54,5 @@ class FedDyn(Algorithm[DynState]):
         return DynState(mean - h / self.alpha, h, memory)
 
     def train(self, client: Client, w: Vector, own: Vector) -> Upload[Vector]:
-        mine = client.minimize(Local(anchor=w, linear=-own, prox=self.alpha), start=w)
+        mine = client.minimize(LocalProblem(anchor=w, linear=-own, prox=self.alpha), start=w)
         return Upload(mine, reference=w, memory=own - self.alpha * (mine - w))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Reduction, Scalar, Upload, Vector, hyper
 
 
 class FedNova(Algorithm[Vector]):
@@ -54,7 +54,7 @@ class FedNova(Algorithm[Vector]):
         return state - (work * direction if self.form == "as_written" else direction / work)
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        change = w - client.minimize(Local(anchor=w, prox=self.mu), start=w)
+        change = w - client.minimize(LocalProblem(anchor=w, prox=self.mu), start=w)
         if self.form == "as_released":
             each = 1 / jnp.asarray(client.steps, w.dtype)
             return Upload((each * change, each))

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Client, Local, PerClient, Reduction, Upload, Vector, hyper
+from fedax.core import Card, Client, LocalProblem, PerClient, Reduction, Upload, Vector, hyper
 
 
 class FedProx(FedAvg):
@@ -34,4 +34,4 @@ class FedProx(FedAvg):
     )
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(Local(anchor=w, prox=client.mine(self.mu)), start=w), reference=w)
+        return Upload(client.minimize(LocalProblem(anchor=w, prox=client.mine(self.mu)), start=w), reference=w)

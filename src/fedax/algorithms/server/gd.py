@@ -110,5 +110,5 @@ class LocalGD(Algorithm[LocalState]):
             here, total = carry
             return optax.tree.add_scale(here, -rate, batch.gradient(here)), optax.tree.add(total, here)
 
-        end, total = client.run(step, (layout.unravel(x), layout.unravel(jnp.zeros_like(x))))
+        end, total = client.for_each_minibatch(step, (layout.unravel(x), layout.unravel(jnp.zeros_like(x))))
         return Upload((layout.ravel(end), layout.ravel(total), jnp.asarray(client.steps, x.dtype)))

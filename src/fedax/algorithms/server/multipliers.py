@@ -75,7 +75,7 @@ class Ascent(eqx.Module):
         return Multiplier(lam, gamma, lam_speed, gamma_speed, clock)
 
 
-class Own(eqx.Module):
+class DualMemory(eqx.Module):
     """One client's memory: its model, its multiplier, and whether it ever worked."""
 
     x: Vector

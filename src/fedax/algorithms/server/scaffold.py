@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Local, Memory, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Memory, Scalar, Upload, Vector, hyper
 
 
 class ScaffoldState(eqx.Module):
@@ -58,7 +58,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         return state.x
 
     def train(self, client: Client, x: Vector, c: Vector, own: Vector) -> Upload[tuple[Vector, Vector]]:
-        y = client.minimize(Local(linear=c - own), start=x)
+        y = client.minimize(LocalProblem(linear=c - own), start=x)
         if self.option == "I":
             new = client.gradient(x)
         else:

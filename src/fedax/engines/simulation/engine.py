@@ -18,7 +18,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import Carried, Engine, Log, Program, begin
 from fedax.engines.client import Setup
 from fedax.engines.round import Round, bits_spent
-from fedax.engines.simulation.members import Members
+from fedax.engines.simulation.members import RunAxes
 from fedax.engines.simulation.transport import SimulatedTransport
 from fedax.engines.view import all_personal, nobody, view_of
 
@@ -64,14 +64,14 @@ class Simulation(Engine):
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "SimulationProgram":
         devices = self.devices if setup.solver.on_mesh else 1
-        members = Members.of(len(algorithms), len(roots), devices, self.placement == "chunked")
+        members = RunAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if members.spread == "clients" else 1
         own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
         return SimulationProgram(dataclasses.replace(setup, **own), members, algorithms, roots, longest)
 
 
 class SimulationProgram(Program):
-    """Holds the program's inputs on the devices. Several runs are one program, see `Members`.
+    """Holds the program's inputs on the devices. Several runs are one program, see `RunAxes`.
 
     States come with the cohorts that worked last (see `View.cohort`), for the next observation.
     """
@@ -79,7 +79,7 @@ class SimulationProgram(Program):
     def __init__(
         self,
         setup: Setup,
-        members: Members,
+        members: RunAxes,
         algorithms: Sequence[Algorithm[Any]],
         roots: Sequence[Key[Array, ""]],
         longest: int,
@@ -122,7 +122,7 @@ class SimulationProgram(Program):
 
 
 @eqx.filter_jit
-def _start(members: Members, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
+def _start(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
     def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
         root, w = seed
         clients, dtype = setup.population.clients, setup.layout.dtype
@@ -153,7 +153,7 @@ def one_round(
 
 
 @eqx.filter_jit(donate="all-except-first")
-def advance(fixed: tuple[Members, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
+def advance(fixed: tuple[RunAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
     """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
     members, shared, algorithm, roots = fixed
     return members.over(_rounds)(shared, algorithm, roots, states)
@@ -180,7 +180,7 @@ def _rounds(
 
 @eqx.filter_jit
 def observe(
-    members: Members,
+    members: RunAxes,
     shared: tuple[Setup, tuple[Observer, ...]],
     algorithm: Algorithm[Any],
     roots: Key[Array, "..."],
@@ -198,7 +198,7 @@ def observe(
 
 
 @eqx.filter_jit
-def personal(members: Members, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
+def personal(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
     """The models that the clients use themselves, first axis (clients,)."""
     return members.over(lambda setup, algorithm, root, carried: all_personal(setup, algorithm, carried.state))(
         setup, algorithm, roots, states

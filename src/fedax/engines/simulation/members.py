@@ -14,7 +14,7 @@ _WORTH = 0.75
 """The least part of the devices that must have work for members, not clients, to be spread over them."""
 
 
-class Members(NamedTuple):
+class RunAxes(NamedTuple):
     """The layout of a program's runs: everything that differs has axes (seeds, settings), a single run has none.
 
     Several devices share the members, without a word between them; the last member is repeated until
@@ -38,7 +38,7 @@ class Members(NamedTuple):
     spread: Literal["settings", "seeds", "clients"]
 
     @classmethod
-    def of(cls, settings: int, seeds: int, devices: int, lanes: bool) -> "Members":
+    def of(cls, settings: int, seeds: int, devices: int, lanes: bool) -> "RunAxes":
         def used(count: int) -> float:
             return count / _up(count, devices)
 
