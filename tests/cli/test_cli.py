@@ -111,7 +111,7 @@ def test_bad_input_is_one_message(tmp_path):
     assert "Did you mean 'synthetic'" in refused("compare", "fedavg", "--task", "sinthetic")
     assert "the number of clients" in refused(*COMPARE, "--schedule", "cohort=5")
     assert "--seeds: got 'x'" in refused(*COMPARE, "--seeds", "x")
-    assert "run directory: got" in refused("report", "none")
+    assert "not a run directory" in refused("report", "none")
     assert "Did you mean 'fedbc'" in refused("algorithms", "fedbcc")
     assert not (tmp_path / "runs").exists()
 

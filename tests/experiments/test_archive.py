@@ -101,7 +101,7 @@ def test_a_folder_without_the_numbers_says_so(tmp_path):
     (tmp_path / "runs.csv").write_text("task\n")
     done = CliRunner().invoke(cli.app, ["report", str(tmp_path)])
     assert done.exit_code == 2
-    assert "what is kept of a recipe's" in " ".join(done.output.split())
+    assert "neither a run directory nor an archive" in " ".join(done.output.split())
 
 
 def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member(directory):
@@ -186,5 +186,5 @@ def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, monkey
 
 def test_a_page_without_marks_is_refused(tmp_path):
     (tmp_path / "README.md").write_text("By hand.")
-    with pytest.raises(InvalidInput, match=r"README\.md: .*marks"):
+    with pytest.raises(InvalidInput, match=r"README\.md: needs the lines"):
         status.with_summary("By hand.", [])

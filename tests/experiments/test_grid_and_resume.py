@@ -352,7 +352,7 @@ def test_a_full_disk_is_one_message(tmp_path, monkeypatch):
 
 def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):
     RunDirectory.create(tmp_path / "a", "t")
-    with pytest.raises(InvalidInput, match="Nothing was begun there"):
+    with pytest.raises(InvalidInput, match="no run was begun there"):
         resume(tmp_path / "a", Display())
 
 

@@ -69,7 +69,7 @@ def test_other_versions_are_refused(first, tmp_path):
     before = kept.read_text()
     kept.write_text(json.dumps(json.loads(before) | {"jax": "0.1"}))
     try:
-        with pytest.raises(InvalidInput, match=r"same versions.*jax 0\.1 there and"):
+        with pytest.raises(InvalidInput, match=r"other versions.*jax 0\.1 there and"):
             run_experiments([Experiment.parse(TINY)], tmp_path / "b", "B", Display(), reuse=[first.path])
     finally:
         kept.write_text(before)

@@ -132,10 +132,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_damaged_or_foreign_folders_are_not_loaded(tmp_path):
-    with pytest.raises(InvalidInput, match=r"made by `fedax run`"):
+    with pytest.raises(InvalidInput, match="not a run directory"):
         RunDirectory.load(tmp_path)
     (tmp_path / "summary.json").write_text("{")
-    with pytest.raises(InvalidInput, match="undamaged"):
+    with pytest.raises(InvalidInput, match="damaged files"):
         RunDirectory.load(tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_one_value_per_client():
         ('"fedavg"', '"fedvg"', 19, "algorithm: got 'fedvg'.*Did you mean 'fedavg'"),
         ("mu = 1", "mu = -1", 23, r"FedProx\(mu=...\): got -1.*allowed: numbers in \[0, infinity\)"),
         ("mu = 1", "my = 1", 23, "hyperparameter of FedProx: got 'my'.*Did you mean 'mu'"),
-        ('name = "fedprox"\nmu = 1', 'name = "fedavg"', 21, "label: got 'FedAvg'"),
+        ('name = "fedprox"\nmu = 1', 'name = "fedavg"', 21, "label: 'FedAvg' is that of another"),
         ("mu = 1", "mu = 1\n[stop]\nrse = 1.0", 25, r"key of \[stop\]: got 'rse'.*Did you mean 'rise'"),
     ],
 )
@@ -133,7 +133,7 @@ def test_shorthand():
     assert parse_options("") == {}
     assert parse_numbers("--seeds", "0,2") == [0, 2]
     for text in ("mu=1", ":mu=1", "fedprox:mu", "fedprox:=1"):
-        with pytest.raises(InvalidInput, match="argument: got"):
+        with pytest.raises(InvalidInput, match="not of the form"):
             parse_section(text)
     with pytest.raises(InvalidInput, match="whole numbers separated by commas"):
         parse_numbers("--seeds", "a")

@@ -130,9 +130,7 @@ def run(
     settings: Settings = None,
     out: Out = None,
     jobs: Jobs = 1,
-    engine: Annotated[
-        str | None, typer.Option(help="Where it runs: " + ", ".join(ENGINES) + ".", show_default=False)
-    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine: " + ", ".join(ENGINES) + ".", show_default=False)] = None,
 ) -> None:
     """Run the experiment of a TOML file.
 
@@ -154,7 +152,7 @@ def run(
 
 @app.command(name="resume")
 def continue_(folder: Folder, jobs: Jobs = 1) -> None:
-    """Continue a run directory that was interrupted or killed, to the same results as without a break."""
+    """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run."""
     console = Console()
     close(resume(folder, display_for(console), jobs), console)
 
@@ -198,13 +196,13 @@ _SECTIONS = "\n\n".join(
 def compare(
     algorithms: Annotated[list[str], typer.Argument(help="One or more of name:key=value,...", metavar="ALGORITHM...")],
     *,
-    task: Annotated[str, typer.Option(help="What is learned, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
+    task: Annotated[str, typer.Option(help="Task, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 50,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
-    solver: Annotated[str, typer.Option(help="How clients minimise, as name:key=value,...")] = "sgd:learning_rate=0.01",
-    schedule: Annotated[str, typer.Option(help="Who works how much, as key=value,...")] = "",
+    solver: Annotated[str, typer.Option(help="Local solver, as name:key=value,...")] = "sgd:learning_rate=0.01",
+    schedule: Annotated[str, typer.Option(help="Sampling and local work, as key=value,...")] = "",
     observe: Annotated[
-        str, typer.Option(help="What is watched: " + ", ".join(OBSERVERS) + ".", show_default="what fits the task")
+        str, typer.Option(help="Observers: " + ", ".join(OBSERVERS) + ".", show_default="those that fit the task")
     ] = "",
     observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
     name: Annotated[str, typer.Option(help="Title of the comparison.", show_default="from the task")] = "",
@@ -271,7 +269,7 @@ def reproduce_recipe(
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Run a table or figure of a paper, with the paper's numbers beside ours and a verdict on each claim."""
+    """Run a table or figure of a paper: results compared with the paper, and a verdict on each claim."""
     console, recipe = Console(), recipes.load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     directory = reproduce(recipe, scale, path, display_for(console), jobs, reuse or ())

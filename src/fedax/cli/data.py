@@ -23,7 +23,7 @@ Named = Annotated[str, typer.Argument(help="Data set, as name:key=value,...", me
 
 @app.command(name="list")
 def list_all() -> None:
-    """List the data sets."""
+    """List datasets and how to download them."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("name", "classes", "files", "what"):
         table.add_column(column, justify="right" if column == "classes" else "left", no_wrap=column == "name")

@@ -19,7 +19,7 @@ _GRAPHS = "One or more of " + ", ".join(TOPOLOGIES) + "; or drawn: " + ", ".join
 
 def graph(
     graphs: Annotated[list[str], typer.Argument(help=_GRAPHS, metavar="GRAPH...")],
-    clients: Annotated[int, typer.Option(min=1, help="How many clients.")] = 20,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
     codec: Annotated[
         list[str] | None, typer.Option(help="Codec for the bits, as name:key=value; may be repeated.", show_default=False)
@@ -41,8 +41,8 @@ def audit(
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 20,
     every: Annotated[int, typer.Option(help="Rounds between attacks.")] = 5,
     seed: Annotated[int, typer.Option(help="Of the split and the runs.")] = 0,
-    solver: Annotated[str, typer.Option(help="How clients minimise.")] = "sgd:learning_rate=0.01,momentum=0.9",
-    schedule: Annotated[str, typer.Option(help="Who works how much, as key=value,...")] = "",
+    solver: Annotated[str, typer.Option(help="Local solver, as name:key=value,...")] = "sgd:learning_rate=0.01,momentum=0.9",
+    schedule: Annotated[str, typer.Option(help="Sampling and local work, as key=value,...")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder for auc.csv and roc.html, new or empty.", show_default=False)
     ] = None,

@@ -21,6 +21,11 @@ class InvalidInput(FedaxError, ValueError):
         return cls.found(field, repr(value), allowed, hint)
 
     @classmethod
+    def because(cls, field: str, reason: str, hint: str = "") -> "InvalidInput":
+        """Builds the message `field: reason`, for what is not a value out of a range, such as a file or a combination."""
+        return cls(f"{field}: {reason}." + (f" {hint}" if hint else ""))
+
+    @classmethod
     def found(cls, field: str, what: str, allowed: str, hint: str = "") -> "InvalidInput":
         """As `of`, for something described in words."""
         return cls(f"{field}: got {what}; allowed: {allowed}." + (f" {hint}" if hint else ""))

@@ -59,8 +59,8 @@ class QuantizedDFedAvgM(Gossip):
 
     b: int = hyper(8, low=1, high=32, doc="bits of an entry")
     step: float = hyper(0.0, static=True, low=0.0, doc="distance of the grid's points; 0 chooses it for every message")
-    rounding: str = hyper("stochastic", choices=("stochastic", "floor"), doc="how entries come to the grid")
-    mode: str = hyper("paper", choices=("paper", "choco", "replica"), doc="what is quantized and mixed")
+    rounding: str = hyper("stochastic", choices=("stochastic", "floor"), doc="rounding of entries to the grid")
+    mode: str = hyper("paper", choices=("paper", "choco", "replica"), doc="vectors that are quantized and mixed")
     gamma: Scalar = hyper(1.0, low=0.0, open_low=True, high=1.0, doc="consensus step of CHOCO")
     code: Codec | None = None
 

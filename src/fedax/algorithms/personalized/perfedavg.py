@@ -36,7 +36,7 @@ class PerFedAvg(Algorithm[Vector]):
 
     alpha: Scalar = hyper(0.01, low=0.0, doc="size of the adapting step")
     order: str = hyper("first", choices=("first", "second"), doc="whether the Hessian is left out")
-    adapt_on: str = hyper("train", choices=("train", "test"), doc="what clients adapt on when they use the model")
+    adapt_on: str = hyper("train", choices=("train", "test"), doc="examples on which clients adapt the model they use")
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     card: ClassVar[Card] = Card(

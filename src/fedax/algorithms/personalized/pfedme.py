@@ -64,9 +64,9 @@ class PFedMe(Algorithm[ModelAndMemory]):
     lam: Scalar = hyper(15.0, low=0.0, open_low=True, doc="pull of the personal models")
     personal_lr: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size of the personal models")
     inner_steps: int = hyper(5, low=1, doc="steps of the personal model on every minibatch")
-    beta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="how much of the mean the new model has")
+    beta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="part of the mean in the new model")
     weight_decay: Scalar = hyper(0.0, low=0.0, doc="weight decay in the steps of the personal models")
-    trained: str = hyper("all", choices=("all", "drawn"), doc="who works in a round")
+    trained: str = hyper("all", choices=("all", "drawn"), doc="clients that work in a round")
 
     card: ClassVar[Card] = Card(
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020",

@@ -56,9 +56,9 @@ class FedAWARE(Algorithm[AwareState]):
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
-    alpha: Scalar = hyper(0.5, low=0.0, high=1.0, open_high=True, doc="how much of the old momentum stays")
+    alpha: Scalar = hyper(0.5, low=0.0, high=1.0, open_high=True, doc="part of the old momentum that stays")
     normalize: str = hyper("none", choices=("none", "unit"), doc="whether momenta are normalised in the combination")
-    startup: str = hyper("seen", choices=("seen", "explore", "all"), doc="what happens until every client was seen")
+    startup: str = hyper("seen", choices=("seen", "explore", "all"), doc="start, until every client was seen")
     feedback: bool = hyper(False, doc="whether clients are drawn by the last weights")
 
     card: ClassVar[Card] = Card(

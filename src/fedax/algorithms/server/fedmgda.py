@@ -31,7 +31,7 @@ class FedMGDA(Algorithm[Vector]):
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
-    epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="how far weights may be from the cohort's")
+    epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="distance of weights to the cohort's")
 
     card: ClassVar[Card] = Card(
         paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 (arXiv:2006.11489)",

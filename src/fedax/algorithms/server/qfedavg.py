@@ -29,7 +29,7 @@ class QFedAvg(Algorithm[Vector]):
     Source: Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020, Alg. 2.
     """
 
-    q: Scalar = hyper(1.0, low=0.0, doc="how much larger losses count")
+    q: Scalar = hyper(1.0, low=0.0, doc="weight of larger losses")
     form: str = hyper("as_written", choices=("as_written", "as_released"), doc="whether h has the gradient or the distance")
 
     card: ClassVar[Card] = Card(

@@ -39,7 +39,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     """
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
-    option: str = hyper("II", choices=("I", "II"), doc="how a client's control variate is made")
+    option: str = hyper("II", choices=("I", "II"), doc="form of a client's control variate")
 
     card: ClassVar[Card] = Card(
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020",

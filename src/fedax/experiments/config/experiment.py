@@ -230,7 +230,9 @@ class Experiment(BaseModel):
             with self._at("algorithm", position):
                 section.make()
                 if section.shown() in labels:
-                    raise InvalidInput.of("label", section.shown(), "a label that no other algorithm of the experiment has")
+                    raise InvalidInput.because(
+                        "label", f"{section.shown()!r} is that of another algorithm of the experiment"
+                    )
                 labels.add(section.shown())
             with self._at("algorithm", position, "solver"):
                 self._solver_of(section).make()

@@ -17,7 +17,7 @@ def parse_section(text: str) -> dict[str, Any]:
     """
     name, _, options = text.partition(":")
     if not name.strip() or "=" in name:
-        raise InvalidInput.of("argument", text, "name:key=value,key=value", "Begin with the name.")
+        raise InvalidInput.because(f"argument {text!r}", "not of the form name:key=value,key=value", "Begin with the name.")
     return {"name": name.strip().lower(), **parse_options(options)}
 
 
@@ -31,7 +31,7 @@ def parse_options(text: str) -> dict[str, Any]:
     for part in _split(text):
         key, equals, value = part.partition("=")
         if not (equals and key.strip() and value.strip()):
-            raise InvalidInput.of("argument", text, "key=value,key=value")
+            raise InvalidInput.because(f"argument {text!r}", "not of the form key=value,key=value")
         options[key.strip()] = typed(value.strip())
     return options
 

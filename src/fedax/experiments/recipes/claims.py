@@ -264,7 +264,7 @@ class Claim(BaseModel):
 
     def _named(self, algorithm: str | None) -> str:
         if algorithm is None:
-            raise InvalidInput.of(f"claim {self.text!r}", self.check, "a check with all the algorithms it needs")
+            raise InvalidInput.because(f"claim {self.text!r}", f"the check {self.check!r} needs more algorithms")
         return algorithm
 
 

@@ -93,7 +93,7 @@ class Figure(BaseModel):
         elif len(self.axes) > 1:
             raise InvalidInput.of(f"{field}: x", self.x, "several only of " + ", ".join(AXES))
         if "cost" not in self.axes and self.prices:
-            raise InvalidInput.of(f"{field}: prices", self.prices, 'none without x = "cost"')
+            raise InvalidInput.because(f"{field}: prices", 'only with x = "cost"')
         for path in (*(self.axes if self.against_value else ()), *(self.panels or ())):
             if path not in DIMENSIONS:
                 for experiment in experiments:

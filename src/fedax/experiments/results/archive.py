@@ -80,8 +80,8 @@ def made_again(folder: Path) -> list[Path]:
         recipe = Recipe.parse((folder / "recipe.toml").read_text(encoding="utf-8"))
         versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
     except OSError as error:
-        hint = f"{error.filename}: {error.strerror}."
-        raise InvalidInput.of("folder", str(folder), "run directories, or what is kept of a recipe's", hint) from error
+        reason = f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
+        raise InvalidInput.because(str(folder), reason) from error
     settings = settings_of(folder)
     comparison = Comparison(recipe, lines, [Experiment.read(file) for file in settings])
     texts = {

@@ -187,7 +187,7 @@ def with_summary(text: str, found: Sequence[Entry]) -> str:
         InvalidInput: a page without the two marks, each once.
     """
     if not text.count(BEGIN) == text.count(END) == 1:
-        raise InvalidInput.of("README.md", "no or several marks", f"pages with the lines {BEGIN} and {END}")
+        raise InvalidInput.because("README.md", f"needs the lines {BEGIN} and {END}, once each")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n\n{summary(found)}\n\n{END}{rest.split(END)[1]}"
 
@@ -196,7 +196,7 @@ def refresh(folder: Path) -> list[Path]:
     """Writes `cells.csv` and the generated part of `README.md` in a folder of run directories; the files that it wrote."""
     page, table = folder / "README.md", folder / "cells.csv"
     if not page.exists():
-        raise InvalidInput.of("folder", str(folder), "folders with a README.md")
+        raise InvalidInput.because(str(folder), "has no README.md")
     found = entries(folder)
     write(page, with_summary(page.read_text(encoding="utf-8"), found))
     write(table, cells_csv(found))

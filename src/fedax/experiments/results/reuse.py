@@ -33,7 +33,7 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> di
         kept, now = directory.versions, versions()
         if other := [name for name, value in now.items() if kept.get(name) != value]:
             listed = ", ".join(f"{name} {kept.get(name)} there and {now[name]} here" for name in other)
-            raise InvalidInput.of("reuse", str(folder), "run directories made with the same versions", f"{listed}.")
+            raise InvalidInput.because(str(folder), f"made with other versions, so its runs cannot be reused: {listed}")
         for slot, run in identified(directory.experiments):
             record = directory.runs.get(slot.number)
             if record is not None and slot.is_of(record) and record.outcome.kind != "interrupted":

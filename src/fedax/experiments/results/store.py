@@ -50,7 +50,7 @@ def make_folder(path: Path) -> None:
         (path / "runs").mkdir(parents=True)
     except OSError as error:
         reason = error.strerror or ""
-        raise InvalidInput.of("output folder", str(path), "folders that can be written", reason) from error
+        raise InvalidInput.because(str(path), f"cannot be written: {reason}") from error
     write(path / "versions.json", json.dumps(provenance.versions(), indent=2) + "\n")
 
 
@@ -124,12 +124,10 @@ class RunDirectory:
             versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
             return cls(path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe, versions)
         except OSError as error:
-            hint = f"{error.filename}: {error.strerror}."
-            raise InvalidInput.of(
-                "run directory", str(path), "folders made by `fedax run`, `compare` or `demo`", hint
-            ) from error
+            reason = f"not a run directory: {error.filename}: {error.strerror}"
+            raise InvalidInput.because(str(path), reason) from error
         except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-            raise InvalidInput.of("run directory", str(path), "folders with undamaged files", str(error)) from error
+            raise InvalidInput.because(str(path), f"a run directory with damaged files: {error}") from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
         """Writes the resolved configurations."""

@@ -183,8 +183,7 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     """
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
-        allowed = "folders with a config.toml"
-        raise InvalidInput.of("run directory", str(out), allowed, "Nothing was begun there: remove it, and run again.")
+        raise InvalidInput.because(str(out), "no run was begun there", "Remove the folder, and run again.")
     made = {slot.number: slot for slot in slots_of(directory.experiments)}
     directory.runs = {
         number: record
