@@ -57,10 +57,10 @@ class PerFedAvg(Algorithm[Vector]):
         rate, move = client.learning_rate, optax.tree.add_scale
 
         def step(w: Any, inner: Minibatch, outer: Minibatch, curved: Minibatch | None = None) -> Any:
-            gradient = outer.gradient(move(w, -self.alpha, inner.gradient(w)))
+            meta_gradient = outer.gradient(move(w, -self.alpha, inner.gradient(w)))
             if curved is not None:
-                gradient = move(gradient, -self.alpha, jax.jvp(curved.gradient, (w,), (gradient,))[1])
-            return move(w, -rate, gradient)
+                meta_gradient = move(meta_gradient, -self.alpha, jax.jvp(curved.gradient, (w,), (meta_gradient,))[1])
+            return move(w, -rate, meta_gradient)
 
         batches = 3 if self.order == "second" else 2
         return Upload(client.layout.ravel(client.for_each_minibatch(step, client.layout.unravel(w), batches)), reference=w)

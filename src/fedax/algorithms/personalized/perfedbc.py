@@ -28,7 +28,7 @@ class FedBCFineTune(FedBC):
     """
 
     alpha: Scalar = hyper(0.01, low=0.0, doc="size of the adapting step")
-    adapt_on: str = hyper("train", choices=("train", "test"), doc="examples on which clients adapt the model they use")
+    adapt_on: str = hyper("train", choices=("train", "test"), doc="examples that clients adapt their own model on")
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     card: ClassVar[Card] = dataclasses.replace(FedBC.card, equation="Table 3", reductions=())
