@@ -22,9 +22,9 @@ from fedax.core import FedaxError, InvalidInput, Schedule, UnknownName
 from fedax.core.hyper import declared
 from fedax.engines.mpi import MPI
 from fedax.experiments import recipes
-from fedax.experiments.config.experiment import OBSERVERS, Experiment
+from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.schema import schema
-from fedax.experiments.config.sections import ENGINES, SOLVERS, check_ranks
+from fedax.experiments.config.sections import ENGINES, OBSERVERS, SOLVERS, check_ranks
 from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.recipes.figures import curves
 from fedax.experiments.results.archive import keep as keep_numbers

@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from fedax import observe, tasks
+from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, SpecError, Task, UnknownName
 from fedax.core.hyper import check_population, declared
@@ -19,6 +19,8 @@ from fedax.engines.loop import Divergence
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.sections import (
     ENGINES,
+    OBSERVERS,
+    ON_DEMAND,
     SEEDS,
     TRACKERS,
     AlgorithmSection,
@@ -36,33 +38,6 @@ from fedax.experiments.config.sections import (
 )
 from fedax.experiments.config.toml import KeyPath, Source
 from fedax.report.reading import reads_values
-
-OBSERVERS = {
-    "train_loss": observe.TrainLoss,
-    "test_loss": observe.TestLoss,
-    "test_accuracy": observe.TestAccuracy,
-    "client_accuracy": observe.ClientAccuracy,
-    "local_accuracy": observe.LocalAccuracy,
-    "dissimilarity": observe.Dissimilarity,
-    "consensus": observe.Consensus,
-    "consensus_square": observe.ConsensusSquare,
-    "node_accuracy": observe.NodeAccuracy,
-    "objective": observe.Objective,
-    "extremes": observe.Extremes,
-    "client_weights": observe.ClientWeights,
-}
-"""Observers by their name in experiment files."""
-ON_DEMAND = (
-    "dissimilarity",
-    "local_accuracy",
-    "consensus",
-    "consensus_square",
-    "node_accuracy",
-    "objective",
-    "extremes",
-    "client_weights",
-)
-"""Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,8 @@ from fedax.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.keys import MOST_SEED
-from fedax.experiments.config.experiment import OBSERVERS, Experiment
-from fedax.experiments.config.sections import SOLVERS, TRACKERS
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import OBSERVERS, SOLVERS, TRACKERS
 
 
 def schema() -> dict[str, Any]:

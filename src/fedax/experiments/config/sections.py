@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedax import algorithms, codecs, tasks
+from fedax import algorithms, codecs, observe, tasks
 from fedax.audit import Attack
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.channel import Channel, Codec
@@ -37,6 +37,34 @@ SEEDS = f"at least one whole number from 0 to {MOST_SEED}, all different"
 def are_seeds(values: Sequence[int]) -> bool:
     """Whether these are seeds of an experiment."""
     return bool(values) and min(values) >= 0 and max(values) <= MOST_SEED and len(set(values)) == len(values)
+
+
+OBSERVERS = {
+    "train_loss": observe.TrainLoss,
+    "test_loss": observe.TestLoss,
+    "test_accuracy": observe.TestAccuracy,
+    "client_accuracy": observe.ClientAccuracy,
+    "local_accuracy": observe.LocalAccuracy,
+    "dissimilarity": observe.Dissimilarity,
+    "consensus": observe.Consensus,
+    "consensus_square": observe.ConsensusSquare,
+    "node_accuracy": observe.NodeAccuracy,
+    "objective": observe.Objective,
+    "extremes": observe.Extremes,
+    "client_weights": observe.ClientWeights,
+}
+"""Observers by their name in experiment files."""
+ON_DEMAND = (
+    "dissimilarity",
+    "local_accuracy",
+    "consensus",
+    "consensus_square",
+    "node_accuracy",
+    "objective",
+    "extremes",
+    "client_weights",
+)
+"""Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
 class Section(BaseModel):
