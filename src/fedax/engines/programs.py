@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-SHARE = 0.5
+SHARE = 0.8
 """Of the memory maps that the kernel allows a process, the share from which on programs are dropped."""
 
 

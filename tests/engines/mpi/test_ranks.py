@@ -20,7 +20,7 @@ def no_data(monkeypatch):
     def made(*_, **__):
         raise AssertionError("data were made")
 
-    monkeypatch.setattr(tasks, "make", made)
+    monkeypatch.setattr(tasks, "make_task", made)
 
 
 def ranks(monkeypatch, size, rank=0):

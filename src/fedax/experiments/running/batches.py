@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedax.audit import membership
+from fedax.data import data_folder
 from fedax.engines.loop import Progress, likeness, run, run_grid
 from fedax.engines.trace import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
@@ -72,7 +73,7 @@ _newest: dict[str, Plan] = {}
 
 def plan_of(experiment: Experiment) -> Plan:
     """The plan of an experiment; the newest is kept, because the compiled programs of a task serve all its methods and seeds."""
-    key = repr(experiment.model_dump())
+    key = repr((str(data_folder()), experiment.model_dump()))
     if key not in _newest:
         _newest.clear()  # before the next data are made
         _newest[key] = experiment.plan()
