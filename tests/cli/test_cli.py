@@ -201,4 +201,4 @@ def test_jax_is_set_up_for_all_cores_with_a_cache(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["3", str(tmp_path / "fedax" / "xla")]
+    assert done.stdout.split() == ["3", str(tmp_path / "fedax" / "programs")]

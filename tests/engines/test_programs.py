@@ -1,5 +1,7 @@
 """Many runs on new tasks in one process."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,21 @@ def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.Mon
 
 def test_programs_stay_while_there_is_room() -> None:
     assert not programs.make_room(share=1.0)
+
+
+COMPILE = """
+import sys, jax
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_compilation_cache_dir", sys.argv[2])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+import fedax
+task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+fedax.run(fedax.FedAvg(), task, rounds=1, engine=fedax.Simulation(devices=int(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path: Path) -> None:
+    """A copy from there has lost the order of its collectives, and may hang."""
+    subprocess.run([sys.executable, "-c", COMPILE, str(devices), str(tmp_path)], check=True, timeout=300)
+    assert bool(list(tmp_path.glob("jit_advance*"))) == (devices == 1)

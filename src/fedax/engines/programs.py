@@ -1,6 +1,9 @@
 """Compiled programs and the memory that they hold."""
 
+import contextlib
 import gc
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -29,3 +32,22 @@ def make_room(share: float = SHARE) -> bool:
     jax.clear_caches()
     gc.collect()
     return True
+
+
+@contextlib.contextmanager
+def uncached(devices: int) -> Iterator[None]:
+    """Compiles programs of several CPU devices without leaving them in JAX's persistent cache.
+
+    Loaded from there, such a program has lost the order of its collectives: two devices may enter different ones, wait for each
+    other and be aborted after forty seconds (jaxlib 0.10.2; a second run of the same program hung in two of three cases).
+    """
+    if devices < 2 or jax.default_backend() != "cpu":
+        yield
+        return
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.values[name]
+    jax.config.update(name, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)

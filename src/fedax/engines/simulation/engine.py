@@ -17,6 +17,7 @@ from fedax.core.keys import Index
 from fedax.core.view import Observer
 from fedax.engines.base import Carried, Engine, Log, Program, begin
 from fedax.engines.client import Setup
+from fedax.engines.programs import uncached
 from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.members import RunAxes
 from fedax.engines.simulation.transport import SimulatedTransport
@@ -67,7 +68,7 @@ class Simulation(Engine):
         members = RunAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if members.spread == "clients" else 1
         own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
-        return SimulationProgram(dataclasses.replace(setup, **own), members, algorithms, roots, longest)
+        return SimulationProgram(dataclasses.replace(setup, **own), members, algorithms, roots, longest, self.devices)
 
 
 class SimulationProgram(Program):
@@ -83,8 +84,10 @@ class SimulationProgram(Program):
         algorithms: Sequence[Algorithm[Any]],
         roots: Sequence[Key[Array, ""]],
         longest: int,
+        devices: int,
     ) -> None:
         self.members = members
+        self.devices = devices
         self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that more cadences are one program
         self.setup = members.put(setup, "all")
         self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
@@ -99,11 +102,13 @@ class SimulationProgram(Program):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.members.put(self.members.rows(models, "seeds"), "seeds")
-        return _start(self.members, self.setup, self.algorithm, (self.roots, w))
+        with uncached(self.devices):
+            return _start(self.members, self.setup, self.algorithm, (self.roots, w))
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
-        inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), states[0])
+        with uncached(self.devices):
+            inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), states[0])
         return (inner, worked), [self._log(single, count) for single in self.members.split(jax.tree.map(np.asarray, report))]
 
     def _log(self, report: Any, count: int) -> Log:
@@ -113,12 +118,15 @@ class SimulationProgram(Program):
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         shared = self.setup, tuple(observers)
-        metrics = observe(self.members, shared, self.algorithm, self.roots, states)
+        with uncached(self.devices):
+            metrics = observe(self.members, shared, self.algorithm, self.roots, states)
         singles = self.members.split(jax.tree.map(np.asarray, metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        return self.members.split(personal(self.members, self.setup, self.algorithm, self.roots, states[0]))
+        with uncached(self.devices):
+            models = personal(self.members, self.setup, self.algorithm, self.roots, states[0])
+        return self.members.split(models)
 
 
 @eqx.filter_jit
