@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 
 from fedax import cli
 from fedax.cli import doctor
-from fedax.models.layers.library import Status, status
+from fedax.models.layers.extension import Status, status
 
 
 def answer(monkeypatch, native=None):

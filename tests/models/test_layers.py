@@ -10,7 +10,7 @@ from jax import lax
 
 from fedax.core import InvalidInput
 from fedax.models.layers import LSTM, Convolution, GroupNorm, convolve, max_pool
-from fedax.models.layers.library import status
+from fedax.models.layers.extension import status
 from fedax.models.layers.lstm import recur
 
 FORMS = ["products", "xla", *(["native"] if status().used else [])]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
 from fedax.models.layers.bilinear import Borders, Plan, convolved
-from fedax.models.layers.library import status
+from fedax.models.layers.extension import status
 from fedax.models.layers.primitives import choose
 
 Images: TypeAlias = Float[Array, "_ _ _ _"]

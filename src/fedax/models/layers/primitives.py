@@ -14,7 +14,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from fedax.models.layers.library import usable
+from fedax.models.layers.extension import usable
 
 IMAGES = (0, 4, 2, 3, 1)
 """Memory order of (group, example, row, column, channel) in the extension: the example is innermost."""
