@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,8 @@ install_import_hook("fedax", "strict.checked")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from fedax.algorithms import algorithm_classes  # noqa: E402
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_enable_x64", True)
@@ -32,18 +35,25 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Keep the tests of a file on one worker: they share traced programs, and what their module remembers."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+def pytest_xdist_make_scheduler(config, log):
+    """One worker runs all tests of a file, and in the laws all of an algorithm: they share what was traced and compiled."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
+
+    return Files(config, log)
 
 
 def pytest_collection_finish():
     """Spare the garbage collector the modules, which stay: it would look at all of them again and again."""
     gc.collect()
     gc.freeze()
+
+
+ALGORITHM = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(sorted(algorithm_classes(), key=len, reverse=True))})(?![A-Za-z])", re.I)
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,7 @@ ONE = fedax.Simulation("sequential", devices=1)
 
 
 def marks(kind):
-    # one worker runs all laws of an algorithm, because they share compiled programs
-    return [pytest.mark.xdist_group(kind.__name__), *([pytest.mark.slow] if is_preset(kind) else [])]
+    return [pytest.mark.slow] if is_preset(kind) else []
 
 
 @dataclasses.dataclass(frozen=True)

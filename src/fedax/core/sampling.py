@@ -1,6 +1,7 @@
 """Sampling: the rules by which a cohort is drawn."""
 
 import dataclasses
+import functools
 import re
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -141,6 +142,7 @@ class Poisson(Sampling):
         return jnp.argsort(~chosen, stable=True).astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
 def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]:
     """A uniform subset without replacement by Floyd's algorithm: the cost depends on the cohort, not on the population.
 

@@ -30,7 +30,7 @@ def results():
 
 CASES = ["FedAvg", "SCAFFOLD", "FedDANE", "FedBC", "FedAWARE", "PFedMe", "AFL", "DFedAvgM", "Quantized 8", "Coded"]
 CASES += ["FedAWARE, all", "proportional", "proportional_without_replacement"]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,9 +1,11 @@
 """The tables of an experiment file."""
 
 import dataclasses
+import functools
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -67,6 +69,9 @@ ON_DEMAND = (
 """Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
+MOST_REMEMBERED = 4096
+
+
 class Section(BaseModel):
     """A table with a name and options; the options are checked by what the name stands for."""
 
@@ -79,11 +84,34 @@ class Section(BaseModel):
         return dict(self.model_extra or {})
 
 
+Made = TypeVar("Made")
+
+
+def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
+    """A maker of immutable things that makes equal ones once: a recipe's experiments ask for the same ones hundreds of times."""
+    made: dict[str, Made] = {}
+
+    @functools.wraps(make)
+    def asked(given: Any) -> Made:
+        try:
+            key = json.dumps([given.name, given.options] if isinstance(given, Section) else given)
+        except TypeError:  # values that only Python code can give
+            return make(given)
+        if key not in made:
+            if len(made) == MOST_REMEMBERED:
+                made.clear()
+            made[key] = make(given)
+        return made[key]
+
+    return asked
+
+
 class SolverSection(Section):
     """`[solver]`: `name = "sgd"` or `"exact"`, and its hyperparameters."""
 
     name: str = "sgd"
 
+    @remembered
     def make(self) -> Solver:
         if self.name not in SOLVERS:
             raise UnknownName.among("solver", self.name, SOLVERS)
@@ -103,6 +131,7 @@ class AlgorithmSection(Section):
     solver: dict[str, Any] = {}
     schedule: dict[str, Any] = {}
 
+    @remembered
     def make(self) -> Algorithm[Any]:
         values = {k: np.asarray(v, dtype=float) if isinstance(v, list) else v for k, v in self.options.items()}
         return algorithms.make_algorithm(self.name, **values)
@@ -276,6 +305,7 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
             raise UnknownName.among(field, key, known)
 
 
+@remembered
 def schedule_of(given: dict[str, Any]) -> Schedule:
     """The schedule with the given arguments, keys checked."""
     check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
