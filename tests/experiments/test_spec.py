@@ -174,3 +174,11 @@ def test_a_partition_by_a_table_in_a_file(tmp_path):
     assert task.train.arrays["y"].tolist() == [0, 0, 1]
     assert task.train.sizes.tolist() == [2, 1]
     assert task.l2 == 1 / 3
+
+
+def test_what_becomes_of_bad_clients():
+    experiment = Experiment.parse('on_bad_client = "drop"\n' + TINY)
+    assert experiment.plan().arguments["on_bad_client"] == "drop"
+    assert Experiment.parse(experiment.toml()).on_bad_client == "drop"
+    assert Experiment.parse(TINY).plan().arguments["on_bad_client"] == "stop"
+    assert "got 'skip'; allowed: one of ('stop', 'drop')" in refused('on_bad_client = "skip"\n' + TINY)

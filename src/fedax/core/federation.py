@@ -106,7 +106,10 @@ class Cohort(eqx.Module):
 
 
 class Gathered(eqx.Module, Generic[Value]):
-    """All uploads of a cohort, stacked in its order; rows from the cohort's count on are zero and `valid` is False there."""
+    """All uploads of a cohort, stacked in its order; rows that do not count are zero and `valid` is False there.
+
+    Those are the rows from the cohort's count on, and of clients left out.
+    """
 
     value: Value
     weights: Float[Array, "capacity"]
@@ -148,6 +151,14 @@ class Federation(ABC):
     @property
     @abstractmethod
     def everyone(self) -> Cohort: ...
+
+    @property
+    @abstractmethod
+    def answered(self) -> Cohort:
+        """The cohort of the last phase as far as its uploads count: without clients left out because theirs were not finite.
+
+        Its `part` is what a sum over all clients' memories moves by (see `Cohort.distinct`).
+        """
 
     @abstractmethod
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:

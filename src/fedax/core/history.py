@@ -15,22 +15,27 @@ class Outcome:
     """The end of a run: a value, not an exception.
 
     Attributes:
-        kind: `"ok"`, `"diverged"` (a stop rule fired), `"non-finite"` (a client sent NaN or infinity), `"interrupted"`.
+        kind: `"ok"`, `"diverged"` (a stop rule fired), `"non-finite"` (something is NaN or infinite), `"interrupted"`.
         round: the round, from 0, in which it happened (None for ok).
-        client: the client that sent the first non-finite upload (None otherwise).
+        client: the client that sent the first non-finite upload, or whose part it is (None otherwise).
+        part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal model"` of the client, `"the
+            server state"`, or an observed loss by its name.
     """
 
     kind: Literal["ok", "diverged", "non-finite", "interrupted"] = "ok"
     round: int | None = None
     client: int | None = None
+    part: str | None = None
 
     @property
     def ok(self) -> bool:
         return self.kind == "ok"
 
     def __str__(self) -> str:
-        where = "" if self.round is None else f" at round {self.round}"
-        return self.kind + where + ("" if self.client is None else f" from client {self.client}")
+        when = "" if self.round is None else f" at round {self.round}"
+        part = "" if self.part is None else f" in {self.part}"
+        client = "" if self.client is None else f" {'of' if part else 'from'} client {self.client}"
+        return self.kind + when + part + client
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +45,8 @@ class History:
     Attributes:
         rounds: rounds completed at each observation, starting with 0 (the initial model). Shape (observations,).
         metrics: by name, what the observers saw, first axis (observations,).
-        notes: by name, what the algorithm reported with `note`, first axis (rounds,).
+        notes: by name, what the algorithm reported with `note`, first axis (rounds,). With `run(..., on_bad_client="drop")` also
+            `dropped`: the numbers of the clients that each round left out, ascending, filled up with -1.
         params: the final global model, in the user's own pytree.
         bits: exact traffic of every round.
         outcome: how it ended.

@@ -11,21 +11,35 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory
+from fedax.core.history import Outcome
 from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.client import Setup
-from fedax.engines.round import Round
+from fedax.engines.round import Round, missing
 from fedax.engines.trace import look
-from fedax.engines.transport import Transport
+from fedax.engines.transport import MEMORY, STATE, UPLOAD, Transport
 
 
 class Log(NamedTuple):
-    """The reports of rounds of one run, each array with a first axis (rounds,)."""
+    """The reports of rounds of one run, each array with a first axis (rounds,); see `Report` for the last three."""
 
     notes: dict[str, np.ndarray]
     down: np.ndarray
     up: np.ndarray
+    broken: np.ndarray
     bad_client: np.ndarray
+    left_out: np.ndarray
+
+    def failure(self, first: int) -> Outcome:
+        """The outcome by these rounds, of which the first has a number: the first part that is not finite, or ok."""
+        bad = np.flatnonzero(self.broken)
+        if not len(bad):
+            return Outcome()
+        part, client = PARTS[int(self.broken[bad[0]])], int(self.bad_client[bad[0]])
+        return Outcome("non-finite", first + int(bad[0]), None if client < 0 else client, part)
+
+
+PARTS = {UPLOAD: None, MEMORY: "the memory", STATE: "the server state"}
 
 
 class Carried(NamedTuple):
@@ -45,10 +59,23 @@ def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""],
 
 
 def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """The notes of several rounds by name; NaN where a round did not get to one."""
-    examples = {name: np.asarray(value) for round in notes for name, value in round.items()}
-    missing = {name: np.full(value.shape, np.nan) for name, value in examples.items()}
-    return {name: np.stack([np.asarray(round.get(name, missing[name])) for round in notes]) for name in examples}
+    """The notes of several rounds by name; NaN, or 0 for whole numbers, where a round did not get to one."""
+    none = {name: missing(np.asarray(value)) for round in notes for name, value in round.items()}
+    return {name: np.stack([np.asarray(round.get(name, value)) for round in notes]) for name, value in none.items()}
+
+
+def numbers(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Sets of client numbers as one array: each ascending, as wide as the largest, filled up with -1.
+
+    >>> numbers([np.array([-1, 4, 2, 4]), np.array([-1])])
+    array([[ 2,  4],
+           [-1, -1]], dtype=int32)
+    """
+    sets = [np.unique(row[row >= 0]) for row in rows]
+    full = np.full((len(sets), max(map(len, sets), default=0)), -1, np.int32)
+    for row, own in zip(full, sets, strict=True):
+        row[: len(own)] = own
+    return full
 
 
 class Program(ABC):

@@ -29,7 +29,8 @@ class Setup(eqx.Module):
 
     `population` has everybody's sizes; `task` the examples that are here, of client `first` on: everybody's, or one peer's.
     `microbatch` is the most examples that pass through the model at once; larger and full batches are accumulated.
-    `placement` is how the clients of a cohort follow each other (see `Simulation`).
+    `placement` is how the clients of a cohort follow each other (see `Simulation`). With `drop`, clients whose uploads are not
+    finite are left out of their phase.
     """
 
     task: Task
@@ -43,6 +44,7 @@ class Setup(eqx.Module):
     placement: Literal["sequential", "chunked"] = eqx.field(static=True, default="sequential")
     chunk: int = eqx.field(static=True, default=1)
     devices: int = eqx.field(static=True, default=1)
+    drop: bool = eqx.field(static=True, default=False)
 
 
 class Part(NamedTuple):

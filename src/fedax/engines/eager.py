@@ -95,18 +95,25 @@ class EagerTransport(Transport):
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
         done = [self._at(int(k), job, held) for k in cohort.ids]
-        uploads, kept = [upload for upload, _ in done], [rows for _, rows in done]
+        uploads, kept = [upload for upload, _, _ in done], [rows for _, rows, _ in done]
         values, clipped = zip(*(opened(upload.value) for upload in uploads), strict=True)
-        broken = [i for i, (value, rows) in enumerate(zip(values, kept, strict=True)) if not job.finite(value, rows)]
+        sent = zip(uploads, values, done, strict=True)
+        broken = np.array([job.broken((v, upload.weight), before, new) for upload, v, (_, new, before) in sent], np.int32)
         own = [upload.weight for upload in uploads if upload.weight is not None]
         weights = jnp.stack(own).astype(cohort.weights.dtype) if own else cohort.weights
-        after = {name: held[name].put(cohort.ids, jax.tree.map(_stack, *(rows[name] for rows in kept))) for name in kept[0]}
+        default, there = cohort.weights, list(range(len(done)))
+        if self.setup.drop:
+            there, absent = np.flatnonzero(broken == 0).tolist(), np.flatnonzero(broken).tolist()
+            weights, default = (w.at[jnp.asarray(absent, jnp.int32)].set(0) for w in (weights, default))
+            values = [jax.tree.map(jnp.zeros_like, v) if i in absent else v for i, v in enumerate(values)]
+        put = {name: [kept[i][name] for i in there] for name in kept[0]} if there else {}
+        ids = cohort.ids[jnp.asarray(there, jnp.int32)]
         return Answer(
             uploads[0],
-            None if gather else _sums(values, weights, cohort.weights),
+            None if gather else _sums(values, weights, default if own else weights),
             (jax.tree.map(_stack, *values), weights) if gather else None,
-            after,
-            jnp.int32(broken[0] if broken else len(done)),
+            held | {name: held[name].put(ids, jax.tree.map(_stack, *rows)) for name, rows in put.items()},
+            jnp.asarray(broken),
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
 
@@ -122,11 +129,11 @@ class EagerTransport(Transport):
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
         return answer, Memory(jax.tree.map(_stack, *received))
 
-    def _at(self, k: int, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, PyTree]]:
-        """The work of one client; an error in it names the place."""
+    def _at(self, k: int, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, PyTree], dict[str, PyTree]]:
+        """The work of one client, with its memories after and before it; an error in it names the place."""
         rows = {name: memory.of(k) for name, memory in held.items()}
         try:
-            return job(EagerClient(self.setup, k, int(job.round), job.root, job.occurrence), rows)
+            return *job(EagerClient(self.setup, k, int(job.round), job.root, job.occurrence), rows), rows
         except FedaxError:
             raise
         except Exception as error:

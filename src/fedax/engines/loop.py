@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any, SupportsIndex, Unpack, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed
 from fedax.core.history import History, Outcome
 from fedax.core.hyper import as_arrays
+from fedax.core.layout import Layout
 from fedax.core.task import Task
-from fedax.engines.base import Carried, Log, stacked
+from fedax.engines.base import Carried, Log, numbers, stacked
 from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.identity import identity
 from fedax.engines.options import Divergence as Divergence
@@ -57,6 +60,11 @@ def run(
             same bits as without a break (on the same engine, devices and versions).
         checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is kept too.
         personal: whether the history also has the clients' own models, which take clients x dim numbers.
+        on_bad_client: of a client whose upload, or whose memory after the work, is not finite. `"stop"`, the default: the run
+            ends after the round, and the outcome names the client. `"drop"`: the client is left out of the phase as if it had
+            not been drawn, its memory stays as it was, `History.notes["dropped"]` names it, and the run goes on; what it sent
+            counts as traffic. A round of which everybody is left out leaves the state as it was. Not for methods without a
+            server.
 
     Returns:
         A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. A keyboard interrupt ends the run with what it has, and
@@ -126,7 +134,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
         states = program.join([Carried(history.state, history.lost) for history in resume])
     clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
-    recorders = [_Recorder(name, clock, resume[i] if resume else None) for i, name in enumerate(names)]
+    drops = options.on_bad_client == "drop"
+    recorders = [_Recorder(name, clock, drops, resume[i] if resume else None) for i, name in enumerate(names)]
     done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
 
     def look() -> bool:
@@ -165,8 +174,19 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
             recorder.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
-    own = [jax.vmap(layout.unravel)(rows) for rows in program.personal(states)] if options.personal else [None] * len(names)
-    return [dataclasses.replace(history, personal=models) for history, models in zip(finished(), own, strict=True)]
+    if not options.personal:
+        return finished()
+    return [
+        _with_personal(history, rows, layout) for history, rows in zip(finished(), program.personal(states), strict=True)
+    ]
+
+
+def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:
+    """With the clients' own models, which have to be finite if the run was."""
+    broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(rows).all(1))), history.outcome
+    if outcome.ok and len(broken) and len(history.bits.up):
+        outcome = Outcome("non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model")
+    return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(rows))
 
 
 def _checkpoints(grid: Grid) -> Checkpoints | None:
@@ -175,6 +195,7 @@ def _checkpoints(grid: Grid) -> Checkpoints | None:
         return None
     names = ("solver", "schedule", "channel", "stop", "observe_every")
     watched = {name: getattr(options, name) for name in names} | {"observers": list(options.observe)}
+    watched |= {} if options.on_bad_client == "stop" else {"on_bad_client": options.on_bad_client}
     described = identity(grid.algorithms, grid.task, grid.models, grid.seeds, **watched)
     return Checkpoints(Path(options.checkpoint), options.checkpoint_every, described)
 
@@ -183,6 +204,10 @@ def likeness(algorithm: Algorithm[Any]) -> Any:
     """Equal for algorithms that one program can serve, as `run_grid` asks for."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(np.shape(leaf) for leaf in leaves)
+
+
+LOSSES = ("train_loss", "objective")
+"""Metrics that are finite in a run that is ok."""
 
 
 class _Clock:
@@ -199,8 +224,8 @@ class _Clock:
 class _Recorder:
     """Grows the history of one algorithm, until it ends."""
 
-    def __init__(self, algorithm: str, clock: _Clock, before: History | None) -> None:
-        self.algorithm, self.clock, self.before, self.outcome = algorithm, clock, before, Outcome()
+    def __init__(self, algorithm: str, clock: _Clock, drops: bool, before: History | None) -> None:
+        self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
         self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
         self.seconds: list[float] = list(before.seconds) if before else []
         self.metrics: dict[str, list[Any]] = {k: list(v) for k, v in before.metrics.items()} if before else {}
@@ -217,9 +242,7 @@ class _Recorder:
         if self._ended:
             return
         self.logs.append(log)
-        bad = np.flatnonzero(log.bad_client >= 0)
-        if len(bad):
-            self.outcome = Outcome("non-finite", first + int(bad[0]), int(log.bad_client[bad[0]]))
+        self.outcome = log.failure(first)
 
     def observe(self, metrics: dict[str, np.ndarray], done: int, stop: Divergence | None) -> None:
         if self._ended:
@@ -230,6 +253,9 @@ class _Recorder:
         self.seconds.append(self.clock.now)
         if stop and self.outcome.ok and done and stop.fires(self.rounds, self._losses(stop)):
             self.outcome = Outcome("diverged", done - 1)
+        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
+        if self.outcome.ok and done and broken:
+            self.outcome = Outcome("non-finite", done - 1, part=broken[0])
         self._ended = not self.outcome.ok
 
     def interrupt(self, done: int) -> None:
@@ -243,12 +269,18 @@ class _Recorder:
 
     def finish(self, params: Any, carried: Carried) -> History:
         known = self.before if self.before and len(self.before.bits.up) else None
-        past = [Log(known.notes, known.bits.down, known.bits.up, np.zeros(0))] if known else []
+        past: list[Log] = []
+        if known:
+            notes = {name: values for name, values in known.notes.items() if name != "dropped"}
+            left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
+            past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
         logs = [*past, *self.logs]
         down, up = (np.concatenate([getattr(log, way) for log in logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
         notes = stacked(
             [{name: values[i] for name, values in log.notes.items()} for log in logs for i in range(len(log.down))]
         )
+        if self.drops:
+            notes["dropped"] = numbers([row for log in logs for row in log.left_out])
         metrics = {name: np.stack(values) for name, values in self.metrics.items()}
         rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
         books = Traffic(down, up), self.outcome, seconds

@@ -18,6 +18,9 @@ from fedax.core.view import Observer
 from fedax.engines.base import Engine
 from fedax.engines.simulation import Simulation
 
+BAD_CLIENT = ("stop", "drop")
+"""The choices of `run(on_bad_client=...)`."""
+
 
 class Progress(NamedTuple):
     """The argument of a progress hook, after every observation; returning True asks the run to stop."""
@@ -65,6 +68,7 @@ class Options(Setting, total=False):
     checkpoint: str | Path | None
     checkpoint_every: int
     personal: bool
+    on_bad_client: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +91,7 @@ class RunOptions:
     checkpoint: str | Path | None = None
     checkpoint_every: int = 10
     personal: bool = False
+    on_bad_client: str = "stop"
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RunOptions":
@@ -105,6 +110,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_count("rounds", self.rounds, 0)
         check_count("observe_every", self.observe_every, 1)
+        if self.on_bad_client not in BAD_CLIENT:
+            raise InvalidInput.of("run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}")
         most = self.schedule.rounds
         if most is not None and self.rounds > most:
             raise InvalidInput.of("run(rounds=...)", self.rounds, f"at most {most}, the number of synchronisation times")

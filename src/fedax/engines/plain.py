@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.view import Observer, View
-from fedax.engines.base import Carried, Log, Program, begin, stacked
+from fedax.engines.base import Carried, Log, Program, begin, numbers, stacked
 from fedax.engines.client import Setup
 from fedax.engines.round import NobodyError, Round, bits_spent
 from fedax.engines.transport import Transport
@@ -48,17 +48,18 @@ class PlainProgram(Program):
         algorithm, transport, root = self.runs[run]
         reports = []
         for t in rounds:
-            fed, empty = Round(transport, t, root, carried.lost), False
+            fed, after = Round(transport, t, root, carried.lost), carried
             try:
-                state = algorithm.round(fed, carried.state)
-                carried, worked = Carried(state, tuple(fed.lost)), fed.last
+                after, worked = Carried(algorithm.round(fed, carried.state), tuple(fed.lost)), fed.last
             except NobodyError:
-                worked, empty = None, True
-            notes, traffic, bad = fed.report
-            bits = (int(bits_spent(traffic, way)) for way in ("down", "up"))
-            reports.append((notes, *bits, -1 if empty else int(bad)))
-        notes, *numbers = zip(*reports, strict=True)
-        return (carried, worked), Log(stacked(notes), *(np.asarray(values, np.int64) for values in numbers))
+                fed.nobody, worked = True, None
+            report = fed.report(carried.state, after.state)
+            bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))
+            reports.append((report.notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
+            carried = after
+        notes, left_out, *columns = zip(*reports, strict=True)
+        down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
+        return (carried, worked), Log(stacked(notes), down, up, broken, bad, numbers(left_out))
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype

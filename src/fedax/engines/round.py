@@ -1,12 +1,12 @@
 """The engine of a round: cohorts, streams, phases, weights, channel and books, whatever carries the work to the clients."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.channel import bits_of, coded, pack, unpack
 from fedax.core.errors import FedaxError, InvalidInput
@@ -14,7 +14,7 @@ from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import Index, stream
 from fedax.core.layout import share_of
 from fedax.core.schedule import cohort_weights
-from fedax.engines.transport import Answer, Job, Transport
+from fedax.engines.transport import STATE, Answer, Job, Transport, turned
 from fedax.graphs import Graph
 
 
@@ -22,8 +22,26 @@ class NobodyError(FedaxError):
     """A phase without clients: the round leaves the state as it was."""
 
 
+class Report(NamedTuple):
+    """A round's report.
+
+    Attributes:
+        notes: of algorithm and transport, by name.
+        traffic: of every phase.
+        broken: the first part that is not finite (see `fedax.engines.transport`), 0 for none.
+        bad_client: the client it belongs to, -1 for none.
+        left_out: clients whose uploads did not count, in any order, among -1.
+    """
+
+    notes: dict[str, Any]
+    traffic: list[dict[str, Any]]
+    broken: Int[Array, ""]
+    bad_client: Int[Array, ""]
+    left_out: Int[Array, "some"]
+
+
 class Round(Federation):
-    """One round over a transport. Keeps notes, traffic, the first non-finite client and the last cohort on the way.
+    """One round over a transport. Keeps notes, traffic, the first part that is not finite and the last cohort on the way.
 
     Args:
         transport: how work reaches the clients.
@@ -37,7 +55,9 @@ class Round(Federation):
         self.clients, self.lost = self.setup.population.clients, list(lost)
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
+        self.broken: Int[Array, ""] = jnp.int32(0)
         self.bad_client: Int[Array, ""] = jnp.int32(-1)
+        self.left_out: list[Int[Array, "capacity"]] = []
         self.nobody: Any = False
         self.last: Cohort | None = None
         self._draws = 0
@@ -64,8 +84,17 @@ class Round(Federation):
     def memory(self, initial: PyTree) -> Memory:
         return self.transport.memory(initial)
 
+    @property
+    def answered(self) -> Cohort:
+        assert self.last is not None, "no phase yet"
+        return self.last
+
     def note(self, **values: Array | float) -> None:
-        self.notes.update({n: v if isinstance(v, np.generic) else jnp.asarray(v) for n, v in values.items()})
+        for name, given in values.items():
+            value = given if isinstance(given, np.generic) else jnp.asarray(given)
+            if self.nobody is not False:  # the rounds in Python end with the phase that nobody takes part in
+                value = jnp.where(self.nobody, self.notes.get(name, missing(value)), value)
+            self.notes[name] = value
 
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         answer = self._phase(work, cohort, down, memory, gather=False)
@@ -78,14 +107,17 @@ class Round(Federation):
 
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         answer = self._phase(work, cohort, down, memory, gather=True)
-        valid = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         values, weights = answer.rows
+        valid = self._there(cohort, answer)
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if memory is None else (gathered, answer.held["own"])
 
     def exchange(
         self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
     ) -> Memory:
+        if self.setup.drop:
+            allowed = '"stop" for methods without a server, whose mixing weights have to add up to one'
+            raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round)
         job, held = self._job(send, (), memory)
@@ -99,6 +131,22 @@ class Round(Federation):
         after = self.transport.work(job, everyone, in_hand, False)
         self._check(everyone, after)
         return after.held["own"]
+
+    def _there(self, cohort: Cohort, answer: Answer) -> Bool[Array, "capacity"]:
+        """The places of a cohort whose uploads count."""
+        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        return present & (answer.broken == 0) if self.setup.drop else present
+
+    def _without_left_out(self, cohort: Cohort, answer: Answer) -> Cohort:
+        """The clients of a cohort whose uploads count, as a cohort of their own."""
+        if not self.setup.drop:
+            return cohort
+        there = self._there(cohort, answer)
+        order = jnp.argsort(~there, stable=True)
+        ids, count = self.transport.present(cohort.ids[order], jnp.sum(there, dtype=jnp.int32))
+        order, whole, terms = order[: ids.shape[0]], cohort.terms.sum(), jnp.where(there, cohort.terms, 0)
+        part = cohort.part * terms.sum() / jnp.where(whole > 0, whole, 1)
+        return Cohort(ids, count, cohort.weights[order], terms[order], part)
 
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
@@ -127,7 +175,13 @@ class Round(Federation):
 
     def _book(self, cohort: Cohort, job: Job, answer: Answer, messages: Index) -> None:
         """Counts a phase's bits and takes over what it left behind; `messages` is how many were sent."""
-        self.nobody, self.last = self.nobody | (cohort.count == 0), cohort
+        if self.nobody is not False:
+            messages = jnp.where(self.nobody, 0, messages)
+        abandoned, self.last = self.nobody, self._without_left_out(cohort, answer)
+        if self.setup.drop:
+            left_out = (answer.broken > 0) & jnp.logical_not(abandoned)
+            self.left_out.append(jnp.where(left_out, cohort.ids, -1))
+        self.nobody = abandoned | (self.last.count == 0)
         if "lost" in answer.held:
             self.lost[len(self.traffic)] = answer.held["lost"]
         up = bits_of(answer.upload.value) + (0 if answer.upload.weight is None else bits_of(answer.upload.weight))
@@ -137,16 +191,35 @@ class Round(Federation):
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + answer.clipped)
         self.note(**answer.notes)
         self._check(cohort, answer)
+        if isinstance(self.last.count, int) and self.last.count == 0:
+            raise NobodyError
 
     def _check(self, cohort: Cohort, answer: Answer) -> None:
-        capacity = cohort.ids.shape[0]
-        bad = cohort.ids[jnp.minimum(answer.bad, capacity - 1)]
-        self.bad_client = jnp.where((self.bad_client < 0) & (answer.bad < capacity), bad, self.bad_client)
+        if self.setup.drop:
+            return
+        place = jnp.argmax(answer.broken > 0)
+        first = (self.broken == 0) & (answer.broken[place] > 0)
+        self.broken = jnp.where(first, answer.broken[place], self.broken)
+        self.bad_client = jnp.where(first, cohort.ids[place], self.bad_client)
 
-    @property
-    def report(self) -> tuple[dict[str, Any], list[dict[str, Any]], Array]:
-        """Notes, traffic of every phase, the first non-finite client (-1 for none)."""
-        return self.notes, self.traffic, jnp.where(self.nobody, -1, self.bad_client)
+    def report(self, before: PyTree, after: PyTree) -> Report:
+        """The report of the round that led from one state of the algorithm to another."""
+        own, new = (jax.tree.map(lambda x: None if _opaque(x) else x, tree, is_leaf=_opaque) for tree in (before, after))
+        state = jnp.where((self.broken == 0) & turned(own, new), STATE, self.broken)
+        broken, bad = (jnp.where(self.nobody, least, x) for least, x in ((0, state), (-1, self.bad_client)))
+        left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
+        return Report(self.notes, self.traffic, broken, bad, left_out)
+
+
+def missing(like: Any) -> Any:
+    """In place of a note of a round that did not get to it: NaN, or 0 for whole numbers."""
+    dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
+    return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+
+
+def _opaque(node: Any) -> bool:
+    """Whether it is the clients' memory, of which they looked at their own."""
+    return isinstance(node, Memory)
 
 
 def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, ...] = ()) -> Any:

@@ -1,5 +1,6 @@
 """Rounds by hand: what `run` does between two observations, for notebooks and loops of one's own."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex, Unpack
 
@@ -40,7 +41,7 @@ class Report(NamedTuple):
         round: its number, from 0.
         notes: what the algorithm reported with `note`, by name.
         down, up: bits sent by all participants, see `Traffic`.
-        outcome: ok, or the client that sent the first non-finite upload.
+        outcome: ok, or the first part of the round that is not finite.
     """
 
     round: int
@@ -74,6 +75,7 @@ class Grid:
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         solver = as_arrays(options.solver, self.layout.dtype)
         setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
+        setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
         sizes = np.asarray(setup.population.sizes).tolist()
         schedule.check_population(sizes)
         for algorithm in algorithms:
@@ -105,10 +107,9 @@ class Session:
         """One round. The given state stays as it is, and the same state gives the same next one."""
         kept = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value)
         value, (log,) = self._program.advance(kept, state.round, 1)
-        bad = int(log.bad_client[0])
-        outcome = Outcome() if bad < 0 else Outcome("non-finite", state.round, bad)
         notes = {name: values[0] for name, values in log.notes.items()}
-        return RunState(state.round + 1, value), Report(state.round, notes, int(log.down[0]), int(log.up[0]), outcome)
+        report = Report(state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round))
+        return RunState(state.round + 1, value), report
 
     def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
         """The metrics of some observers, by name."""

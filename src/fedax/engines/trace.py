@@ -144,7 +144,7 @@ class Recording(Transport):
         capacity = cohort.ids.shape[0]
         after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
-        return Answer(upload, (value, cohort.part), gathered, after, jnp.int32(0), clipped)
+        return Answer(upload, (value, cohort.part), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
 
     def exchange(
         self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array

@@ -7,13 +7,28 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fedax.core.channel import Codec, coded, opened
 from fedax.core.client import Client
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.keys import Index
 from fedax.engines.client import Setup
+
+UPLOAD, MEMORY, STATE = 1, 2, 3
+"""The part of a round that is not finite: a client's upload, its memory, or the server's state."""
+
+
+def finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether all real numbers are."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
+    return jnp.all(jnp.array([jnp.isfinite(x).all() for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
+
+
+def turned(before: PyTree, after: PyTree) -> Bool[Array, ""]:
+    """Whether an array that was finite is so no longer; an infinity from the start on may be a method's own mark."""
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return jnp.any(jnp.array([finite(old) & ~finite(new) for old, new in pairs], bool))
 
 
 class Job(eqx.Module):
@@ -54,10 +69,15 @@ class Job(eqx.Module):
             kept["own"] = held["own"] if upload.memory is None else upload.memory
         return Upload(value, upload.weight), kept
 
-    def finite(self, value: PyTree, kept: dict[str, PyTree]) -> Array:
-        """Whether what a client sends, or, where it only receives, its new memory is finite."""
-        leaves = jax.tree.leaves(kept["own"] if self.receives else value)
-        return jnp.all(jnp.array([jnp.isfinite(x).all() for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
+    def broken(self, value: PyTree, held: dict[str, PyTree], kept: dict[str, PyTree]) -> Int[Array, ""]:
+        """`UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps is so no longer, else 0.
+
+        Where it only receives, its new memory is what counts.
+        """
+        if self.receives:
+            return jnp.where(finite(kept["own"]), 0, UPLOAD)
+        before = {name: held[name] for name in kept}
+        return jnp.where(finite(value), jnp.where(turned(before, kept), MEMORY, 0), UPLOAD)
 
 
 class Answer(NamedTuple):
@@ -69,7 +89,7 @@ class Answer(NamedTuple):
             own, the same with the cohort's after it. None if the uploads are gathered.
         rows: the uploads and their weights in the cohort's order, if they are gathered.
         held: the clients' memories afterwards.
-        bad: the cohort's first place whose result is not finite; its capacity if there is none.
+        broken: for each place of the cohort whether the client's result is finite, see `Job.broken`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
         notes: the transport's own.
     """
@@ -78,7 +98,7 @@ class Answer(NamedTuple):
     sums: Any
     rows: Any
     held: dict[str, Memory]
-    bad: Int[Array, ""]
+    broken: Int[Array, "capacity"]
     clipped: Int[Array, ""] | None = None
     notes: dict[str, Any] = {}  # noqa: RUF012 (never written)
 

@@ -44,9 +44,16 @@ class Record:
     def of(
         cls, history: History, *, task: str, label: str, seed: int, draw: int = 0, gradients: float | None = None
     ) -> "Record":
-        """The record of a finished run; `gradients` are the expected minibatch gradients of one client and round."""
+        """The record of a finished run; `gradients` are the expected minibatch gradients of one client and round.
+
+        Where clients were left out, the metric `dropped` says how many uploads so far.
+        """
         bits, taken = history.bits.cumulative[history.rounds], None if gradients is None else history.rounds * gradients
-        return cls(task, label, seed, draw, history.rounds, history.seconds, bits, history.metrics, history.outcome, taken)
+        metrics = history.metrics
+        if "dropped" in history.notes:
+            left_out = np.cumsum([0, *(history.notes["dropped"] >= 0).sum(1)])
+            metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
+        return cls(task, label, seed, draw, history.rounds, history.seconds, bits, metrics, history.outcome, taken)
 
     @property
     def scalars(self) -> dict[str, np.ndarray]:

@@ -52,8 +52,10 @@ class AFL(Algorithm[AgnosticState]):
         return AgnosticState(w, weights / weights.sum(), w)
 
     def round(self, fed: Federation, state: AgnosticState) -> AgnosticState:
-        models, losses = fed.gather(self.train, fed.everyone, state.w).value
-        w, mixture = state.mixture @ models, onto_simplex(state.mixture + self.mixture_lr * losses)
+        sent = fed.gather(self.train, fed.everyone, state.w)
+        models, losses = sent.value
+        absent = jnp.where(sent.valid, 0, state.mixture).sum()  # of clients left out, whose rows are zero
+        w, mixture = state.mixture @ models / (1 - absent), onto_simplex(state.mixture + self.mixture_lr * losses)
         done = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
         return AgnosticState(w, mixture, state.mean + (w - state.mean) / (done + 1))
 

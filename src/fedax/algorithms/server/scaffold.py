@@ -52,7 +52,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     def round(self, fed: Federation, state: ScaffoldState) -> ScaffoldState:
         cohort, x, c = fed.sample().distinct, state.x, state.c
         (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
-        return ScaffoldState(x + self.lr * dx, c + cohort.part * dc, memory)
+        return ScaffoldState(x + self.lr * dx, c + fed.answered.part * dc, memory)
 
     def model(self, state: ScaffoldState) -> Vector:
         return state.x

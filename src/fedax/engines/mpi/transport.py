@@ -26,38 +26,41 @@ class PeerTransport(Transport):
         return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers)
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        peers, capacity = self.peers, cohort.ids.shape[0]
+        peers = self.peers
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
         form = eqx.filter_eval_shape(_work, *self._inputs(job, held))[0]
         arrived = eqx.filter_eval_shape(lambda sent: (*opened(sent.value), sent.weight), form)
         value, clipped, given = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrived)
-        bad = capacity
+        broken = 0
         if places:
-            upload, held, finite = self._do(job, held)
-            (value, clipped), given = opened(upload.value), upload.weight
-            bad = capacity if finite else places[0]
-        bad = jnp.int32(min(peers.comm.allgather(bad)))
+            upload, after, broken = self._do(job, held)
+            if broken and self.setup.drop:
+                places = []  # what it sent, and what it would keep, counts no more
+            else:
+                (value, clipped), given, held = opened(upload.value), upload.weight, after
+        broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
         if job.receives:
-            return Answer(form, None, None, held, bad)
+            return Answer(form, None, None, held, broken)
         if gather:
             rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.rows(value))
             weights = cohort.weights if given is None else jnp.asarray(peers.rows(given))[cohort.ids]
-            return Answer(form, None, (rows, weights), held, bad, clipped)
+            weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
+            return Answer(form, None, (rows, weights), held, broken, clipped)
         weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
         if given is not None:
             weight = len(places) * given.astype(default.dtype)
             if not float(peers.sum(weight)) > 0:  # found out first: one sum over all ranks does
                 weight = default
         terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
-        return Answer(form, peers.sum((terms, weight)), None, held, bad, clipped)
+        return Answer(form, peers.sum((terms, weight)), None, held, broken, clipped)
 
     def exchange(
         self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[Answer, Memory]:
         rank, comm = self.peers.rank, self.peers.comm
         near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, after, finite = self._do(job, held)
+        upload, after, broken = self._do(job, held)
         linked = near != near[0]
         others = near[linked].tolist()
         links = comm.Create_dist_graph_adjacent(others, others)
@@ -70,16 +73,17 @@ class PeerTransport(Transport):
         terms += [(w, decoded(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
         scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms]
         received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
-        clipped, size = opened(upload.value)[1], everyone.ids.shape[0]
-        bad = jnp.int32(min(comm.allgather(size if finite else rank)))
+        clipped = opened(upload.value)[1]
+        broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
-        return Answer(upload, None, None, after, bad, clipped, notes), PeerMemory(received, self.peers)
+        return Answer(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers)
 
-    def _do(self, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], bool]:
-        upload, kept, finite = _work(*self._inputs(job, held))
+    def _do(self, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
+        """The upload of the own client, all memories afterwards, and the part that is not finite (see `Job.broken`)."""
+        upload, kept, broken = _work(*self._inputs(job, held))
         rank = jnp.asarray([self.peers.rank])
         after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
-        return upload, held | after, bool(finite)
+        return upload, held | after, int(broken)
 
     def _inputs(self, job: Job, held: dict[str, Memory]) -> tuple[Job, Setup, dict[str, PyTree]]:
         job = eqx.tree_at(lambda job: job.round, job, jnp.int32(job.round))  # traced: rounds are one program
@@ -89,4 +93,4 @@ class PeerTransport(Transport):
 @eqx.filter_jit
 def _work(job: Job, setup: Setup, rows: dict[str, PyTree]) -> Any:
     upload, kept = job(CompiledClient(setup, jnp.int32(setup.first), job.round, job.root, job.occurrence), rows)
-    return upload, kept, job.finite(opened(upload.value)[0], kept)
+    return upload, kept, job.broken((opened(upload.value)[0], upload.weight), rows, kept)

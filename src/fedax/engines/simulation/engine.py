@@ -112,9 +112,9 @@ class SimulationProgram(Program):
         return (inner, worked), [self._log(single, count) for single in self.members.split(jax.tree.map(np.asarray, report))]
 
     def _log(self, report: Any, count: int) -> Log:
-        notes, traffic, bad = jax.tree.map(lambda x: x[:count], report)
-        down, up = (bits_spent(traffic, way, (count,)) for way in ("down", "up"))
-        return Log(notes, down, up, bad)
+        report = jax.tree.map(lambda x: x[:count], report)
+        down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
+        return Log(report.notes, down, up, report.broken, report.bad_client, report.left_out)
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         shared = self.setup, tuple(observers)
@@ -148,8 +148,8 @@ def one_round(
     after, worked = Carried(state, tuple(fed.lost)), fed.last or nobody(0, setup.layout.dtype)
     count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
-    if not setup.schedule.may_be_empty:  # the choice below would copy the whole state
-        return after, fed.report, worked
+    if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state
+        return after, fed.report(carried.state, after.state), worked
 
     # in a round without participants, means are 0/0; the state stays
     def kept(old: Any, new: Any) -> Any:
@@ -157,7 +157,8 @@ def one_round(
             return new  # of the only phase: written by nobody
         return jax.tree.map(lambda before, now: jnp.where(fed.nobody, before, now), old, new)
 
-    return jax.tree.map(kept, carried, after, is_leaf=lambda node: isinstance(node, Memory)), fed.report, worked
+    report = fed.report(carried.state, after.state)
+    return jax.tree.map(kept, carried, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
 
 
 @eqx.filter_jit(donate="all-except-first")

@@ -39,11 +39,13 @@ class SimulatedTransport(Transport):
         phase = _Phase(job, self.setup, cohort, rows)
         upload, kept = jax.eval_shape(phase.upload, jnp.int32(0), jnp.bool_(True))
         shapes = jax.eval_shape(phase.result, upload, kept, jnp.int32(0))
-        sums, gathered, remembered, bad, clipped = self._place(phase, table, counts, shapes, gather)
-        # the number of a place that is only padding is nobody's, so its row is passed over
-        ids = jnp.where(jnp.arange(capacity, dtype=jnp.int32) < cohort.count, cohort.ids, self.setup.population.clients)
+        sums, gathered, remembered, broken, clipped = self._place(phase, table, counts, shapes, gather)
+        # the number of a place that is only padding, or left out, is nobody's, so its row is passed over
+        there = jnp.arange(capacity, dtype=jnp.int32) < cohort.count
+        there = there & (broken == 0) if self.setup.drop else there
+        ids = jnp.where(there, cohort.ids, self.setup.population.clients)
         after = {name: held[name].put(ids, rows) for name, rows in remembered.items()}
-        return Answer(upload, sums, gathered, after, bad, clipped)
+        return Answer(upload, sums, gathered, after, broken, clipped)
 
     def exchange(
         self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
@@ -80,9 +82,7 @@ class SimulatedTransport(Transport):
 
         def on_device(places: Array, count: Array, arrays: Any) -> Any:
             own = eqx.combine(arrays, code)
-            sums, kept, remembered, bad, clipped = self._work_off(own, places[0], count[0], shapes, keep)
-            sums, kept, remembered, clipped = jax.lax.psum((sums, kept, remembered, clipped), "clients")
-            return sums, kept, remembered, jax.lax.pmin(bad, "clients"), clipped
+            return jax.lax.psum(self._work_off(own, places[0], count[0], shapes, keep), "clients")
 
         mesh, split = mesh_of(self.setup.devices), P("clients")
         program = jax.shard_map(on_device, mesh=mesh, in_specs=(split, split, P()), out_specs=P(), check_vma=False)
@@ -101,31 +101,32 @@ class SimulatedTransport(Transport):
             None if keep else (_zeros(_wide(sums)),) * 2,  # totals, and what rounding added to them
             kept,
             _zeros(memory_shape, capacity),
-            jnp.int32(capacity),
+            jnp.zeros(capacity, jnp.int32),
             _zeros(clipped_shape),
         )
 
         def some(i: Index, state: Any) -> Any:
-            sums, kept, remembered, bad, clipped = state
+            sums, kept, remembered, broken, clipped = state
             mine = jax.lax.dynamic_slice_in_dim(places, i * chunk, chunk)
             active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
             if chunk == 1:
                 results = jax.tree.map(lambda x: x[None], phase(mine[0], jnp.bool_(True)))
             else:
                 results = jax.vmap(phase)(mine, active)
-            value, weight, memory, default, finite, over = results
-            if chunk > 1:
-                value, weight, default = _where(active, (value, weight, default), 0)
+            value, weight, memory, default, part, over = results
+            there = active & (part == 0) if self.setup.drop else active
+            if chunk > 1 or self.setup.drop:
+                value, weight, default = _where(there, (value, weight, default), 0)
             given = default if weight is None else weight.astype(default.dtype)
             rows = jnp.where(active, mine, capacity)
             if keep:
                 kept = _put(kept, rows, (value, given))
             else:
                 sums = _plus(sums, (value, given) if weight is None else (value, given, value, default))
-            bad = jnp.minimum(bad, jnp.min(jnp.where(active & ~finite, mine, capacity)))
+            broken = broken.at[rows].set(part, mode="drop")
             if over is not None:
                 clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
-            return sums, kept, _put(remembered, rows, memory), bad, clipped
+            return sums, kept, _put(remembered, rows, memory), broken, clipped
 
         sums, *rest = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
         return None if keep else jax.tree.map(jnp.subtract, *sums), *rest
@@ -142,16 +143,21 @@ class _Phase(eqx.Module):
     def __call__(self, place: Index, active: Array) -> Any:
         return self.result(*self.upload(place, active), place)
 
+    def own(self, place: Index) -> Any:
+        """The client's memories before the phase."""
+        return jax.tree.map(lambda rows: rows[place], self.held)
+
     def upload(self, place: Index, active: Array) -> tuple[Upload[Any], Any]:
         """The client's upload, messages unopened, and the memories that it keeps."""
         job = self.job
         client = CompiledClient(self.setup, self.cohort.ids[place], job.round, job.root, job.occurrence, active)
-        return job(client, jax.tree.map(lambda rows: rows[place], self.held))
+        return job(client, self.own(place))
 
     def result(self, upload: Upload[Any], kept: Any, place: Index) -> Any:
-        """Value, its weight, what is kept, the default weight, whether the result is finite, what was clipped."""
+        """Value, its weight, what is kept, the default weight, the part that is not finite, what was clipped."""
         value, clipped = opened(upload.value)
-        return value, upload.weight, kept, self.cohort.weights[place], self.job.finite(value, kept), clipped
+        broken = self.job.broken((value, upload.weight), self.own(place), kept)
+        return value, upload.weight, kept, self.cohort.weights[place], broken, clipped
 
 
 def _zeros(shapes: Any, rows: int | None = None) -> Any:

@@ -16,6 +16,7 @@ from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, SpecError, Task, UnknownName
 from fedax.core.hyper import check_population, declared
 from fedax.engines.loop import Divergence
+from fedax.engines.options import BAD_CLIENT
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.sections import (
     ENGINES,
@@ -92,6 +93,7 @@ class Experiment(BaseModel):
         audit: makes every run one of membership inference.
         trackers: names of `TRACKERS` that get the curves.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
+        on_bad_client: `stop` or `drop`, of a client whose upload is not finite (see `fedax.run`).
         seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
             trackers show single runs as they go, or the engine compiles no rounds. False lets `--jobs` spread them over processes.
 
@@ -122,6 +124,7 @@ class Experiment(BaseModel):
     audit: AuditSection | None = None
     trackers: list[str] = []
     checkpoint_every: int | None = None
+    on_bad_client: str = "stop"
     seeds_together: bool | None = None
 
     _source: Source | None = PrivateAttr(None)
@@ -184,6 +187,8 @@ class Experiment(BaseModel):
         for position, name in enumerate(self.trackers):
             if name not in TRACKERS:
                 self._refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
+        if self.on_bad_client not in BAD_CLIENT:
+            self._refuse(("on_bad_client",), InvalidInput.of("on_bad_client", self.on_bad_client, f"one of {BAD_CLIENT}"))
         if self.engine not in ENGINES:
             self._refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
@@ -285,7 +290,8 @@ class Experiment(BaseModel):
                 self._refuse((section,), InvalidInput.of("observe", self.observe, allowed))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
         arguments |= {"engine": ENGINES[self.engine](), "channel": self.channel and self.channel.make()}
-        return Plan(task, made, arguments | {"observe_every": self.observe_every, "stop": stop}, own)
+        arguments |= {"observe_every": self.observe_every, "stop": stop, "on_bad_client": self.on_bad_client}
+        return Plan(task, made, arguments, own)
 
     def _observers(self, task: Task) -> list[Observer]:
         if self.observe is not None:
@@ -336,6 +342,7 @@ class Experiment(BaseModel):
             | ({} if self.grid is None else {"grid": self.grid.model_dump() | {"seeds": self.grid.selecting(self.seeds)}})
             | ({"trackers": self.trackers} if self.trackers else {})
             | ({} if self.engine == "simulation" else {"engine": self.engine})
+            | ({} if self.on_bad_client == "stop" else {"on_bad_client": self.on_bad_client})
             | {key: getattr(self, key) for key in ("checkpoint_every", "seeds_together") if getattr(self, key) is not None}
         )
 

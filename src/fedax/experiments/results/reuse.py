@@ -64,6 +64,7 @@ def identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]:
 def _shared(experiment: Experiment) -> dict[str, Any]:
     resolved = experiment.resolved()
     names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine", "schedule", "audit")
+    names = (*names, "on_bad_client")
     return {name: resolved.get(name) for name in names}
 
 

@@ -175,7 +175,8 @@ def run_audited(
     attack) and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
-    options = {name: arguments[name] for name in ("solver", "schedule", "engine", "channel", "observe")} | checkpoints
+    names = ("solver", "schedule", "engine", "channel", "observe", "on_bad_client")
+    options = {name: arguments[name] for name in names} | checkpoints
     looks, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
     found = membership(algorithm, plan.task, looks=looks, seed=seed, attack=audit.make(), progress=hook, **options)
     history, areas = found.history, found.auc

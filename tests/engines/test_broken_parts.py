@@ -1,0 +1,191 @@
+"""NaN and infinity: the part that broke is named, and a client whose upload is not finite can be left out."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+from problems import SIZES, regression, squares, vector
+
+ENGINES = {
+    "sequential": lambda: fedax.Simulation("sequential", devices=1),
+    "chunked, 2 devices": lambda: fedax.Simulation("chunked", chunk=2, devices=2),
+    "eager": fedax.Eager,
+}
+every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+ONE_STEP = fedax.Schedule(steps=1, batch_size="full")
+
+
+def breaks_beyond(params, examples):
+    """NaN for examples that are marked."""
+    return jnp.where(examples["bad"] > 0, jnp.nan, 1.0) * squares(params, examples)
+
+
+def task_with(bad, only=range(5)):
+    """The regression of some clients, of whom some cannot compute their loss."""
+    task = regression()
+    clients = [dict(task.train.client(k)) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only]
+    start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
+    return fedax.tasks.from_loss(breaks_beyond, start, clients, l2=0.01)
+
+
+def go(method, task, engine, **more):
+    return fedax.run(
+        method, task, **{"solver": fedax.SGD(0.05), "schedule": ONE_STEP, "rounds": 2, "engine": engine()} | more
+    )
+
+
+class Own(fedax.Algorithm):
+    """A method of which a part breaks in round 1."""
+
+    part: str = fedax.hyper("server", choices=("server", "memory", "mark"))
+
+    def init(self, fed, w):
+        return {"w": w, "mark": jnp.inf + w[0], "memory": fed.memory(w)}
+
+    def round(self, fed, state):
+        w, memory = fed.average(self.train, fed.everyone, state["w"], memory=state["memory"])
+        w = jnp.where((fed.round == 1) & (self.part == "server"), jnp.inf, w)
+        return {"w": w, "mark": state["mark"], "memory": memory}
+
+    def model(self, state):
+        return state["w"]
+
+    def train(self, client, w, own):
+        bad = (client.round == 1) & (client.index == 3) & (self.part == "memory")
+        return fedax.Upload(client.minimize(start=w), memory=jnp.where(bad, jnp.nan, own))
+
+
+@every_engine
+@pytest.mark.parametrize(
+    ("part", "outcome"),
+    [
+        ("server", "non-finite at round 1 in the server state"),
+        ("memory", "non-finite at round 1 in the memory of client 3"),
+        ("mark", "ok"),
+    ],
+)
+def test_the_part_that_broke_is_named(part, outcome, engine):
+    """Also an infinity that a method has from the start on is no failure."""
+    assert str(go(Own(part=part), regression(), engine, rounds=3).outcome) == outcome
+
+
+def test_an_infinite_server_step_is_the_failure_of_its_round():
+    history = go(
+        fedax.FedAvg(server=optax.sgd(1e308)), regression(), ENGINES["sequential"], solver=fedax.SGD(10.0), rounds=3
+    )
+    assert str(history.outcome) == "non-finite at round 0 in the server state"
+
+
+def test_personal_models_are_looked_at():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        history = go(fedax.Ditto(lam=1e308), regression(), ENGINES["sequential"], rounds=5, solver=fedax.SGD(10.0))
+    assert str(history.outcome) == "non-finite at round 1 in the memory of client 0"
+
+
+class Tuned(fedax.FedAvg):
+    """Personal models that are made when they are asked for."""
+
+    def personal(self, state):
+        return fedax.core.Personal(lambda client, w: w / jnp.where(client.index == 2, 0.0, 1.0), (state.w,))
+
+
+def test_personal_models_made_at_the_end_are_looked_at():
+    history = go(Tuned(), regression(), ENGINES["sequential"], personal=True)
+    assert str(history.outcome) == "non-finite at round 1 in the personal model of client 2"
+
+
+@every_engine
+def test_an_infinite_training_loss_is_no_success(engine):
+    """Without a gradient it changes nothing else."""
+    task = fedax.tasks.from_loss(lambda w, x: 0 * w + x * jnp.asarray(1e308), 1.0, [np.full(3, 10.0)])
+    history = go(fedax.FedAvg(), task, engine, observe=[fedax.observe.TrainLoss()])
+    assert str(history.outcome) == "non-finite at round 0 in train_loss"
+
+
+DROPPING = {
+    "fedavg": fedax.FedAvg(),
+    "scaffold": fedax.SCAFFOLD(),
+    "feddyn": fedax.FedDyn(alpha=0.5),
+    "fedbc": fedax.FedBC(dual_lr=0.1),
+    "fedmgda": fedax.FedMGDA(),
+    "fedaware": fedax.FedAWARE(),
+    "feddane": fedax.FedDANE(mu=0.1),
+    "afl": fedax.AFL(mixture_lr=0.0),
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_left_out_is_not_drawn(name):
+    """With client 4 out of every round, the others' run: the same clients, weights renormalised."""
+    options = {"on_bad_client": "drop", "rounds": 3}
+    left = go(DROPPING[name], task_with(bad={4}), ENGINES["sequential"], **options)
+    alone = go(DROPPING[name], task_with(bad=(), only=range(4)), ENGINES["sequential"], **options)
+    assert left.outcome.ok
+    assert left.notes["dropped"].tolist() == [[4]] * 3
+    assert alone.notes["dropped"].shape == (3, 0)
+    if name in ("scaffold", "feddyn"):  # of their sum over all memories the fifth client is a part, which stays zero
+        share = 1 - SIZES[4] / sum(SIZES)
+        kept = np.asarray(left.state.memory.all())
+        np.testing.assert_allclose(kept[4], 0)
+        total = left.state.c if name == "scaffold" else left.state.h
+        np.testing.assert_allclose(total, np.asarray(SIZES[:4]) / sum(SIZES[:4]) @ kept[:4] * share, rtol=1e-12, atol=1e-12)
+    else:
+        np.testing.assert_allclose(vector(left), vector(alone), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedaware", "feddane"])
+def test_left_out_alike_on_every_engine(name):
+    schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
+    options = {"on_bad_client": "drop", "schedule": schedule, "rounds": 4, "seed": 5, "observe_every": 4}
+    first, *others = [go(DROPPING[name], task_with(bad={1, 3}), engine, **options) for engine in ENGINES.values()]
+    assert {*np.unique(first.notes["dropped"])} - {-1} == {1, 3}
+    for other in others:
+        np.testing.assert_allclose(vector(other), vector(first), rtol=1e-12, atol=1e-12)
+        assert other.notes["dropped"].tolist() == first.notes["dropped"].tolist()
+        assert other.bits.up.tolist() == first.bits.up.tolist()
+
+
+@every_engine
+def test_if_everybody_is_left_out_the_state_stays(engine):
+    history = go(fedax.FedDANE(), task_with(bad=set(range(5))), engine, on_bad_client="drop")
+    assert history.outcome.ok
+    np.testing.assert_allclose(vector(history), [0.0, 0.1, 0.1, 0.1])
+    assert history.notes["dropped"].tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert (history.bits.up == 5 * 4 * 64).all()  # the gradients of all clients; nobody solves anything
+
+
+def test_a_run_that_leaves_out_is_resumed(tmp_path):
+    options = {"on_bad_client": "drop", "checkpoint_every": 1}
+    go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=1, checkpoint=tmp_path, **options)
+    halves = go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, checkpoint=tmp_path, **options)
+    whole = go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, on_bad_client="drop")
+    assert np.array_equal(vector(halves), vector(whole))
+    assert halves.notes["dropped"].tolist() == whole.notes["dropped"].tolist()
+    with pytest.raises(InvalidInput, match="on_bad_client"):
+        go(fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, checkpoint=tmp_path)
+
+
+def test_refusals():
+    with pytest.raises(InvalidInput, match=r"run\(on_bad_client=...\): got 'skip'; allowed: one of \('stop', 'drop'\)"):
+        go(fedax.FedAvg(), regression(), ENGINES["sequential"], on_bad_client="skip")
+    with pytest.raises(InvalidInput, match='"stop" for methods without a server'):
+        go(fedax.DSGD(graph=fedax.Graph.ring(5)), regression(), ENGINES["sequential"], on_bad_client="drop")
+
+
+@pytest.mark.parametrize("engine", [ENGINES["chunked, 2 devices"], ENGINES["eager"]], ids=["chunked", "eager"])
+def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
+    """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is sent nothing."""
+    options = {"schedule": fedax.Schedule(cohort=1, sampling="poisson", steps=1), "rounds": 8}
+    one, other = (go(fedax.FedDANE(mu=0.1), regression(), e, **options) for e in (ENGINES["sequential"], engine))
+    vector_bits, down, up = 4 * 64, one.bits.down, one.bits.up
+    assert (up[down == 0] == 0).all()
+    assert len({*up.tolist()}) > 2
+    assert (down[up == vector_bits] == vector_bits).any()  # one gradient, and then nobody
+    assert other.bits.down.tolist() == down.tolist()
+    assert other.bits.up.tolist() == up.tolist()
