@@ -110,7 +110,7 @@ def measure(repeat):
                 own += [seconds] if turn else []
     *rates, peak = [flops / statistics.median(own) / 1e9 for (_, flops), own in zip(cells, times)]
     print(f"{repeat} turns, medians; a product of 1024 x 1024 matrices in NumPy's BLAS: {peak:.0f} GFLOP/s")
-    print("\n| GFLOP/s (of that product) | forward | slope of the image | slope of the kernel |\n|---|---|---|---|")
+    print("\n| GFLOP/s (of that product) | forward | gradient of the image | gradient of the kernel |\n|---|---|---|---|")
     for row, name in enumerate(LAYERS):
         print(f"| {name} | " + " | ".join(f"{r:.0f} ({r / peak:.2f})" for r in rates[3 * row : 3 * row + 3]) + " |")
 

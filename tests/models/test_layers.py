@@ -162,11 +162,11 @@ def test_lstm_under_vmap_and_inside_a_loop():
     xs, kernel, peepholes = normal(3, 4, 2, 8), normal(2, 8), jnp.zeros((3, 2))
     layers = LSTM(jnp.eye(8), kernel, jnp.zeros(8))
 
-    def slope(function):
+    def gradient(function):
         return lax.map(jax.vmap(jax.grad(lambda x: (function(x) ** 2).sum())), xs[None])[0]
 
-    ours = slope(lambda x: recur(x, kernel, peepholes, False))
-    np.testing.assert_allclose(ours, slope(lambda x: naive(layers, x, 0.0)), rtol=1e-8, atol=1e-12)
+    ours = gradient(lambda x: recur(x, kernel, peepholes, False))
+    np.testing.assert_allclose(ours, gradient(lambda x: naive(layers, x, 0.0)), rtol=1e-8, atol=1e-12)
 
 
 def test_lstm_sizes_and_start():

@@ -60,15 +60,15 @@ static void convolution(Random& random) {
               }
           }
   Window window{height, width, down, right, top, left};
-  Images<const T> image{x.data(), inputs, rows, columns, batch}, slope{y.data(), outputs, tall, wide, batch};
-  std::vector<T> out(y.size()), image_slope(x.size()), kernel_slope(k.size());
+  Images<const T> image{x.data(), inputs, rows, columns, batch}, gradient{y.data(), outputs, tall, wide, batch};
+  std::vector<T> out(y.size()), image_gradient(x.size()), kernel_gradient(k.size());
   const native::Kernels<T>& run = native::chosen<T>();
   run.forward(image, k.data(), window, {out.data(), outputs, tall, wide, batch});
-  run.slope_of_image(slope, k.data(), window, {image_slope.data(), inputs, rows, columns, batch});
-  run.slope_of_kernel(image, slope, window, kernel_slope.data());
+  run.gradient_of_image(gradient, k.data(), window, {image_gradient.data(), inputs, rows, columns, batch});
+  run.gradient_of_kernel(image, gradient, window, kernel_gradient.data());
   compare("outputs", out, dy);
-  compare("slope of the image", image_slope, dx);
-  compare("slope of the kernel", kernel_slope, dk);
+  compare("gradient of the image", image_gradient, dx);
+  compare("gradient of the kernel", kernel_gradient, dk);
 }
 
 // Pooling and normalisation: only that they stay within their buffers; their values are checked in Python.
@@ -78,13 +78,13 @@ static void others(Random& random) {
   long groups = draw(random, 1, 3), channels = groups * draw(random, 1, 4), batch = draw(random, 1, 70);
   long tall = rows / height, wide = columns / width, size = channels * rows * columns * batch;
   auto x = numbers<T>(random, size), scale = numbers<T>(random, channels), offset = numbers<T>(random, channels);
-  std::vector<T> out(channels * tall * wide * batch), slope(size), bias(channels), mean(groups * batch), rate(groups * batch);
+  std::vector<T> out(channels * tall * wide * batch), gradient(size), bias(channels), mean(groups * batch), rate(groups * batch);
   std::vector<uint8_t> winner(out.size());
   Images<const T> image{x.data(), channels, rows, columns, batch};
-  Images<T> pooled{out.data(), channels, tall, wide, batch}, full{slope.data(), channels, rows, columns, batch};
+  Images<T> pooled{out.data(), channels, tall, wide, batch}, full{gradient.data(), channels, rows, columns, batch};
   const native::Kernels<T>& run = native::chosen<T>();
   run.pool(image, offset.data(), height, width, true, pooled, winner.data());
-  run.pool_slope({out.data(), channels, tall, wide, batch}, winner.data(), height, width, full, bias.data());
+  run.pool_gradient({out.data(), channels, tall, wide, batch}, winner.data(), height, width, full, bias.data());
   run.pool_tangent(image, offset.data(), winner.data(), height, width, pooled);
   run.norm(image, scale.data(), offset.data(), groups, T(1e-5), full, mean.data(), rate.data());
   long stride = draw(random, 1, 3), halved = (rows - 1) / stride + 1, thinned = (columns - 1) / stride + 1;
@@ -92,8 +92,8 @@ static void others(Random& random) {
   Images<T> joint{joined.data(), channels + 1, halved, thinned, batch}, other{back.data(), channels + 1, halved, thinned, batch};
   Images<const T> given{joined.data(), channels + 1, halved, thinned, batch};
   run.join({back.data(), channels + 1, halved, thinned, batch}, image, stride, joint);
-  run.join_slope(given, given, stride, other, full);
-  run.norm_slope(image, image, mean.data(), rate.data(), scale.data(), groups, full, bias.data(), scale.data());
+  run.join_gradient(given, given, stride, other, full);
+  run.norm_gradient(image, image, mean.data(), rate.data(), scale.data(), groups, full, bias.data(), scale.data());
 }
 
 int main(int, char** arguments) {

@@ -170,7 +170,7 @@ def test_the_error_of_momenta():
     for seed in range(500):
         rng = np.random.default_rng(seed)
         q = quadratics(rng)
-        x, odds, alpha = rng.normal(size=4), rng.uniform(0.1, 1), rng.uniform(0, 0.9)
+        x, chance, alpha = rng.normal(size=4), rng.uniform(0.1, 1), rng.uniform(0, 0.9)
         y = x + rng.choice([0.0, 0.1, 1.0]) * rng.normal(size=4)
         m = q.gradients(x) + rng.choice([0.0, 1.0]) * rng.normal(size=(5, 4))
         g = q.gradients(y) + rng.choice([0.0, 1.0]) * rng.normal(size=(5, 4))
@@ -178,9 +178,9 @@ def test_the_error_of_momenta():
         def error(momenta, at, q=q):
             return float(q.p @ np.sum((momenta - q.gradients(at)) ** 2, axis=1))
 
-        after = odds * error(alpha * m + (1 - alpha) * g, y) + (1 - odds) * error(m, y)
+        after = chance * error(alpha * m + (1 - alpha) * g, y) + (1 - chance) * error(m, y)
         given = {"error": error(m, x), "moved": float(np.linalg.norm(y - x)), "drift": error(g, y)}
-        bound = fedaware.momentum_error_bound(smoothness=q.smoothness, share=(1 - alpha) * odds, **given)
+        bound = fedaware.momentum_error_bound(smoothness=q.smoothness, share=(1 - alpha) * chance, **given)
         assert after <= bound * (1 + 1e-12) + 1e-20
         needed.append(after / bound if bound else 0.0)
     assert 0.5 < max(needed) <= 1

@@ -16,7 +16,7 @@ def local_solution(q, k, w, g, mu):
 
 
 def expected_value(q, w, mu, gamma, rng):
-    """E f(w^t) when both draws are one device with odds p; the solution is off by gamma in a random direction."""
+    """E f(w^t) when both draws are one device with probability p; the solution is off by gamma in a random direction."""
     total, gradients, dim = 0.0, q.gradients(w), len(w)
     mu, gamma = np.broadcast_to(mu, len(q.p)), np.broadcast_to(gamma, len(q.p))
     for j, g in enumerate(gradients):

@@ -1,4 +1,4 @@
-r"""The three products of a convolution: outputs, slope of the image, slope of the kernel.
+r"""The three products of a convolution: outputs, gradient of the image, gradient of the kernel.
 
 Each is bilinear, and the transposes of each are the other two: derivatives of any order and mode are these three again. With
 groups g, examples n, stride s and zeros around the image,
@@ -39,7 +39,7 @@ def _plain(kind: int) -> Any:
 
     def one(a: Any, b: Any, plan: Plan, by_products: bool) -> Any:
         if by_products:
-            return (products.outputs, products.image_slope, products.kernel_slope)[kind](a, b, plan)
+            return (products.outputs, products.image_gradient, products.kernel_gradient)[kind](a, b, plan)
         if kind == 0:
             return xla(a, b, plan)
         if kind == 1:
@@ -81,8 +81,8 @@ def _made(name: str, kind: int) -> Any:
 
 
 outputs_p = _made("fedax_outputs", 0)
-image_slope_p = _made("fedax_image_slope", 1)
-kernel_slope_p = _made("fedax_kernel_slope", 2)
+image_gradient_p = _made("fedax_image_gradient", 1)
+kernel_gradient_p = _made("fedax_kernel_gradient", 2)
 
 
 def _bilinear(made: Any, first: Any, second: Any) -> None:
@@ -109,17 +109,17 @@ def _bilinear(made: Any, first: Any, second: Any) -> None:
 
 _bilinear(
     outputs_p,
-    lambda dy, kernel, params: image_slope_p.bind(dy, kernel, **params)[0],
-    lambda dy, x, params: kernel_slope_p.bind(x, dy, **params)[0],
+    lambda dy, kernel, params: image_gradient_p.bind(dy, kernel, **params)[0],
+    lambda dy, x, params: kernel_gradient_p.bind(x, dy, **params)[0],
 )
 _bilinear(
-    image_slope_p,
+    image_gradient_p,
     lambda dx, kernel, params: outputs_p.bind(dx, kernel, **params)[0],
-    lambda dx, slope, params: kernel_slope_p.bind(dx, slope, **params)[0],
+    lambda dx, gradient, params: kernel_gradient_p.bind(dx, gradient, **params)[0],
 )
 _bilinear(
-    kernel_slope_p,
-    lambda dk, slope, params: image_slope_p.bind(slope, dk, **params)[0],
+    kernel_gradient_p,
+    lambda dk, gradient, params: image_gradient_p.bind(gradient, dk, **params)[0],
     lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],
 )
 
@@ -144,8 +144,8 @@ def _batched(made: Any, axes: tuple[tuple[int, int], tuple[int, int]]) -> None:
 
 
 _batched(outputs_p, ((1, 1), (4, 4)))
-_batched(image_slope_p, ((1, 1), (3, 4)))
-_batched(kernel_slope_p, ((4, 3), (4, 4)))
+_batched(image_gradient_p, ((1, 1), (3, 4)))
+_batched(kernel_gradient_p, ((4, 3), (4, 4)))
 
 
 def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:

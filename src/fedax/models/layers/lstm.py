@@ -97,17 +97,17 @@ def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> t
     return hs, (hs, cs, gates, kernel, peepholes)
 
 
-def _backward(peep: bool, saved: Any, slope: Float[Array, "steps batch hidden"]) -> tuple[Array, Array, Array]:
-    """Only the state's slope passes through the loop; the parameters' slopes are one product over all steps after it."""
+def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden"]) -> tuple[Array, Array, Array]:
+    """Only the state's gradient passes through the loop; the parameters' gradients are one product over all steps after it."""
     hs, cs, gates, kernel, peepholes = saved
     before = _shifted(cs)
     turned = kernel.T
 
     def step(carry: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[Any, Array]:
         dh, dc = carry
-        slope, gates, c, c_before = now
+        gradient, gates, c, c_before = now
         i, f, g, o = jnp.split(gates, 4, axis=1)
-        dh, tanh = dh + slope, jnp.tanh(c)
+        dh, tanh = dh + gradient, jnp.tanh(c)
         do = dh * tanh * o * (1 - o)
         dc = dc + dh * o * (1 - tanh * tanh)
         if peep:
@@ -120,7 +120,7 @@ def _backward(peep: bool, saved: Any, slope: Float[Array, "steps batch hidden"])
         return (da @ turned, dc), da
 
     zero = jnp.zeros_like(hs[0])
-    _, da = lax.scan(step, (zero, zero), (slope, gates, cs, before), reverse=True)
+    _, da = lax.scan(step, (zero, zero), (gradient, gates, cs, before), reverse=True)
     width = kernel.shape[0]
     dkernel = _shifted(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
     if not peep:

@@ -80,17 +80,17 @@ def _norm(x: Any, scale: Any, offset: Any, *, groups: int) -> list[Any]:
     return [(x - _spread(mean, x)) * (_spread(rate, x) * _channels(scale)) + _channels(offset), mean, rate]
 
 
-def _slope(slope: Any, x: Any, mean: Any, rate: Any, scale: Any, *, groups: int) -> list[Any]:
+def _gradient(gradient: Any, x: Any, mean: Any, rate: Any, scale: Any, *, groups: int) -> list[Any]:
     """With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group."""
     rates, centred = _spread(rate, x), x - _spread(mean, x)
-    total, along = slope.sum((2, 3)), (slope * centred).sum((2, 3)) * rates[:, :, 0, 0]
+    total, along = gradient.sum((2, 3)), (gradient * centred).sum((2, 3)) * rates[:, :, 0, 0]
     count = x.shape[2] * x.shape[3] * x.shape[4] // groups
 
     def over_groups(sums: Any) -> Any:
         parts = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
         return _spread(parts.transpose(0, 2, 1), x) / count
 
-    dx = slope * (rates * _channels(scale)) - rates * over_groups(total) - centred * (rates * rates * over_groups(along))
+    dx = gradient * (rates * _channels(scale)) - rates * over_groups(total) - centred * (rates * rates * over_groups(along))
     return [dx, along.sum(1), total.sum(1)]
 
 
@@ -106,9 +106,9 @@ def _norm_results(x: Any, *_: Any, groups: int, **__: Any) -> list[Result]:
     return [Result(x.shape, x.dtype), statistic, statistic]
 
 
-def _slope_results(slope: Any, *_: Any, **__: Any) -> list[Result]:
-    channels = Result((slope.shape[0], slope.shape[4]), slope.dtype, False)
-    return [Result(slope.shape, slope.dtype), channels, channels]
+def _gradient_results(gradient: Any, *_: Any, **__: Any) -> list[Result]:
+    channels = Result((gradient.shape[0], gradient.shape[4]), gradient.dtype, False)
+    return [Result(gradient.shape, gradient.dtype), channels, channels]
 
 
 def _tangent_results(dx: Any, *_: Any, **__: Any) -> list[Result]:
@@ -120,12 +120,12 @@ def _numbers(kind: int) -> Any:
 
 
 norm_p = primitive("fedax_norm", _norm_results, _norm, ("fedax_norm", _numbers(0)), (True, False, False))
-slope_p = primitive(
-    "fedax_norm_slope", _slope_results, _slope, ("fedax_norm", _numbers(1)), (True, True, False, False, False)
+gradient_p = primitive(
+    "fedax_norm_gradient", _gradient_results, _gradient, ("fedax_norm", _numbers(1)), (True, True, False, False, False)
 )
 tangent_p = primitive("fedax_norm_tangent", _tangent_results, _tangent, None, ())
 batch_by(norm_p, (1, None, None), (1, 2, 2))
-in_groups(slope_p)
+in_groups(gradient_p)
 in_groups(tangent_p)
 
 
@@ -152,11 +152,13 @@ def _tangent_transpose(cotangents: Any, dx: Any, dscale: Any, doffset: Any, *sav
     (cotangent,) = cotangents
     if isinstance(cotangent, ad.Zero):
         return [None] * 7
-    slopes = slope_p.bind(cotangent, *saved, **params)
-    return [slope if ad.is_undefined_primal(x) else None for slope, x in zip(slopes, (dx, dscale, doffset))] + [None] * 4
+    gradients = gradient_p.bind(cotangent, *saved, **params)
+    return [gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (dx, dscale, doffset))] + [
+        None
+    ] * 4
 
 
-def _slope_transpose(cotangents: Any, slope: Any, *saved: Any, **params: Any) -> Any:
+def _gradient_transpose(cotangents: Any, gradient: Any, *saved: Any, **params: Any) -> Any:
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [None] * 5
     return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), *saved, **params)[0]] + [None] * 4
@@ -164,6 +166,6 @@ def _slope_transpose(cotangents: Any, slope: Any, *saved: Any, **params: Any) ->
 
 ad.primitive_jvps[norm_p] = _norm_jvp
 ad.primitive_jvps[tangent_p] = _differentiated(tangent_p, _tangent)
-ad.primitive_jvps[slope_p] = _differentiated(slope_p, _slope)
+ad.primitive_jvps[gradient_p] = _differentiated(gradient_p, _gradient)
 ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[slope_p] = _slope_transpose
+ad.primitive_transposes[gradient_p] = _gradient_transpose

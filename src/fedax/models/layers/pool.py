@@ -88,17 +88,17 @@ def _tangent(x: Any, bias: Any, winner: Any, *, size: Window, window: Window, re
     return [total]
 
 
-def _slope(slope: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
-    groups, batch, tall, wide, channels = slope.shape
+def _gradient(gradient: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    groups, batch, tall, wide, channels = gradient.shape
     place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(1, 1, 1, window[0], 1, window[1], 1)
     chosen = winner[:, :, :, None, :, None, :] == place
-    gradient = jnp.where(chosen, slope[:, :, :, None, :, None, :], jnp.zeros((), slope.dtype))
-    gradient = gradient.reshape(groups, batch, tall * window[0], wide * window[1], channels)
-    left = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, gradient.shape[2:4])), (0, 0)]
-    gradient = jnp.pad(gradient, left) if any(pair[1] for pair in left) else gradient
-    kept = jnp.where(winner == FLAT, jnp.zeros((), slope.dtype), slope)
+    image = jnp.where(chosen, gradient[:, :, :, None, :, None, :], jnp.zeros((), gradient.dtype))
+    image = image.reshape(groups, batch, tall * window[0], wide * window[1], channels)
+    left = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, image.shape[2:4])), (0, 0)]
+    image = jnp.pad(image, left) if any(pair[1] for pair in left) else image
+    kept = jnp.where(winner == FLAT, jnp.zeros((), gradient.dtype), gradient)
     # otherwise it is made anew for everything that needs it
-    return [lax.optimization_barrier(gradient), kept.sum((1, 2, 3))]
+    return [lax.optimization_barrier(image), kept.sum((1, 2, 3))]
 
 
 def _pool_results(x: Any, *_: Any, window: Window, **__: Any) -> list[Result]:
@@ -110,9 +110,9 @@ def _tangent_results(*operands: Any, **params: Any) -> list[Result]:
     return _pool_results(*operands, **params)[:1]
 
 
-def _slope_results(slope: Any, _: Any, *, size: Window, **__: Any) -> list[Result]:
-    groups, batch, _, _, channels = slope.shape
-    return [Result((groups, batch, *size, channels), slope.dtype), Result((groups, channels), slope.dtype, False)]
+def _gradient_results(gradient: Any, _: Any, *, size: Window, **__: Any) -> list[Result]:
+    groups, batch, _, _, channels = gradient.shape
+    return [Result((groups, batch, *size, channels), gradient.dtype), Result((groups, channels), gradient.dtype, False)]
 
 
 def _numbers(kind: int) -> Any:
@@ -120,11 +120,11 @@ def _numbers(kind: int) -> Any:
 
 
 pool_p = primitive("fedax_pool", _pool_results, _pool, ("fedax_pool", _numbers(0)), (True, False))
-slope_p = primitive("fedax_pool_slope", _slope_results, _slope, ("fedax_pool", _numbers(1)), (True, True))
+gradient_p = primitive("fedax_pool_gradient", _gradient_results, _gradient, ("fedax_pool", _numbers(1)), (True, True))
 tangent_p = primitive("fedax_pool_tangent", _tangent_results, _tangent, ("fedax_pool", _numbers(2)), (True, False, True))
 batch_by(pool_p, (1, None), (1, 1))
 batch_by(tangent_p, (1, None, 1), (1,))
-in_groups(slope_p)
+in_groups(gradient_p)
 
 
 def _pool_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
@@ -139,19 +139,19 @@ def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     return tangent_p.bind(*primals, **params), [tangent]
 
 
-def _slope_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    return slope_p.bind(*primals, **params), slope_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+def _gradient_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    return gradient_p.bind(*primals, **params), gradient_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
 
 
 def _tangent_transpose(cotangents: Any, x: Any, bias: Any, winner: Any, **params: Any) -> Any:
     (cotangent,) = cotangents
     if isinstance(cotangent, ad.Zero):
         return [None, None, None]
-    slopes = slope_p.bind(cotangent, winner, **params)
-    return [slope if ad.is_undefined_primal(x) else None for slope, x in zip(slopes, (x, bias))] + [None]
+    gradients = gradient_p.bind(cotangent, winner, **params)
+    return [gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (x, bias))] + [None]
 
 
-def _slope_transpose(cotangents: Any, slope: Any, winner: Any, **params: Any) -> Any:
+def _gradient_transpose(cotangents: Any, gradient: Any, winner: Any, **params: Any) -> Any:
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [None, None]
     return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), winner, **params)[0], None]
@@ -159,6 +159,6 @@ def _slope_transpose(cotangents: Any, slope: Any, winner: Any, **params: Any) ->
 
 ad.primitive_jvps[pool_p] = _pool_jvp
 ad.primitive_jvps[tangent_p] = _tangent_jvp
-ad.primitive_jvps[slope_p] = _slope_jvp
+ad.primitive_jvps[gradient_p] = _gradient_jvp
 ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[slope_p] = _slope_transpose
+ad.primitive_transposes[gradient_p] = _gradient_transpose

@@ -30,26 +30,26 @@ def outputs(x: Images, kernel: Kernel, plan: Any) -> Images:
     return _native(x, kernel, plan.strides, plan.borders)
 
 
-def kernel_slope(x: Images, slope: Images, plan: Any) -> Kernel:
-    """The slope of the kernel, for an image and the slope of the outputs."""
-    padded, kernel = _padded(x, plan.borders), (*plan.window, x.shape[3], slope.shape[3])
+def kernel_gradient(x: Images, gradient: Images, plan: Any) -> Kernel:
+    """The gradient of the kernel, for an image and the gradient of the outputs."""
+    padded, kernel = _padded(x, plan.borders), (*plan.window, x.shape[3], gradient.shape[3])
     if kernel[2] < FEW and plan.strides == (1, 1):
-        return _by_spans(padded, kernel, slope)
-    return _by_places(padded, kernel, plan.strides, slope)
+        return _by_spans(padded, kernel, gradient)
+    return _by_places(padded, kernel, plan.strides, gradient)
 
 
-def _by_spans(padded: Images, kernel: tuple[int, ...], slope: Images) -> Kernel:
+def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kernel:
     """Stride 1 with few channels: one product for each row of the kernel, over spans of neighbouring columns.
 
     A span of outputs meets all the pixels that any of its columns sees. The product of the two holds what each place of the
     kernel gets along its diagonals, and beside them terms that are not used, which cost less than short products do.
     """
     height, width, channels, outputs = kernel
-    batch, rows, columns, _ = slope.shape
+    batch, rows, columns, _ = gradient.shape
     span = min(columns, width + 2)
     spans = -(-columns // span)
     filled = ((0, 0), (0, 0), (0, spans * span - columns), (0, 0))
-    right = jnp.pad(slope, filled).reshape(-1, span * outputs)
+    right = jnp.pad(gradient, filled).reshape(-1, span * outputs)
     seen = jnp.pad(padded, filled).reshape(batch, padded.shape[1], -1)
     step, length = span * channels, (span + width - 1) * channels
     seen = jnp.stack([seen[:, :, k * step : k * step + length] for k in range(spans)], 2)
@@ -63,10 +63,10 @@ def _by_spans(padded: Images, kernel: tuple[int, ...], slope: Images) -> Kernel:
     return jnp.stack([row(i) for i in range(height)])
 
 
-def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int], slope: Images) -> Kernel:
-    """One product for each place of the kernel: the image under that place, times the slope, over all pixels at once."""
-    rows, columns = slope.shape[1:3]
-    right = slope.reshape(-1, kernel[3])
+def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int], gradient: Images) -> Kernel:
+    """One product for each place of the kernel: the image under that place, times the gradient, over all pixels at once."""
+    rows, columns = gradient.shape[1:3]
+    right = gradient.reshape(-1, kernel[3])
 
     def at(i: int, j: int) -> Array:
         under = _under(padded, i, j, rows, columns, strides)
@@ -75,29 +75,29 @@ def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int]
     return jnp.stack([at(i, j) for i in range(kernel[0]) for j in range(kernel[1])]).reshape(kernel)
 
 
-def image_slope(slope: Images, kernel: Kernel, plan: Any) -> Images:
-    """The slope of the image, for the slope of the outputs and a kernel."""
+def image_gradient(gradient: Images, kernel: Kernel, plan: Any) -> Images:
+    """The gradient of the image, for the gradient of the outputs and a kernel."""
     if plan.strides == (1, 1) and kernel.shape[2] >= FEW:
-        return _by_flipped_kernel(slope, kernel, plan)
-    return _by_adding(slope, kernel, plan)
+        return _by_flipped_kernel(gradient, kernel, plan)
+    return _by_adding(gradient, kernel, plan)
 
 
-def _by_flipped_kernel(slope: Images, kernel: Kernel, plan: Any) -> Images:
-    """Stride 1: a convolution of the slope, written in the order of axes for which XLA has a fast one."""
+def _by_flipped_kernel(gradient: Images, kernel: Kernel, plan: Any) -> Images:
+    """Stride 1: a convolution of the gradient, written in the order of axes for which XLA has a fast one."""
     widths = [(k - 1 - low, n + low - m) for k, n, m, (low, _) in zip(plan.window, plan.image, plan.outputs, plan.borders)]
     turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
-    return _native(_padded(slope, (widths[0], widths[1])), turned)
+    return _native(_padded(gradient, (widths[0], widths[1])), turned)
 
 
-def _by_adding(slope: Images, kernel: Kernel, plan: Any) -> Images:
+def _by_adding(gradient: Images, kernel: Kernel, plan: Any) -> Images:
     """One product for all places of the kernel, whose results are added where they belong."""
     height, width, channels, outputs = kernel.shape
     (top, bottom), (left, right) = plan.borders
-    batch, rows, columns, _ = slope.shape
-    parts = slope.reshape(-1, outputs) @ kernel.transpose(3, 0, 1, 2).reshape(outputs, -1)
+    batch, rows, columns, _ = gradient.shape
+    parts = gradient.reshape(-1, outputs) @ kernel.transpose(3, 0, 1, 2).reshape(outputs, -1)
     parts = parts.reshape(batch, rows, columns, height, width, channels)
     (down, across), (tall, wide) = plan.strides, plan.image
-    total = jnp.zeros((batch, tall + top + bottom, wide + left + right, channels), slope.dtype)
+    total = jnp.zeros((batch, tall + top + bottom, wide + left + right, channels), gradient.dtype)
     for i in range(height):
         for j in range(width):
             total = total.at[:, i : i + down * rows : down, j : j + across * columns : across].add(parts[:, :, :, i, j])

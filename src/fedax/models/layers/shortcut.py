@@ -51,18 +51,18 @@ def _tangent(dx: Any, dshortcut: Any, out: Any, *, stride: int, size: Any) -> li
     return [jnp.where(out <= 0, jnp.zeros_like(total), total)]
 
 
-def _slope(slope: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
-    dx = jnp.where(out <= 0, jnp.zeros_like(slope), slope)
-    shortcut = jax.ShapeDtypeStruct((*slope.shape[:2], *size), slope.dtype)
-    return [dx, jax.linear_transpose(lambda s: _taken(s, slope.shape[4], stride), shortcut)(dx)[0]]
+def _gradient(gradient: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
+    dx = jnp.where(out <= 0, jnp.zeros_like(gradient), gradient)
+    shortcut = jax.ShapeDtypeStruct((*gradient.shape[:2], *size), gradient.dtype)
+    return [dx, jax.linear_transpose(lambda s: _taken(s, gradient.shape[4], stride), shortcut)(dx)[0]]
 
 
 def _results(x: Any, *_: Any, **__: Any) -> list[Result]:
     return [Result(x.shape, x.dtype)]
 
 
-def _slope_results(slope: Any, _: Any, *, size: Any, **__: Any) -> list[Result]:
-    return [Result(slope.shape, slope.dtype), Result((*slope.shape[:2], *size), slope.dtype)]
+def _gradient_results(gradient: Any, _: Any, *, size: Any, **__: Any) -> list[Result]:
+    return [Result(gradient.shape, gradient.dtype), Result((*gradient.shape[:2], *size), gradient.dtype)]
 
 
 def _numbers(kind: int) -> Any:
@@ -70,10 +70,10 @@ def _numbers(kind: int) -> Any:
 
 
 join_p = primitive("fedax_join", _results, _join, ("fedax_join", _numbers(0)), (True, True))
-slope_p = primitive("fedax_join_slope", _slope_results, _slope, ("fedax_join", _numbers(1)), (True, True))
+gradient_p = primitive("fedax_join_gradient", _gradient_results, _gradient, ("fedax_join", _numbers(1)), (True, True))
 tangent_p = primitive("fedax_join_tangent", _results, _tangent, None, ())
 batch_by(join_p, (1, 1), (1,))
-batch_by(slope_p, (1, 1), (1, 1))
+batch_by(gradient_p, (1, 1), (1, 1))
 batch_by(tangent_p, (1, 1, 1), (1,))
 
 
@@ -87,19 +87,19 @@ def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     return tangent_p.bind(*primals, **params), tangent_p.bind(*linear, primals[2], **params)
 
 
-def _slope_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    return slope_p.bind(*primals, **params), slope_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+def _gradient_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    return gradient_p.bind(*primals, **params), gradient_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
 
 
 def _tangent_transpose(cotangents: Any, dx: Any, dshortcut: Any, out: Any, **params: Any) -> Any:
     (cotangent,) = cotangents
     if isinstance(cotangent, ad.Zero):
         return [None, None, None]
-    slopes = slope_p.bind(cotangent, out, **params)
-    return [slope if ad.is_undefined_primal(x) else None for slope, x in zip(slopes, (dx, dshortcut))] + [None]
+    gradients = gradient_p.bind(cotangent, out, **params)
+    return [gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (dx, dshortcut))] + [None]
 
 
-def _slope_transpose(cotangents: Any, slope: Any, out: Any, **params: Any) -> Any:
+def _gradient_transpose(cotangents: Any, gradient: Any, out: Any, **params: Any) -> Any:
     if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
         return [None, None]
     return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), out, **params)[0], None]
@@ -107,6 +107,6 @@ def _slope_transpose(cotangents: Any, slope: Any, out: Any, **params: Any) -> An
 
 ad.primitive_jvps[join_p] = _join_jvp
 ad.primitive_jvps[tangent_p] = _tangent_jvp
-ad.primitive_jvps[slope_p] = _slope_jvp
+ad.primitive_jvps[gradient_p] = _gradient_jvp
 ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[slope_p] = _slope_transpose
+ad.primitive_transposes[gradient_p] = _gradient_transpose

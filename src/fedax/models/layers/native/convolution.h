@@ -232,7 +232,7 @@ static void forward(Images<const REAL> image, const REAL* kernel, const Window& 
   correlate(image, window, taps, target);
 }
 
-// ---- slope of the image: the slope of the outputs, correlated with the kernel turned around ----
+// ---- gradient of the image: the gradient of the outputs, correlated with the kernel turned around ----
 
 // Of rows (or columns) of the image, those that the taps of one remainder of the stride reach.
 struct Remainder {
@@ -247,8 +247,8 @@ struct Remainder {
   }
 };
 
-static void slope_of_image(Images<const REAL> slope, const REAL* kernel, const Window& window, Images<REAL> image) {
-  long inputs = image.channels, outputs = slope.channels, batch = image.examples;
+static void gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {
+  long inputs = image.channels, outputs = gradient.channels, batch = image.examples;
   long by_column = inputs * outputs, by_row = window.width * by_column;
   for (long a = 0; a < window.down; a++)
     for (long b = 0; b < window.right; b++) {
@@ -272,116 +272,116 @@ static void slope_of_image(Images<const REAL> slope, const REAL* kernel, const W
       }
       const REAL* last = kernel + (a + (rows.taps - 1) * window.down) * by_row + (b + (columns.taps - 1) * window.right) * by_column;
       Kernel<REAL> turned{last, -window.down * by_row, -window.right * by_column, 1, outputs};
-      correlate(slope, Window{rows.taps, columns.taps, 1, 1, rows.before, columns.before}, turned, target);
+      correlate(gradient, Window{rows.taps, columns.taps, 1, 1, rows.before, columns.before}, turned, target);
     }
 }
 
-// ---- slope of the kernel: for every tap and output channel the sum of products over all pixels and examples ----
+// ---- gradient of the kernel: for every tap and output channel the sum of products over all pixels and examples ----
 
-constexpr int MOST_SLOPES = ROOMY ? 6 : 3, MOST_TAPS = 8;
-constexpr int taps_for(int slopes) {
-  int room = (ROOMY ? 24 : 12) / slopes;
+constexpr int MOST_GRADIENTS = ROOMY ? 6 : 3, MOST_TAPS = 8;
+constexpr int taps_for(int gradients) {
+  int room = (ROOMY ? 24 : 12) / gradients;
   return room < MOST_TAPS ? room : MOST_TAPS;
 }
 
-// Some rows of slopes: `pitch` between channels, `line` between rows, `length` numbers in each.
-struct Slopes {
+// Some rows of gradients: `pitch` between channels, `line` between rows, `length` numbers in each.
+struct Gradients {
   const REAL* data;
   long pitch, line, length;
 };
 
-typedef void Products(Slopes, const REAL*, const int*, long, Vector*);
+typedef void Products(Gradients, const REAL*, const int*, long, Vector*);
 
-template <int SLOPES, int TAPS>
-static inline __attribute__((always_inline)) void add_products(Vector (&sum)[SLOPES][TAPS], const Vector (&right)[SLOPES],
+template <int GRADIENTS, int TAPS>
+static inline __attribute__((always_inline)) void add_products(Vector (&sum)[GRADIENTS][TAPS], const Vector (&right)[GRADIENTS],
                                                                const REAL* const (&from)[TAPS], long place) {
 #pragma GCC unroll 8
   for (int t = 0; t < TAPS; t++) {
     Vector left = load(from[t] + place);
 #pragma GCC unroll 8
-    for (int o = 0; o < SLOPES; o++) sum[o][t] += left * right[o];
+    for (int o = 0; o < GRADIENTS; o++) sum[o][t] += left * right[o];
   }
 }
 
-// SLOPES x TAPS sums stay in registers over some rows of outputs; lanes are added up at the very end.
-template <int SLOPES, int TAPS>
-static void products(Slopes slopes, const REAL* base, const int* offset, long rows, Vector* sums) {
-  Vector sum[SLOPES][TAPS], right[SLOPES];
+// GRADIENTS x TAPS sums stay in registers over some rows of outputs; lanes are added up at the very end.
+template <int GRADIENTS, int TAPS>
+static void products(Gradients gradients, const REAL* base, const int* offset, long rows, Vector* sums) {
+  Vector sum[GRADIENTS][TAPS], right[GRADIENTS];
 #pragma GCC unroll 8
-  for (int o = 0; o < SLOPES; o++)
+  for (int o = 0; o < GRADIENTS; o++)
 #pragma GCC unroll 8
     for (int t = 0; t < TAPS; t++) sum[o][t] = sums[o * TAPS + t];
-  long whole = slopes.length / LANES * LANES, rest = slopes.length - LANES;
+  long whole = gradients.length / LANES * LANES, rest = gradients.length - LANES;
   Mask counts;  // of the last vector of a row, which begins before the end of the others
   for (long e = 0; e < LANES; e++) counts[e] = rest + e >= whole ? -1 : 0;
-  for (long r = 0; r < rows; r++, slopes.data += slopes.line, offset += TAPS) {
+  for (long r = 0; r < rows; r++, gradients.data += gradients.line, offset += TAPS) {
     const REAL* from[TAPS];
 #pragma GCC unroll 8
     for (int t = 0; t < TAPS; t++) from[t] = base + offset[t];
     for (long v = 0; v < whole; v += LANES) {
 #pragma GCC unroll 8
-      for (int o = 0; o < SLOPES; o++) right[o] = load(slopes.data + o * slopes.pitch + v);
-      add_products<SLOPES, TAPS>(sum, right, from, v);
+      for (int o = 0; o < GRADIENTS; o++) right[o] = load(gradients.data + o * gradients.pitch + v);
+      add_products<GRADIENTS, TAPS>(sum, right, from, v);
     }
-    if (whole == slopes.length) continue;
+    if (whole == gradients.length) continue;
 #pragma GCC unroll 8
-    for (int o = 0; o < SLOPES; o++) right[o] = masked(load(slopes.data + o * slopes.pitch + rest), counts);
-    add_products<SLOPES, TAPS>(sum, right, from, rest);
+    for (int o = 0; o < GRADIENTS; o++) right[o] = masked(load(gradients.data + o * gradients.pitch + rest), counts);
+    add_products<GRADIENTS, TAPS>(sum, right, from, rest);
   }
 #pragma GCC unroll 8
-  for (int o = 0; o < SLOPES; o++)
+  for (int o = 0; o < GRADIENTS; o++)
 #pragma GCC unroll 8
     for (int t = 0; t < TAPS; t++) sums[o * TAPS + t] = sum[o][t];
 }
 
-template <int SLOPES>
+template <int GRADIENTS>
 static Products* products_of(long taps) {
   switch (taps) {
-    case 1: return products<SLOPES, 1>;
-    case 2: return products<SLOPES, fewer(2, taps_for(SLOPES))>;
-    case 3: return products<SLOPES, fewer(3, taps_for(SLOPES))>;
-    case 4: return products<SLOPES, fewer(4, taps_for(SLOPES))>;
-    case 5: return products<SLOPES, fewer(5, taps_for(SLOPES))>;
-    case 6: return products<SLOPES, fewer(6, taps_for(SLOPES))>;
-    case 7: return products<SLOPES, fewer(7, taps_for(SLOPES))>;
-    default: return products<SLOPES, taps_for(SLOPES)>;
+    case 1: return products<GRADIENTS, 1>;
+    case 2: return products<GRADIENTS, fewer(2, taps_for(GRADIENTS))>;
+    case 3: return products<GRADIENTS, fewer(3, taps_for(GRADIENTS))>;
+    case 4: return products<GRADIENTS, fewer(4, taps_for(GRADIENTS))>;
+    case 5: return products<GRADIENTS, fewer(5, taps_for(GRADIENTS))>;
+    case 6: return products<GRADIENTS, fewer(6, taps_for(GRADIENTS))>;
+    case 7: return products<GRADIENTS, fewer(7, taps_for(GRADIENTS))>;
+    default: return products<GRADIENTS, taps_for(GRADIENTS)>;
   }
 }
 
-static Products* products_for(long slopes, long taps) {
-  switch (slopes) {
+static Products* products_for(long gradients, long taps) {
+  switch (gradients) {
     case 1: return products_of<1>(taps);
     case 2: return products_of<2>(taps);
     case 3: return products_of<3>(taps);
-    case 4: return products_of<fewer(4, MOST_SLOPES)>(taps);
-    case 5: return products_of<fewer(5, MOST_SLOPES)>(taps);
-    default: return products_of<MOST_SLOPES>(taps);
+    case 4: return products_of<fewer(4, MOST_GRADIENTS)>(taps);
+    case 5: return products_of<fewer(5, MOST_GRADIENTS)>(taps);
+    default: return products_of<MOST_GRADIENTS>(taps);
   }
 }
 
 // Output channels and taps in tiles of nearly equal size, as many sums as there are registers for.
 struct Tiling {
-  long slopes, taps, down, across;
+  long gradients, taps, down, across;
 
-  Tiling(long slopes, long taps) : slopes(slopes), taps(taps) {
-    int high = slopes % 6 == 0 || slopes < 4 ? MOST_SLOPES : fewer(4, MOST_SLOPES);
-    down = divide_up(slopes, high);
-    across = divide_up(taps, taps_for(divide_up(slopes, down)));
+  Tiling(long gradients, long taps) : gradients(gradients), taps(taps) {
+    int high = gradients % 6 == 0 || gradients < 4 ? MOST_GRADIENTS : fewer(4, MOST_GRADIENTS);
+    down = divide_up(gradients, high);
+    across = divide_up(taps, taps_for(divide_up(gradients, down)));
   }
-  long slope(long k) const { return part(slopes, down, k); }
+  long gradient(long k) const { return part(gradients, down, k); }
   long tap(long k) const { return part(taps, across, k); }
 };
 
-// Some rows of slopes side by side, where they are no whole spans or too short for a vector; short ones are filled with zeros.
-static Slopes gathered(Images<const REAL> slope, long row, long rows, long example, long examples) {
-  long length = slope.columns * examples, line = most(length, LANES);
-  REAL* data = static_cast<REAL*>(memory::buffer(memory::ROW, slope.channels * rows * line * sizeof(REAL)));
+// Some rows of gradients side by side, where they are no whole spans or too short for a vector; short ones are filled with zeros.
+static Gradients gathered(Images<const REAL> gradient, long row, long rows, long example, long examples) {
+  long length = gradient.columns * examples, line = most(length, LANES);
+  REAL* data = static_cast<REAL*>(memory::buffer(memory::ROW, gradient.channels * rows * line * sizeof(REAL)));
   REAL* to = data;
-  for (long o = 0; o < slope.channels; o++)
+  for (long o = 0; o < gradient.channels; o++)
     for (long r = 0; r < rows; r++, to += line) {
-      const REAL* from = slope.at(o, row + r) + example;
-      for (long q = 0; q < slope.columns; q++)
-        std::memcpy(to + q * examples, from + q * slope.examples, examples * sizeof(REAL));
+      const REAL* from = gradient.at(o, row + r) + example;
+      for (long q = 0; q < gradient.columns; q++)
+        std::memcpy(to + q * examples, from + q * gradient.examples, examples * sizeof(REAL));
       std::memset(to + length, 0, (line - length) * sizeof(REAL));
     }
   return {data, rows * line, line, line};
@@ -403,11 +403,11 @@ static void find(const Ring& ring, const Window& window, const Tiling& tiling, l
       }
 }
 
-static void slope_of_kernel(Images<const REAL> image, Images<const REAL> slope, const Window& window, REAL* kernel) {
-  long outputs = slope.channels, batch = image.examples, width = (slope.columns - 1) * window.right + window.width;
-  long most_examples = batch <= WHOLE ? batch : BLOCK, length = slope.columns * most_examples;
+static void gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, REAL* kernel) {
+  long outputs = gradient.channels, batch = image.examples, width = (gradient.columns - 1) * window.right + window.width;
+  long most_examples = batch <= WHOLE ? batch : BLOCK, length = gradient.columns * most_examples;
   // so many rows at a time that sums are not fetched and put back more often than they are added to
-  long together = least(slope.rows, divide_up(64, divide_up(length, LANES)));
+  long together = least(gradient.rows, divide_up(64, divide_up(length, LANES)));
   long slots = (together - 1) * window.down + window.height, place = window.height * window.width;
   long row_bytes = odd_lines(width * most_examples) * sizeof(REAL);
   long most_channels = least(RING_BYTES / (row_bytes * slots), SUMS_BYTES / (outputs * place * BYTES));
@@ -422,18 +422,18 @@ static void slope_of_kernel(Images<const REAL> image, Images<const REAL> slope, 
     for (long example = 0; example < batch;) {
       long examples = batch <= WHOLE ? batch : least(BLOCK, batch - example);
       Ring ring(slots, channels, examples, width, window.right);
-      bool direct = examples == batch && slope.columns * batch >= LANES;
-      for (long row = 0; row < slope.rows; row += together) {
-        long rows = least(together, slope.rows - row), begin = row * window.down - window.top;
+      bool direct = examples == batch && gradient.columns * batch >= LANES;
+      for (long row = 0; row < gradient.rows; row += together) {
+        long rows = least(together, gradient.rows - row), begin = row * window.down - window.top;
         long end = least(image.rows, begin + (rows - 1) * window.down + window.height);
         ring.fill(image, window, channel, example, most(0, begin), end);
         find(ring, window, tiling, begin, rows, image.rows, offsets);
-        long line = slope.columns * batch;
-        Slopes some = direct ? Slopes{slope.at(0, row), slope.rows * line, line, line}
-                             : gathered(slope, row, rows, example, examples);
+        long line = gradient.columns * batch;
+        Gradients some = direct ? Gradients{gradient.at(0, row), gradient.rows * line, line, line}
+                             : gathered(gradient, row, rows, example, examples);
         for (long d = 0; d < tiling.down; d++) {
-          long o = tiling.slope(d), many = tiling.slope(d + 1) - o;
-          Slopes mine{some.data + o * some.pitch, some.pitch, some.line, some.length};
+          long o = tiling.gradient(d), many = tiling.gradient(d + 1) - o;
+          Gradients mine{some.data + o * some.pitch, some.pitch, some.line, some.length};
           for (long k = 0; k < tiling.across; k++) {
             long tap = tiling.tap(k), taps = tiling.tap(k + 1) - tap;
             products_for(many, taps)(mine, ring.data, offsets + tap * rows, rows, sums + o * all + tap * many);
@@ -443,7 +443,7 @@ static void slope_of_kernel(Images<const REAL> image, Images<const REAL> slope, 
       example += examples;
     }
     for (long d = 0; d < tiling.down; d++) {
-      long o = tiling.slope(d), many = tiling.slope(d + 1) - o;
+      long o = tiling.gradient(d), many = tiling.gradient(d + 1) - o;
       for (long k = 0; k < tiling.across; k++) {
         long tap = tiling.tap(k), taps = tiling.tap(k + 1) - tap;
         const Vector* sum = sums + o * all + tap * many;

@@ -2,5 +2,5 @@
 #include "convolution.h"
 #include "pointwise.h"
 
-const Kernels<REAL> kernels = {forward,    slope_of_image, slope_of_kernel, pool, pool_slope, pool_tangent, norm,
-                               norm_slope, join,           join_slope};
+const Kernels<REAL> kernels = {forward,    gradient_of_image, gradient_of_kernel, pool, pool_gradient, pool_tangent, norm,
+                               norm_gradient, join,           join_gradient};

@@ -18,16 +18,16 @@ namespace native {
 template <class T>
 struct Kernels {
   void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
-  void (*slope_of_image)(Images<const T> slope, const T* kernel, const Window&, Images<T> image);
-  void (*slope_of_kernel)(Images<const T> image, Images<const T> slope, const Window&, T* kernel);
+  void (*gradient_of_image)(Images<const T> gradient, const T* kernel, const Window&, Images<T> image);
+  void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
   void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
-  void (*pool_slope)(Images<const T> slope, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
+  void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
   void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
   void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, Images<T> out, T* mean, T* rate);
-  void (*norm_slope)(Images<const T> slope, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
-                     Images<T> out, T* scale_slope, T* offset_slope);
+  void (*norm_gradient)(Images<const T> gradient, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
+                     Images<T> out, T* scale_gradient, T* offset_gradient);
   void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
-  void (*join_slope)(Images<const T> slope, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
+  void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
 };
 
 #if defined(__clang__)
@@ -150,25 +150,25 @@ static T* item(const frame::Buffer* buffer, long g) {
   return static_cast<T*>(buffer->data) + g * each;
 }
 
-enum Product { FORWARD, SLOPE_OF_IMAGE, SLOPE_OF_KERNEL };
+enum Product { FORWARD, GRADIENT_OF_IMAGE, GRADIENT_OF_KERNEL };
 
 template <class T>
 static void convolve(const frame::Call* call) {
   const frame::Buffer *a = call->arguments.items[0], *b = call->arguments.items[1], *out = call->results.items[0];
   const int64_t* geometry = attribute(call);
   const int64_t product = geometry[0];
-  const int64_t* kernel = (product == SLOPE_OF_KERNEL ? out : b)->dims;
+  const int64_t* kernel = (product == GRADIENT_OF_KERNEL ? out : b)->dims;
   Window window{kernel[1], kernel[2], geometry[1], geometry[2], geometry[3], geometry[4]};
   const Kernels<T>& run = chosen<T>();
   for (long g = 0; g < out->dims[0]; g++) {
     if (product == FORWARD) run.forward(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
-    if (product == SLOPE_OF_IMAGE) run.slope_of_image(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
-    if (product == SLOPE_OF_KERNEL)
-      run.slope_of_kernel(images<const T>(a, g), images<const T>(b, g), window, item<T>(out, g));
+    if (product == GRADIENT_OF_IMAGE) run.gradient_of_image(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
+    if (product == GRADIENT_OF_KERNEL)
+      run.gradient_of_kernel(images<const T>(a, g), images<const T>(b, g), window, item<T>(out, g));
   }
 }
 
-enum Pooling { POOL, POOL_SLOPE, POOL_TANGENT };
+enum Pooling { POOL, POOL_GRADIENT, POOL_TANGENT };
 
 template <class T>
 static void pool(const frame::Call* call) {
@@ -180,15 +180,15 @@ static void pool(const frame::Call* call) {
     if (geometry[0] == POOL)
       run.pool(images<const T>(in[0], g), item<T>(in[1], g), height, width, geometry[3] != 0, images<T>(out[0], g),
                item<uint8_t>(out[1], g));
-    if (geometry[0] == POOL_SLOPE)
-      run.pool_slope(images<const T>(in[0], g), item<uint8_t>(in[1], g), height, width, images<T>(out[0], g), item<T>(out[1], g));
+    if (geometry[0] == POOL_GRADIENT)
+      run.pool_gradient(images<const T>(in[0], g), item<uint8_t>(in[1], g), height, width, images<T>(out[0], g), item<T>(out[1], g));
     if (geometry[0] == POOL_TANGENT)
       run.pool_tangent(images<const T>(in[0], g), item<T>(in[1], g), item<uint8_t>(in[2], g), height, width,
                        images<T>(out[0], g));
   }
 }
 
-enum Normalisation { NORM, NORM_SLOPE };
+enum Normalisation { NORM, NORM_GRADIENT };
 
 template <class T>
 static void norm(const frame::Call* call) {
@@ -199,13 +199,13 @@ static void norm(const frame::Call* call) {
     if (geometry[0] == NORM)
       run.norm(images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), geometry[1], T(1e-5), images<T>(out[0], g),
                item<T>(out[1], g), item<T>(out[2], g));
-    if (geometry[0] == NORM_SLOPE)
-      run.norm_slope(images<const T>(in[0], g), images<const T>(in[1], g), item<T>(in[2], g), item<T>(in[3], g),
+    if (geometry[0] == NORM_GRADIENT)
+      run.norm_gradient(images<const T>(in[0], g), images<const T>(in[1], g), item<T>(in[2], g), item<T>(in[3], g),
                      item<T>(in[4], g), geometry[1], images<T>(out[0], g), item<T>(out[1], g), item<T>(out[2], g));
   }
 }
 
-enum Joining { JOIN, JOIN_SLOPE };
+enum Joining { JOIN, JOIN_GRADIENT };
 
 template <class T>
 static void join(const frame::Call* call) {
@@ -214,8 +214,8 @@ static void join(const frame::Call* call) {
   const Kernels<T>& run = chosen<T>();
   for (long g = 0; g < out[0]->dims[0]; g++) {
     if (geometry[0] == JOIN) run.join(images<const T>(in[0], g), images<const T>(in[1], g), geometry[1], images<T>(out[0], g));
-    if (geometry[0] == JOIN_SLOPE)
-      run.join_slope(images<const T>(in[0], g), images<const T>(in[1], g), geometry[1], images<T>(out[0], g),
+    if (geometry[0] == JOIN_GRADIENT)
+      run.join_gradient(images<const T>(in[0], g), images<const T>(in[1], g), geometry[1], images<T>(out[0], g),
                      images<T>(out[1], g));
   }
 }

@@ -37,8 +37,8 @@ struct Pool {
   }
 
   template <int PIXELS>
-  inline __attribute__((always_inline)) void slopes(const REAL* slope, const uint8_t* winner, REAL* corner) const {
-    Vector from = load(slope);
+  inline __attribute__((always_inline)) void gradients(const REAL* gradient, const uint8_t* winner, REAL* corner) const {
+    Vector from = load(gradient);
     Mask place = wide(winner);
     long pixels = PIXELS ? PIXELS : height * width, across = PIXELS == 4 ? 2 : PIXELS == 1 ? 1 : width;
     for (int k = 0; k < pixels; k++)
@@ -93,14 +93,14 @@ static void pool(Images<const REAL> image, const REAL* bias, long height, long w
 }
 
 template <int PIXELS>
-static void slope_windows(Pool pool, Images<const REAL> slope, const uint8_t* winner, Images<REAL> image) {
+static void gradient_windows(Pool pool, Images<const REAL> gradient, const uint8_t* winner, Images<REAL> image) {
   for (long c = 0; c < image.channels; c++)
-    for (long r = 0; r < slope.rows; r++)
-      for (long q = 0; q < slope.columns; q++, winner += pool.batch) {
-        const REAL* from = slope.at(c, r) + q * pool.batch;
+    for (long r = 0; r < gradient.rows; r++)
+      for (long q = 0; q < gradient.columns; q++, winner += pool.batch) {
+        const REAL* from = gradient.at(c, r) + q * pool.batch;
         REAL* corner = image.at(c, r * pool.height) + q * pool.width * pool.batch;
         if (pool.batch >= LANES) {
-          over(pool.batch, [=](long n) { pool.slopes<PIXELS>(from + n, winner + n, corner + n); });
+          over(pool.batch, [=](long n) { pool.gradients<PIXELS>(from + n, winner + n, corner + n); });
           continue;
         }
         for (long k = 0; k < pool.height * pool.width; k++)
@@ -109,10 +109,10 @@ static void slope_windows(Pool pool, Images<const REAL> slope, const uint8_t* wi
       }
 }
 
-static void pool_slope(Images<const REAL> slope, const uint8_t* winner, long height, long width, Images<REAL> image, REAL* bias) {
-  long batch = image.examples, plane = slope.rows * slope.columns * batch;
+static void pool_gradient(Images<const REAL> gradient, const uint8_t* winner, long height, long width, Images<REAL> image, REAL* bias) {
+  long batch = image.examples, plane = gradient.rows * gradient.columns * batch;
   for (long c = 0; c < image.channels; c++) {
-    const REAL* from = slope.at(c, 0);
+    const REAL* from = gradient.at(c, 0);
     const uint8_t* place = winner + c * plane;
     REAL total = 0;
     for (long begin = 0; begin < plane; begin += 64 * LANES) {  // in parts, so that rounding grows slowly
@@ -125,17 +125,17 @@ static void pool_slope(Images<const REAL> slope, const uint8_t* winner, long hei
       total += along;
     }
     bias[c] = total;
-    for (long r = 0; r < slope.rows * height; r++)  // columns that fill no window
-      std::memset(image.at(c, r) + slope.columns * width * batch, 0, (image.columns - slope.columns * width) * batch * sizeof(REAL));
-    std::memset(image.at(c, slope.rows * height), 0, (image.rows - slope.rows * height) * image.columns * batch * sizeof(REAL));
+    for (long r = 0; r < gradient.rows * height; r++)  // columns that fill no window
+      std::memset(image.at(c, r) + gradient.columns * width * batch, 0, (image.columns - gradient.columns * width) * batch * sizeof(REAL));
+    std::memset(image.at(c, gradient.rows * height), 0, (image.rows - gradient.rows * height) * image.columns * batch * sizeof(REAL));
   }
   Pool pool{height, width, batch, image.columns, true};
-  if (height == 2 && width == 2) return slope_windows<4>(pool, slope, winner, image);
-  if (height * width == 1) return slope_windows<1>(pool, slope, winner, image);
-  slope_windows<0>(pool, slope, winner, image);
+  if (height == 2 && width == 2) return gradient_windows<4>(pool, gradient, winner, image);
+  if (height * width == 1) return gradient_windows<1>(pool, gradient, winner, image);
+  gradient_windows<0>(pool, gradient, winner, image);
 }
 
-// The transpose of pool_slope: the winners of a tangent, plus the tangent of the bias.
+// The transpose of pool_gradient: the winners of a tangent, plus the tangent of the bias.
 static void pool_tangent(Images<const REAL> image, const REAL* bias, const uint8_t* winner, long height, long width,
                          Images<REAL> out) {
   long batch = image.examples;
@@ -170,19 +170,19 @@ static void join(Images<const REAL> image, Images<const REAL> shortcut, long str
       }
 }
 
-static void join_slope(Images<const REAL> slope, Images<const REAL> out, long stride, Images<REAL> image, Images<REAL> shortcut) {
-  long batch = slope.examples, size = slope.channels * slope.rows * slope.columns * batch;
-  const REAL *__restrict from = slope.data, *__restrict value = out.data;
+static void join_gradient(Images<const REAL> gradient, Images<const REAL> out, long stride, Images<REAL> image, Images<REAL> shortcut) {
+  long batch = gradient.examples, size = gradient.channels * gradient.rows * gradient.columns * batch;
+  const REAL *__restrict from = gradient.data, *__restrict value = out.data;
   REAL* __restrict to = image.data;
   for (long n = 0; n < size; n++) to[n] = value[n] <= 0 ? 0 : from[n];
-  if (stride == 1 && shortcut.channels == slope.channels) {
+  if (stride == 1 && shortcut.channels == gradient.channels) {
     std::memcpy(shortcut.data, to, size * sizeof(REAL));
     return;
   }
   std::memset(shortcut.data, 0, shortcut.channels * shortcut.rows * shortcut.columns * batch * sizeof(REAL));
   for (long c = 0; c < shortcut.channels; c++)
-    for (long r = 0; r < slope.rows; r++)
-      for (long q = 0; q < slope.columns; q++)
+    for (long r = 0; r < gradient.rows; r++)
+      for (long q = 0; q < gradient.columns; q++)
         std::memcpy(shortcut.at(c, r * stride) + q * stride * batch, image.at(c, r) + q * batch, batch * sizeof(REAL));
 }
 
@@ -229,8 +229,8 @@ static void norm(Images<const REAL> image, const REAL* scale, const REAL* offset
 }
 
 // With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
-static void norm_slope(Images<const REAL> slope, Images<const REAL> image, const REAL* mean, const REAL* rate, const REAL* scale,
-                       long groups, Images<REAL> out, REAL* scale_slope, REAL* offset_slope) {
+static void norm_gradient(Images<const REAL> gradient, Images<const REAL> image, const REAL* mean, const REAL* rate, const REAL* scale,
+                       long groups, Images<REAL> out, REAL* scale_gradient, REAL* offset_gradient) {
   long batch = image.examples, pixels = image.rows * image.columns, channels = image.channels / groups;
   long count = channels * pixels;
   REAL* memory = static_cast<REAL*>(memory::buffer(memory::ROW, 5 * batch * sizeof(REAL)));
@@ -240,7 +240,7 @@ static void norm_slope(Images<const REAL> slope, Images<const REAL> image, const
     const REAL *__restrict m = mean + g * batch, *__restrict s = rate + g * batch;
     for (long n = 0; n < batch; n++) shift[n] = pull[n] = 0;
     for (long c = g * channels; c < (g + 1) * channels; c++) {
-      const REAL *__restrict x = image.at(c, 0), *__restrict d = slope.at(c, 0);
+      const REAL *__restrict x = image.at(c, 0), *__restrict d = gradient.at(c, 0);
       add_up(pixels, batch, plain, partial, [=](long p, long n) { return d[p * batch + n]; });
       add_up(pixels, batch, along, partial, [=](long p, long n) { return d[p * batch + n] * (x[p * batch + n] - m[n]); });
       REAL gain = scale[c], straight = 0, crossed = 0;
@@ -251,15 +251,15 @@ static void norm_slope(Images<const REAL> slope, Images<const REAL> image, const
         shift[n] += plain[n] * gain;
         pull[n] += along[n] * gain;
       }
-      offset_slope[c] = straight;
-      scale_slope[c] = crossed;
+      offset_gradient[c] = straight;
+      scale_gradient[c] = crossed;
     }
     for (long n = 0; n < batch; n++) {
       shift[n] *= s[n] / count;
       pull[n] *= s[n] * s[n] / count;
     }
     for (long c = g * channels; c < (g + 1) * channels; c++) {
-      const REAL *__restrict x = image.at(c, 0), *__restrict d = slope.at(c, 0);
+      const REAL *__restrict x = image.at(c, 0), *__restrict d = gradient.at(c, 0);
       REAL* __restrict to = out.at(c, 0);
       REAL gain = scale[c];
       for (long p = 0; p < pixels; p++)
