@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -64,6 +65,14 @@ def scaled_loss(factor):
     return lambda params, data: factor * squares(params, data)
 
 
+def dropped(rate):
+    def loss(params, data, key):
+        kept = 1.0 if key is None else jax.random.bernoulli(key, 1 - rate, (3,)) / (1 - rate)
+        return squares({"w": params["w"] * kept, "b": params["b"]}, data)
+
+    return loss
+
+
 def run_of(method=None, task=TASK, solver=None, schedule=None, seed=0, **more):
     starts = [task.start(None)] if task is not TASK else [{"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}]
     setting = {"solver": solver or fedax.SGD(0.1), "schedule": schedule or fedax.Schedule(), **more}
@@ -98,6 +107,8 @@ OTHERS = {
     "schedule": [{"schedule": fedax.Schedule(order="given")}, {"schedule": fedax.Schedule()}],
     "seed": [{"seed": 0}, {"seed": 1}],
     "removed channel": [{"channel": fedax.Channel(up=fedax.codecs.Sign())}, {}],
+    "dropout": [{"task": task_with(dropped(rate))} for rate in (0.1, 0.2)],
+    "removed stop": [{"stop": fedax.Divergence(1.0, 5)}, {}],
     "observer": [{"observers": [fedax.observe.HoldoutScore(name)]} for name in ("accuracy", "loss")],
 }
 
@@ -127,13 +138,31 @@ def test_values_that_cannot_be_compared_are_refused():
 
 
 def test_jaxs_random_settings_count():
-    import jax
+    before = run_of()
+    settings = {
+        "threefry_partitionable": jax.threefry_partitionable(not jax.config.jax_threefry_partitionable),
+        "default_prng_impl": jax.default_prng_impl("rbg"),
+        "default_matmul_precision": jax.default_matmul_precision("highest"),
+    }
+    for name, other in settings.items():
+        with other:
+            found = difference(run_of(), before)
+        assert found is not None
+        assert found[0] == f"random.jax_{name}"
+
+
+def test_a_key_that_is_gone_is_a_difference():
+    """Whichever side lacks it, and at any depth."""
+    assert difference({"a": {"b": 1}}, {"a": {"b": 1, "c": 0}}) == ("a.c", None, 0)
+    assert difference({"a": {"b": 1, "c": 0}}, {"a": {"b": 1}}) == ("a.c", 0, None)
+
+
+def test_other_versions_are_another_run(monkeypatch):
+    from fedax.engines import identity as module
 
     before = run_of()
-    with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
-        found = difference(run_of(), before)
-    assert found is not None
-    assert found[0] == "random.jax_threefry_partitionable"
+    monkeypatch.setattr(module, "version", lambda name: "0.0.1" if name == "optax" else before["versions"][name])
+    assert difference(run_of(), before) == ("versions.optax", "0.0.1", before["versions"]["optax"])
 
 
 PROGRAM = """

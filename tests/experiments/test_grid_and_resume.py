@@ -1,6 +1,7 @@
 """Grids with their selection rule, and run directories that are taken up again."""
 
 import csv
+import dataclasses
 import errno
 import json
 import os
@@ -22,6 +23,7 @@ from fedax.experiments.running import runner
 from fedax.experiments.running.batches import batches_of
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import reproduce, resume, run_experiment, run_experiments
+from fedax.report import Record
 from samples import OWN, TINY, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
@@ -168,6 +170,8 @@ def test_a_directory_from_before_selection_had_seeds_is_still_shown(tmp_path):
     directory.configure([experiment])
     for k, label in enumerate(["FedAvg", *LABELS]):
         directory.add(record(label, "T", 0, losses=(2.0, 1.0 - k / 10)))
+        file = tmp_path / "a" / "runs" / f"{k:04d}.npz"
+        file.write_bytes(dataclasses.replace(Record.from_bytes(file.read_bytes()), settings=None).to_bytes())
     assert [r.label for r in RunDirectory.load(tmp_path / "a").shown()] == ["FedAvg", LABELS[2]]
     assert sorted(taken_over([experiment], [tmp_path / "a"])) == [0]  # FedAvg's, whose number has not moved
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.errors import DataError, InvalidInput
+from fedax.core.separate import check_separate
 
 Examples: TypeAlias = Mapping[str, Any]
 """Named arrays of equal length, one row per example."""
@@ -142,7 +143,7 @@ class Task(eqx.Module):
         name: for tables and messages.
 
     Raises:
-        InvalidInput: a loss that is not per-example, or data that do not fit the model.
+        InvalidInput: a loss that is not per-example or couples the examples of a batch, or data that do not fit the model.
     """
 
     start: Callable[[Key[Array, ""]], PyTree]
@@ -164,6 +165,7 @@ class Task(eqx.Module):
         probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
         for name, function in {"loss": self.loss, **self.scores}.items():
             self._check_per_example(name, function, probe)
+            check_separate(name, function, self.start, self.train.arrays)
 
     def _check_per_example(self, name: str, function: PerExample, probe: dict[str, jax.ShapeDtypeStruct]) -> None:
         shapes = {key: tuple(value.shape[1:]) for key, value in probe.items()}

@@ -57,13 +57,16 @@ def identity(
         "data": {name: hashed(data) for name, data in sets.items()},
         "start": hashed(starts),
         "versions": {name: version(name) for name in _PACKAGES},
-        "random": {
-            name: getattr(jax.config, name)
-            for name in ("jax_default_prng_impl", "jax_threefry_partitionable", "jax_enable_x64")
-        },
+        "random": random_settings(),
         **more,
     }
     return {name: describe(value, name) for name, value in values.items()} | {"programs": _programs(task, params)}
+
+
+def random_settings() -> dict[str, Any]:
+    """JAX's settings on which random numbers and roundings depend."""
+    names = ("default_prng_impl", "threefry_partitionable", "enable_x64", "default_matmul_precision")
+    return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
 
 
 def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
@@ -75,7 +78,8 @@ def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | 
     ('b', None, 2)
     """
     if isinstance(mine, dict) and isinstance(kept, dict):
-        inner = [(f"{place}.{name}".lstrip("."), mine.get(name), kept.get(name)) for name in [*mine, *(kept.keys() - mine)]]
+        names = [*mine, *(name for name in kept if name not in mine)]
+        inner = [(f"{place}.{name}".lstrip("."), mine.get(name), kept.get(name)) for name in names]
     elif isinstance(mine, list) and isinstance(kept, list) and len(mine) == len(kept):
         inner = [(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, kept, strict=True))]
     else:

@@ -27,6 +27,7 @@ class Record:
         metrics: by name, first axis (observations,).
         outcome: how it ended.
         gradients: expected minibatch gradients of one client so far, shape (observations,); None if not known.
+        settings: the configuration that it was made with, as plain values; None if not known.
     """
 
     task: str
@@ -39,6 +40,7 @@ class Record:
     metrics: dict[str, np.ndarray]
     outcome: Outcome
     gradients: np.ndarray | None = None
+    settings: dict[str, Any] | None = None
 
     @classmethod
     def of(
@@ -87,6 +89,7 @@ class Record:
         buffer = io.BytesIO()
         meta = {"task": self.task, "label": self.label, "seed": self.seed, "draw": self.draw}
         meta["outcome"] = dataclasses.asdict(self.outcome)
+        meta |= {} if self.settings is None else {"settings": self.settings}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
         arrays |= {} if self.gradients is None else {"gradients": self.gradients}

@@ -29,11 +29,21 @@ class Start:
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
-    r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits."""
+class OfLogits:
+    """A function of a model's logits."""
 
     model: Model
     augment: Augment | None = None
+
+    @property
+    def separate(self) -> bool:
+        """Whether model and augmentation are this library's, which couple no examples."""
+        return all(part is None or type(part).__module__.startswith("fedax.") for part in (self.model, self.augment))
+
+
+@dataclass(frozen=True)
+class CrossEntropy(OfLogits):
+    r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits."""
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = _logits(self.model, self.augment, params, examples["x"], key)
@@ -41,11 +51,8 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(OfLogits):
     """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts."""
-
-    model: Model
-    augment: Augment | None = None
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = _logits(self.model, self.augment, params, examples["x"], key)

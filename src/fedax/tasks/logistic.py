@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,8 @@ class Zeros:
 class LogisticLoss:
     r"""$\log(1 + e^{-(2y-1) \langle x, w \rangle})$ for each example with label y of 0 or 1; finite for any finite margin."""
 
+    separate: ClassVar[bool] = True
+
     def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
         return jax.nn.softplus(-_margin(params, examples))
 
@@ -37,6 +39,8 @@ class LogisticLoss:
 @dataclass(frozen=True)
 class LogisticAccuracy:
     """1 for each example on the right side of the plane, 1/2 for one on it, else 0."""
+
+    separate: ClassVar[bool] = True
 
     def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
         return (1 + jnp.sign(_margin(params, examples))) / 2

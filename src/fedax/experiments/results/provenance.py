@@ -8,7 +8,11 @@ from typing import Any
 _PACKAGES = ("fedax", "jax", "jaxlib", "equinox", "optax", "numpy")
 
 
+def packages() -> dict[str, Any]:
+    """Versions of the library and of what it computes with."""
+    return {package: version(package) for package in _PACKAGES}
+
+
 def versions() -> dict[str, Any]:
     """Versions of the library and of what it computes with, and the machine."""
-    found: dict[str, Any] = {package: version(package) for package in _PACKAGES}
-    return found | {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}
+    return packages() | {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}

@@ -4,13 +4,12 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedax.core import InvalidInput
-from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.slots import Slot, draw_of, slots_of
+from fedax.experiments.config.slots import Slot, draw_of
 from fedax.experiments.results.provenance import versions
+from fedax.experiments.results.settings import configured
 from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record
 
@@ -51,22 +50,5 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> di
 
 
 def identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]:
-    """All runs with what makes them what they are."""
-    shared = [_shared(experiment) for experiment in experiments]
-    for slot in slots_of(experiments):
-        owners = (slot.member.algorithm.make(), slot.member.solver.make())
-        own = [{"type": type(owner).__name__} | {name: getattr(owner, name) for name in declared(owner)} for owner in owners]
-        common = shared[slot.experiment]
-        run = common | {"own": own, "schedule": common["schedule"] | slot.member.schedule, "seed": slot.seed}
-        yield slot, json.dumps(run, sort_keys=True, default=_plain)
-
-
-def _shared(experiment: Experiment) -> dict[str, Any]:
-    resolved = experiment.resolved()
-    names = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine", "schedule", "audit")
-    names = (*names, "on_bad_client")
-    return {name: resolved.get(name) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
+    """All runs with what makes them what they are, to be looked up by."""
+    return ((slot, json.dumps(run, sort_keys=True)) for slot, run in configured(experiments))

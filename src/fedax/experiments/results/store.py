@@ -19,6 +19,7 @@ from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import runs_csv, settings_of
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
+from fedax.experiments.results.settings import check_made, made_with
 from fedax.files import write
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
@@ -109,7 +110,7 @@ class RunDirectory:
         """Reads an existing directory; with `repair`, without the runs whose files are damaged.
 
         Raises:
-            InvalidInput: no run directory, or one whose files are damaged.
+            InvalidInput: no run directory, or one whose files are damaged, or whose runs were made with another configuration.
         """
         try:
             kept = json.loads((path / "summary.json").read_text(encoding="utf-8"))
@@ -122,10 +123,13 @@ class RunDirectory:
                 Recipe.parse(kept_in.read_text(encoding="utf-8")) if (kept_in := path / "recipe.toml").exists() else None
             )
             versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+            check_made(experiments, runs)
             return cls(path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe, versions)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}: {error}") from error
         except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InvalidInput.because(str(path), f"a run directory with damaged files: {error}") from error
 
@@ -137,17 +141,15 @@ class RunDirectory:
             write(self.path / name, experiment.toml())
 
     def add(self, record: Record, number: int | None = None) -> None:
-        """Keeps a run, under a number or the next one, and brings all files up to date."""
-        number = len(self.runs) if number is None else number
-        write(self.path / "runs" / f"{number:04d}.npz", record.to_bytes())
-        self.runs[number] = record
-        self.flush()
+        """Keeps a run, under a number or the next one."""
+        self.take({len(self.runs) if number is None else number: record})
 
     def take(self, runs: dict[int, Record]) -> None:
-        """Keeps runs that were made elsewhere, by their numbers."""
+        """Keeps runs by their numbers, with their configurations, and brings all files up to date."""
         for number, record in runs.items():
-            write(self.path / "runs" / f"{number:04d}.npz", record.to_bytes())
-        self.runs |= runs
+            made = dataclasses.replace(record, settings=made_with(self.experiments, number))
+            write(self.path / "runs" / f"{number:04d}.npz", made.to_bytes())
+            self.runs[number] = made
         self.flush()
 
     def close(self, status: Literal["finished", "interrupted"]) -> None:

@@ -18,7 +18,9 @@ from fedax.engines.loop import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.slots import draw_of, slots_of
 from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.results.settings import check_made
 from fedax.experiments.results.store import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
 from fedax.experiments.running.progress import Display
@@ -179,11 +181,17 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     runs are made again.
 
     Raises:
-        InvalidInput: no run directory, or one without experiments.
+        InvalidInput: no run directory, or one without experiments; one whose finished runs were made with another
+            configuration, with other versions or other random settings of JAX.
     """
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
         raise InvalidInput.because(str(out), "no run was begun there", "Remove the folder, and run again.")
+    check_made(directory.experiments, directory.runs, going_on=True)
+    other = {name: (directory.versions.get(name), now) for name, now in packages().items()}
+    if changed := [f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now]:
+        hint = "Install those of then, or run in another folder."
+        raise InvalidInput.because(str(out), f"begun with other versions: {'; '.join(changed)}", hint)
     made = {slot.number: slot for slot in slots_of(directory.experiments)}
     directory.runs = {
         number: record

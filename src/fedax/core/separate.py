@@ -1,0 +1,141 @@
+"""A probe of per-example functions: the value of one example must not depend on the others of its batch."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from fedax.core.errors import InvalidInput
+
+_OPERATIONS = 40
+"""Up to so many, and without loops, a function is evaluated operation by operation: those are compiled once for all functions."""
+_HINT = (
+    "Batches are padded and cut into pieces, so a mean, a batch statistic or a division by the batch's length would be another "
+    "number on every engine. Normalise over features, or by fixed statistics, and leave the mean over examples to the engine."
+)
+
+
+def check_separate(name: str, function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any) -> None:
+    """Refuses a function of which one example's value changes with the other examples, or with how many there are.
+
+    It is evaluated on a batch of three examples of which the first one stays, with and without a key, once for a function. Those
+    whose attribute `separate` is True are taken at their word. One that fails there, or gives no finite number, is let through.
+
+    Args:
+        name: its argument of `Task`.
+        function: per example.
+        start: of the task.
+        arrays: examples.
+
+    Raises:
+        InvalidInput: it couples the examples of a batch.
+    """
+    if getattr(function, "separate", False) or any(isinstance(values, Tracer) for values in arrays.values()):
+        return
+    forms = tuple((key, values.shape[1:], str(values.dtype)) for key, values in sorted(arrays.items()))
+    probe = functools.partial(_values, function, start, arrays)
+    try:
+        hash((function, forms))
+    except TypeError:  # not remembered
+        found = probe()
+    else:
+        found = _kept(_Known(probe, function, start), forms)
+    for alone, other in found:
+        if np.isfinite([alone, other]).all() and abs(alone - other) > _tolerance(alone):
+            got = f"one whose value for an example changes with the others of its batch ({alone:.6g} against {other:.6g})"
+            raise InvalidInput.found(f"Task({name}=...)", got, "functions of single examples", _HINT)
+
+
+def _tolerance(value: np.ndarray) -> float:
+    return float(np.sqrt(np.finfo(value.dtype).eps)) * max(abs(float(value)), 1.0)
+
+
+class _Known:
+    """A probe that is the same for the same function, whatever the data."""
+
+    def __init__(self, probe: Callable[[], Any], function: Any, start: Any) -> None:
+        self.probe, self.function, self.start = probe, function, type(start)
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.start))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and (self.function, self.start) == (other.function, other.start)
+
+
+@functools.lru_cache(16)
+def _kept(known: _Known, forms: Any) -> list[tuple[Any, Any]]:
+    del forms
+    found = known.probe()
+    del known.probe  # with the data
+    return found
+
+
+def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any) -> list[tuple[Any, Any]]:
+    """The first example's value among others, in pairs that should be equal."""
+    batch, changed = _batches(arrays)
+    fewer, pairs = {key: values[:2] for key, values in changed.items()}, list[tuple[Any, Any]]()
+    lenient = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), np.errstate(all="ignore")
+    with contextlib.ExitStack() as stack, contextlib.suppress(Exception):
+        for setting in (jax.ensure_compile_time_eval(), *lenient):
+            stack.enter_context(setting)
+        params = start(jax.random.key(0))
+        rng = np.random.default_rng(0)
+        moved = jax.tree.map(lambda p: p + jnp.asarray(0.1 * rng.normal(size=jnp.shape(p)), jnp.result_type(p)), params)
+        evaluate = _evaluated(function, moved, batch)
+        first = evaluate(moved, batch, None)
+        if not np.isfinite(first):
+            moved, first = params, evaluate(params, batch, None)
+        pairs.append((first, evaluate(moved, fewer, None)))
+        key = jax.random.key(1)
+        if _uses_key(function, moved, batch, key):
+            pairs.append((evaluate(moved, batch, key), evaluate(moved, changed, key)))
+    return pairs
+
+
+def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Three examples, and three of which only the first is the same."""
+    batch, changed = {}, {}
+    for key, values in arrays.items():
+        rows = np.asarray(values[: min(3, len(values))])
+        rows = rows[[0, len(rows) // 2, -1]]
+        others = rows[[0, 2, 1]]
+        if rows.dtype.kind not in "iub":
+            others = np.concatenate([rows[:1], (others[1:] * 0.5 + 0.25).astype(rows.dtype)])
+        batch[key], changed[key] = rows, others
+    return batch, changed
+
+
+def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callable[..., Any]:
+    """The function's value for the first example; long functions are compiled, and forgotten."""
+    equations = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, batch).eqns
+    loops = any(equation.primitive.name in ("scan", "while", "cond") for equation in equations)
+    if len(equations) <= _OPERATIONS and not loops:
+        return lambda *arguments: _wide(function(*arguments)[0])
+
+    def compiled(params: Any, batch: Any, key: Any) -> Any:
+        program = jax.jit(lambda p, b: function(p, b, key)[0]).lower(params, batch)
+        options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+        return _wide(program.compile(options)(params, batch))
+
+    return compiled
+
+
+def _wide(value: Any) -> Any:
+    """Half precision, of which NumPy knows little, in single precision's type but with its own rounding."""
+    return (
+        np.asarray(value)
+        if np.asarray(value).dtype in (np.float32, np.float64)
+        else np.float16(np.asarray(value, np.float32))
+    )
+
+
+def _uses_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> bool:
+    """Whether the program of a training step is another one with a key."""
+    texts = [str(jax.make_jaxpr(lambda p, b, k=k: function(p, b, k))(params, batch)) for k in (None, key)]
+    return texts[0] != texts[1]

@@ -1,0 +1,78 @@
+"""The configuration of a single run, by which its record is tied to the experiment it stands under."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedax.core import InvalidInput
+from fedax.core.hyper import declared
+from fedax.engines.identity import difference, random_settings
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.slots import Slot, slots_of
+from fedax.report import Record
+
+_SHARED = ("rounds", "observe_every", "observe", "minimum", "task", "stop", "channel", "engine", "schedule", "audit")
+
+
+def configured(
+    experiments: Sequence[Experiment], numbers: Sequence[int] | None = None
+) -> Iterator[tuple[Slot, dict[str, Any]]]:
+    """All runs, or those of some numbers, with what makes them what they are, whatever their names: plain values."""
+    shared: dict[int, dict[str, Any]] = {}
+    wanted = None if numbers is None else set(numbers)
+    for slot in slots_of(experiments):
+        if wanted is not None and slot.number not in wanted:
+            continue
+        if slot.experiment not in shared:
+            resolved = experiments[slot.experiment].resolved()
+            shared[slot.experiment] = {name: resolved.get(name) for name in (*_SHARED, "on_bad_client")}
+        common, owners = shared[slot.experiment], (slot.member.algorithm.make(), slot.member.solver.make())
+        own = [{"type": type(owner).__name__} | {name: getattr(owner, name) for name in declared(owner)} for owner in owners]
+        run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}
+        run["schedule"] = common["schedule"] | slot.member.schedule
+        yield slot, json.loads(json.dumps(run, sort_keys=True, default=_plain))
+
+
+def check_made(experiments: Sequence[Experiment], runs: Mapping[int, Record], going_on: bool = False) -> None:
+    """Refuses runs that were made with another configuration than they stand under.
+
+    Runs of a version that kept none are passed over.
+
+    Args:
+        experiments: of a directory.
+        runs: its runs by number.
+        going_on: whether further runs will be made here; then JAX's random settings have to be the same too.
+
+    Raises:
+        InvalidInput: names the file of the run, the field, and both values.
+    """
+    told = {number: record for number, record in runs.items() if record.settings is not None}
+    expected = {slot.number: (slot, run) for slot, run in configured(experiments, list(told))}
+    for number, record in told.items():
+        file = f"runs/{number:04d}.npz"
+        if number not in expected:
+            raise InvalidInput.because(file, "the configuration beside it has no such run", _HINT)
+        slot, run = expected[number]
+        mine = {"name": experiments[slot.experiment].name, "label": slot.member.label} | run
+        kept = {"name": record.task, "label": record.label} | (record.settings or {})
+        jax_then = kept.pop("jax", None)
+        if going_on:
+            mine, kept = mine | {"jax": random_settings()}, kept | {"jax": jax_then}
+        if found := difference(mine, kept):
+            field, now, then = found
+            here = "here" if field.startswith("jax") else "the configuration beside it has"
+            raise InvalidInput.because(f"{file}, {field}", f"made with {then!r}, but {here} {now!r}", _HINT)
+
+
+_HINT = "Put it back as it was, or run in another folder."
+
+
+def made_with(experiments: Sequence[Experiment], number: int) -> dict[str, Any] | None:
+    """The configuration of a run that is made now, None for a number that the experiments do not have."""
+    for _, run in configured(experiments, [number]):
+        return run | {"jax": random_settings()}
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
