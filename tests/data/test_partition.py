@@ -284,7 +284,7 @@ LABELS = np.arange(40) % 4
     ("call", "message"),
     [
         (lambda: iid(3, 4), r"iid\(clients=...\): got '4 clients'; allowed: at most as many as there are examples, 3\."),
-        (lambda: iid(3, 0), r"iid\(clients=...\): got 0; allowed: whole numbers in \[1, infinity\)\."),
+        (lambda: iid(3, 0), r"iid\(clients=...\): got 0; allowed: whole numbers in \[1, 10000000\]\."),
         (lambda: iid(3, 2.0), r"iid\(clients=...\): got 2.0; allowed: whole numbers"),
         (lambda: iid(3, 2, seed=-1), r"iid\(seed=...\): got -1"),
         (lambda: iid(3, 2, seed=2**32), r"iid\(seed=...\): got 4294967296"),

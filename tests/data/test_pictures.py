@@ -147,7 +147,7 @@ def test_a_source_made_into_a_task_has_the_options():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digits", {"crop": -1}, r"digits\(crop=...\): got -1; allowed: whole numbers in \[0, infinity\)"),
+        ("digits", {"crop": -1}, r"digits\(crop=...\): got -1; allowed: whole numbers in \[0, 8\]"),
         ("digits", {"flip": 1}, r"digits\(flip=...\): got 1; allowed: one of False, True"),
         ("digits", {"frozen": True}, r"digits\(frozen=...\): got True; allowed: False without crop or flip"),
         (

@@ -112,7 +112,7 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
     [
         ("digits", {"partition": 3}, r"digits\(partition=...\): got 3; allowed: the name of a partition"),
         ("digits", {"model": 3}, r"digits\(model=...\): got 3; allowed: the name of a model"),
-        ("digits", {"clients": 2.5}, r"digits\(clients=...\): got 2.5; allowed: whole numbers in \[1, infinity\)"),
+        ("digits", {"clients": 2.5}, r"digits\(clients=...\): got 2.5; allowed: whole numbers in \[1, 10000000\]"),
         ("digits", {"clients": True}, r"\(clients=...\): got True"),
         ("digits", {"clients": "20"}, r"\(clients=...\): got '20'"),
         ("digits", {"seed": -1}, r"\(seed=...\): got -1"),

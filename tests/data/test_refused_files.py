@@ -1,14 +1,18 @@
 """Files and arrays that would be misread, or that no memory holds: each is refused before it is read as something else."""
 
 import gzip
+import io
+import json
 import os
 import struct
 
+import jax
 import numpy as np
 import pytest
 
-from fedax import data
+from fedax import data, tasks
 from fedax.core import DataError
+from fedax.data.leaf import characters, read_glove, words
 
 
 def clients(tmp_path, **files):
@@ -99,3 +103,69 @@ def test_libsvm_lines_that_make_no_data_set_are_refused(tmp_path, line, message)
     (tmp_path / "toy").write_text("-1 1:1\n" * 10 + line + "\n")
     with pytest.raises(DataError, match=message):
         data.read_libsvm(tmp_path / "toy")
+
+
+def archive(**arrays):
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"x": np.float64(3), "y": np.arange(3)},
+        {"x": np.ones((3, 2)), "y": np.int64(0)},
+        {"x": np.ones((2, 2)), "y": np.arange(2), "z": np.float64(1)},
+    ],
+    ids=["inputs", "labels", "further"],
+)
+def test_scalars_in_archives_are_refused(tmp_path, arrays):
+    (tmp_path / "a.npz").write_bytes(archive(**arrays))
+    with pytest.raises(DataError, match="the scalar"):
+        data.client_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
+def test_clients_that_are_no_plain_files_are_refused(tmp_path, name):
+    clients(tmp_path, b="x,y\n1,0\n")
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="no plain file"):
+        data.client_files(tmp_path)
+
+
+def test_tasks_refuse_single_numbers_as_inputs(tmp_path):
+    (tmp_path / "a.npz").write_bytes(archive(x=np.zeros(2), y=np.arange(2)))
+    with pytest.raises(DataError, match="rows of features"):
+        tasks.client_files(tmp_path)
+
+
+def test_numbers_that_single_precision_cannot_hold_are_refused(tmp_path):
+    (tmp_path / "a.npz").write_bytes(archive(x=np.full((2, 1), 1e300), y=np.arange(2)))
+    with jax.enable_x64(False), pytest.raises(DataError, match="float32 can hold"):
+        tasks.client_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("form", "x", "y"),
+    [
+        ("characters", [1], ["a"]),
+        ("characters", ["ab"], [None]),
+        ("words", [["a"]], [0]),
+        ("words", [3], [0]),
+        ("words", [[1, 2, 3, 4, None]], [0]),
+    ],
+)
+def test_texts_of_leaf_that_are_none_are_refused(tmp_path, form, x, y):
+    (tmp_path / "all.json").write_text(
+        json.dumps({"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": x, "y": y}}})
+    )
+    convert = {"characters": characters, "words": words({"a": 0})}[form]
+    with pytest.raises(DataError, match="user 'a' with"):
+        data.leaf(tmp_path, classes=80, convert=convert)
+
+
+def test_word_vectors_are_finite(tmp_path):
+    (tmp_path / "glove").write_text("so nan 1\n")
+    with pytest.raises(DataError, match="NaN or infinity"):
+        read_glove(tmp_path / "glove")

@@ -240,7 +240,7 @@ def test_fill_ups_are_uniform_in_both_precisions(given, x64):
     evenly(counts(drawn[np.isin(drawn, others)], others), np.full(len(others), 1 / len(others)))
 
 
-NUMBERS = "whole numbers >= 1, or a pair of them in order"
+NUMBERS = "whole numbers from 1 to 2147483647, or a pair of them in order"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,10 @@ NUMBERS = "whole numbers >= 1, or a pair of them in order"
         *[("batch_size", value, "the second may be 'all'") for value in (0, ("all", 10), (10, "every"), (12, 10), "most")],
         *[("stragglers", value, r"numbers in [0, 1]") for value in (-0.1, 1.1, float("nan"))],
         *[("dropouts", value, r"numbers in [0, 1)") for value in (-0.1, 1.0, float("nan"))],
-        *[("times", value, "rising whole numbers >= 1, or None") for value in ((), (0, 1), (2, 2), (3, 1), (1, 2.5))],
+        *[
+            ("times", value, "rising whole numbers from 1 to 2147483647, or None")
+            for value in ((), (0, 1), (2, 2), (3, 1), (1, 2.5))
+        ],
     ],
 )
 def test_bad_schedules_name_the_field_and_the_range(name, value, allowed):

@@ -82,9 +82,9 @@ def test_throw():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers >= 0"),
+        ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers from 0 to 2147483647"),
         ({"rounds": True}, r"run\(rounds=...\): got True"),
-        ({"observe_every": 0}, r"run\(observe_every=...\): got 0; allowed: whole numbers >= 1"),
+        ({"observe_every": 0}, r"run\(observe_every=...\): got 0; allowed: whole numbers from 1 to 2147483647"),
         ({"seed": -3}, r"run\(seed=...\): got -3"),
         ({"schedule": fedax.Schedule(cohort=2)}, r"Schedule\(cohort=...\): got 2; allowed: 1 to 1, the number of clients"),
         ({"observe": [fedax.observe.TestAccuracy()]}, "without test examples"),
@@ -99,12 +99,12 @@ def test_bad_arguments(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cohort": 0}, r"Schedule\(cohort=...\): got 0; allowed: whole numbers >= 1 or None"),
+        ({"cohort": 0}, r"Schedule\(cohort=...\): got 0; allowed: whole numbers from 1 to 2147483647, or None"),
         ({"epochs": 1.5}, r"Schedule\(epochs=...\): got 1.5"),
         ({"steps": -1}, r"Schedule\(steps=...\): got -1"),
         (
             {"batch_size": "half"},
-            r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers >= 1, or a pair of them in order",
+            r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers from 1 to 2147483647, or a pair of them in order",
         ),
         ({"order": "sorted"}, r"Schedule\(order=...\)"),
     ],

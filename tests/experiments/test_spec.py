@@ -54,7 +54,7 @@ def test_one_value_per_client():
     ("old", "new", "line", "words"),
     [
         ('name = "Tiny', 'nme = "x"\nname = "Tiny', 1, "got 'nme'; .*Did you mean 'name'"),
-        ("rounds = 2", "rounds = -2", 2, "rounds: got -2; allowed: whole numbers >= 0"),
+        ("rounds = 2", "rounds = -2", 2, "rounds: got -2; allowed: whole numbers from 0 to 2147483647"),
         ("rounds = 2", "minimum = nan", 2, "minimum: got nan; allowed: finite numbers"),
         ("rounds = 2", 'rounds = "two"', 2, "rounds: got 'two'; allowed: a valid integer"),
         ("seeds = [0, 1]", "seeds = [0, 0]", 3, "seeds: got .*all different"),

@@ -7,6 +7,30 @@ given and what is allowed, and are raised before anything is compiled or overwri
 import difflib
 from collections.abc import Iterable
 
+_SHOWN = 300
+
+
+def shown(value: object) -> str:
+    """A value in a message: its text, or the beginning and the end of it.
+
+    >>> shown("a"), len(shown("a" * 1_000_000))
+    ("'a'", 338)
+    """
+    try:
+        return short(repr(value))
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return f"a {type(value).__name__} with too many digits"
+
+
+def short(text: str) -> str:
+    """A text of any length, cut in the middle if it would fill the screen."""
+    if len(text) <= 2 * _SHOWN:
+        return text
+    cut = f" ... ({len(text) - _SHOWN} characters left out) ... "
+    return text[: _SHOWN // 2] + cut + text[-_SHOWN // 2 :]
+
 
 class FedaxError(Exception):
     """Base of every exception raised on purpose by fedax."""
@@ -18,17 +42,17 @@ class InvalidInput(FedaxError, ValueError):
     @classmethod
     def of(cls, field: str, value: object, allowed: str, hint: str = "") -> "InvalidInput":
         """Builds the message `field: got value; allowed: ...`, with an optional hint on what to do."""
-        return cls.found(field, repr(value), allowed, hint)
+        return cls.found(field, shown(value), allowed, hint)
 
     @classmethod
     def because(cls, field: str, reason: str, hint: str = "") -> "InvalidInput":
         """Builds the message `field: reason`, for what is not a value out of a range, such as a file or a combination."""
-        return cls(f"{field}: {reason}." + (f" {hint}" if hint else ""))
+        return cls(f"{short(field)}: {short(reason)}." + (f" {hint}" if hint else ""))
 
     @classmethod
     def found(cls, field: str, what: str, allowed: str, hint: str = "") -> "InvalidInput":
         """As `of`, for something described in words."""
-        return cls(f"{field}: got {what}; allowed: {allowed}." + (f" {hint}" if hint else ""))
+        return cls(f"{short(field)}: got {short(what)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
 
 
 class UnknownName(InvalidInput):
@@ -37,7 +61,7 @@ class UnknownName(InvalidInput):
     @classmethod
     def among(cls, field: str, name: str, known: Iterable[str]) -> "UnknownName":
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}?" if near else ""
         return cls(str(cls.of(field, name, "one of " + ", ".join(names), hint)))
 

@@ -21,13 +21,18 @@ from fedax.core.errors import InvalidInput
 
 Scalar: TypeAlias = float | int | Float[Array, ""]
 """A real number, as given or as an array of no axes inside a compiled program."""
+MOST_COUNT = 2**31 - 1
+"""The largest whole number where no smaller bound is declared: programs count in 32 bits."""
 PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray
 """One real number for all clients, or one for each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Hyper:
-    """The range of a hyperparameter. `low` and `high` are inclusive unless `open_low` / `open_high`."""
+    """The range of a hyperparameter. `low` and `high` are inclusive unless `open_low` / `open_high`.
+
+    Without `high`, whole numbers go up to `MOST_COUNT`, and real ones are finite unless the default is infinity.
+    """
 
     name: str
     default: Any
@@ -45,8 +50,8 @@ class Hyper:
         """The range in words, as every message and every reference page shows it."""
         if self.choices is not None:
             return "one of " + ", ".join(repr(choice) for choice in self.choices)
-        left, right = "(["[not (self.open_low or self.low == -math.inf)], ")]"[not (self.open_high or self.high == math.inf)]
-        low, high = (f"{bound:g}".replace("inf", "infinity") for bound in (self.low, self.high))
+        left, right = "(["[not (self.open_low or self.low == -math.inf)], ")]"[self.reaches(self.top)]
+        low, high = (f"{bound:.10g}".replace("inf", "infinity") for bound in (self.low, self.top))
         kind = "whole numbers" if self.counts else "numbers"
         return (
             f"{kind} in {left}{low}, {high}{right}"
@@ -58,6 +63,15 @@ class Hyper:
     def counts(self) -> bool:
         """Whether it is a whole number (then static)."""
         return isinstance(self.default, int) and not isinstance(self.default, bool)
+
+    @property
+    def top(self) -> float:
+        """The upper bound."""
+        return MOST_COUNT if self.counts and self.high == math.inf else self.high
+
+    def reaches(self, bound: float) -> bool:
+        """Whether an upper bound is allowed itself."""
+        return not self.open_high and (bound < math.inf or self.default == math.inf)
 
     def check(self, owner: str, value: Any) -> None:
         """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values pass."""
@@ -75,14 +89,16 @@ class Hyper:
             return any(type(value) is type(choice) and value == choice for choice in self.choices)
         if isinstance(value, bool | str) or value is None or (self.counts and not isinstance(value, int)):
             return False
+        if self.counts:
+            return self.low <= value <= self.top
         try:
             numbers = np.asarray(value, dtype=float)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return False
         if numbers.ndim > (1 if self.per_client else 0):
             return False
         above = numbers > self.low if self.open_low else numbers >= self.low
-        below = numbers < self.high if self.open_high else numbers <= self.high
+        below = numbers <= self.top if self.reaches(self.top) else numbers < self.top
         return bool(np.all(above & below))
 
     def outside(self) -> Iterator[Any]:
@@ -95,8 +111,10 @@ class Hyper:
         step = 1 if self.counts else 1e-3
         if self.low > -math.inf:
             yield self.low if self.open_low else self.low - step
-        if self.high < math.inf:
-            yield self.high if self.open_high else self.high + step
+        if not self.reaches(self.top):
+            yield self.top
+        elif self.top < math.inf:
+            yield self.top + step
 
 
 def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core.errors import InvalidInput
+from fedax.core.hyper import MOST_COUNT
 from fedax.core.keys import Index
 from fedax.core.sampling import Drawn, Sampling, weighted_subset
 from fedax.core.work import LocalWork, counts, real
@@ -55,7 +56,7 @@ class Schedule(LocalWork):
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
 
     def __check_init__(self) -> None:
-        self._require("cohort", self.cohort is None or counts(self.cohort), "whole numbers >= 1 or None")
+        self._require("cohort", self.cohort is None or counts(self.cohort), f"whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("weights", self.weights in ("size", "equal"), "one of 'size', 'equal'")
         self._require("dropouts", real(self.dropouts) and 0 <= self.dropouts < 1, "numbers in [0, 1)")
         both = self.weights == "equal" and self.rule.by_size

@@ -13,6 +13,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from fedax.core.client import Client, Minibatch, Solver
+from fedax.core.errors import InvalidInput
 from fedax.core.hyper import Scalar, hyper
 from fedax.core.keys import Index
 from fedax.core.layout import accumulator
@@ -112,6 +113,10 @@ class Optax(Descent):
     """
 
     optimizer: optax.GradientTransformation = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.optimizer, optax.GradientTransformation):
+            raise InvalidInput.of("Optax(optimizer=...)", self.optimizer, "an Optax optimizer")
 
     def transformation(self) -> optax.GradientTransformation:
         return self.optimizer

@@ -125,7 +125,12 @@ def canonical(values: Any) -> np.ndarray:
     """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled)."""
     values = np.asarray(values)
     if values.dtype.kind == "f":
-        return values.astype(jax.dtypes.canonicalize_dtype(float))
+        kind = jax.dtypes.canonicalize_dtype(float)
+        with np.errstate(over="ignore"):
+            narrowed = values.astype(kind)
+        if kind.itemsize < values.dtype.itemsize and not np.isfinite(narrowed).all():
+            raise DataError.found("data", "numbers beyond the range", f"numbers that {kind.name} can hold")
+        return narrowed
     return values.astype(jax.dtypes.canonicalize_dtype(values.dtype))
 
 

@@ -1,5 +1,6 @@
 """Local work: how much a client does in a round."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedax.core.errors import InvalidInput
+from fedax.core.hyper import MOST_COUNT
 from fedax.core.keys import Index
 
 
@@ -41,7 +43,7 @@ class LocalWork(eqx.Module):
     stragglers: float = eqx.field(static=True, default=0.0, kw_only=True)
 
     def __check_init__(self) -> None:
-        numbers = "whole numbers >= 1, or a pair of them in order"
+        numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
         self._require("epochs", counts(self.epochs) or _pair(self.epochs), numbers)
         self._require("steps", self.steps is None or counts(self.steps) or _pair(self.steps), f"{numbers}, or None")
         fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
@@ -49,8 +51,9 @@ class LocalWork(eqx.Module):
         self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
         self._require("stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]")
         times = self.times
-        rising = times is None or (bool(times) and all(counts(b - a) for a, b in zip((0, *times), times, strict=False)))
-        self._require("times", rising, "rising whole numbers >= 1, or None")
+        whole = times is None or (isinstance(times, tuple) and bool(times) and all(map(counts, times)))
+        rising = times is None or (whole and all(a < b for a, b in itertools.pairwise(times)))
+        self._require("times", rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("times", times is None or self.steps is None, "None if steps is given")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
@@ -148,8 +151,8 @@ class LocalWork(eqx.Module):
 
 
 def counts(value: Any) -> bool:
-    """Whether a whole number of at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    """Whether a whole number of at least 1 that fits into 32 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
 
 
 def _pair(value: Any, word: str | None = None) -> bool:

@@ -50,8 +50,11 @@ class FederatedData:
     name: str = "data"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.classes <= MOST_CLASSES:
+        if not isinstance(self.classes, int | np.integer) or not 1 <= self.classes <= MOST_CLASSES:
             raise DataError.of("classes", self.classes, f"whole numbers from 1 to {MOST_CLASSES}")
+        for name, clients in (("train", self.train), ("test", self.test)):
+            if not isinstance(clients, Sequence) and not (name == "test" and clients is None):
+                raise DataError.of(name, clients, "a list with the arrays of each client")
         if not len(self.train):
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
@@ -134,11 +137,13 @@ class FederatedData:
         return np.stack([np.bincount(client["y"], minlength=self.classes) for client in self.train])
 
     def _fixed(self, client: Labelled, where: str) -> Labelled:
-        if not {"x", "y"} <= set(client):
+        if not isinstance(client, Mapping) or not {"x", "y"} <= set(client):
+            if not isinstance(client, Mapping):
+                raise DataError.of(where, client, "a dictionary of arrays")
             raise DataError.of(where, sorted(client), "the arrays 'x' and 'y', and any others")
         if set(client) != set(self.train[0]):
             raise DataError.of(where, sorted(client), f"the arrays {sorted(self.train[0])}, as the first client has")
-        arrays = {name: np.asarray(values) for name, values in client.items()}
+        arrays = {name: _array(values, f"{where}[{name!r}]") for name, values in client.items()}
         rows_of(arrays, where)
         for name, values in arrays.items():
             first = np.shape(self.train[0][name])[1:]
@@ -180,6 +185,16 @@ def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int)
         if seen[indices].max() > 1:
             twice = indices[seen[indices] > 1][0]
             raise DataError.of(f"partition[{k}]", f"index {twice} again", "each example at most once")
+
+
+def _array(values: Any, where: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as error:  # lists of unequal lengths
+        raise DataError.found(where, f"no array ({error})", "rows of one shape") from error
+    if not array.ndim:
+        raise DataError.of(where, values, "an array of one row per example")
+    return array
 
 
 def _read_only(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-import zipfile
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +10,11 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MOST_BYTES, MissingFile, read_whole
+from fedax.data.folder import MissingFile, read_npz, read_whole
+from fedax.data.limits import checked
 
 
+@checked()
 def client_files(folder: str | Path, classes: int | None = None, label: str = "y", name: str | None = None) -> FederatedData:
     r"""One client for each file of a folder, in the order of the files' names.
 
@@ -41,7 +43,7 @@ def client_files(folder: str | Path, classes: int | None = None, label: str = "y
     (2, 2, [[1.5, 60.0], [1.8, 80.0]])
     """
     folder = Path(folder)
-    parts = folder / "train" if (folder / "train").is_dir() else folder
+    parts = folder / "train" if os.path.isdir(folder / "train") else folder
     order = _Order(label)
     train = _read_all(parts, label, order)
     if not train:
@@ -49,7 +51,7 @@ def client_files(folder: str | Path, classes: int | None = None, label: str = "y
         raise MissingFile.of(
             "client_files(folder=...)", f"no data file in {parts}", "a folder with one file per client", hint
         )
-    test = _read_all(folder / "test", label, order) if (folder / "test").is_dir() else {}
+    test = _read_all(folder / "test", label, order) if os.path.isdir(folder / "test") else {}
     for stranger in sorted(set(test) - set(train)):
         raise DataError.of("client_files(folder=...)", f"a test part of {stranger!r}", "clients with a file in train too")
     first = next(iter(train.values()))
@@ -86,12 +88,14 @@ class _Order:
 
 
 def _read_all(folder: Path, label: str, order: _Order) -> dict[str, Labelled]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike the method, False also for a name that no folder can have
         raise MissingFile.of("client_files(folder=...)", f"no folder {folder}", "a folder with one file per client")
     found: dict[str, Labelled] = {}
     for path in sorted(folder.iterdir()):
         suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
-        if suffix in (".npz", *TABLES) and path.is_file():
+        if suffix in (".npz", *TABLES):
+            if not os.path.isfile(path):
+                raise DataError.found(path.name, f"no plain file at {path}", "a data file")
             client = path.name.removesuffix(".gz").removesuffix(suffix)
             if client in found:
                 raise DataError.of("client_files(folder=...)", f"two files of {client!r}", "one file for each client")
@@ -100,15 +104,10 @@ def _read_all(folder: Path, label: str, order: _Order) -> dict[str, Labelled]:
 
 
 def _npz(path: Path, label: str) -> Labelled:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > MOST_BYTES:
-            raise ValueError(f"{size} bytes unpacked; at most {MOST_BYTES} are read")
-        with np.load(path, allow_pickle=False) as file:
-            held = {key: file[key] for key in file.files}
-    except Exception as error:  # zip, zlib, header: any layer below can fail
-        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a whole .npz archive") from error
+    held = read_npz(path)
+    for key, values in held.items():
+        if not values.ndim:
+            raise DataError.found(path.name, f"the scalar {key!r}", "arrays of one row per example", f"The file is {path}.")
     return {("y" if key == label else key): values for key, values in _with_label(path, label, held).items()}
 
 

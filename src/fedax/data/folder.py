@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
     """
     paths = [data_folder(folder) / each for each in (name, *others)]
     for path in paths:
-        if path.is_file():
+        if os.path.isfile(path):  # unlike the method, False also for a name that no file can have
             return path
     hint = f"{how} Another folder is named by `folder` or by the variable FEDAX_DATA."
     raise MissingFile.of(name, f"no file at {paths[0]}", "a readable data file there", hint)
@@ -78,6 +79,26 @@ def read_whole(path: Path, how: str = "") -> bytes:
             path.name, f"more than {MOST_BYTES} bytes in {path}", f"at most {MOST_BYTES} bytes, unpacked", how
         )
     return content
+
+
+def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` archive; at most `MOST_BYTES` unpacked.
+
+    Raises:
+        DataError: no plain file, or an archive that is too large or damaged; the message names the path.
+    """
+    try:
+        if not os.path.isfile(path):
+            raise ValueError("no plain file")
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > MOST_BYTES:
+            raise ValueError(f"{size} bytes unpacked; at most {MOST_BYTES} are read")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # zip, zlib, header: any layer below can fail
+        got = f"a file at {path} that cannot be read ({error})"
+        raise DataError.of(path.name, got, "a whole .npz archive", how) from error
 
 
 def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:

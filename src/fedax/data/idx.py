@@ -8,12 +8,14 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.folder import read_whole
+from fedax.data.limits import checked
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 """NumPy's name of an element type by the third byte of a file."""
 MOST_AXES = 8
 
 
+@checked()
 def read_idx(path: str | Path) -> np.ndarray:
     """The array of an IDX file, plain or gzipped.
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
+from fedax.data.limits import checked
 from fedax.data.text import LEAF_CHARACTERS, encode
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
@@ -22,6 +23,7 @@ Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
 """From a user's inputs and labels as the file has them, and a place for messages."""
 
 
+@checked()
 def read_users(path: str | Path) -> Users:
     """The users of a LEAF file, plain or gzipped, or of all `.json` and `.json.gz` files of a folder in order of their names.
 
@@ -45,6 +47,8 @@ def _document(file: Path) -> Users:
     allowed = "LEAF JSON with the keys users, num_samples and user_data"
     try:
         document = json.loads(read_whole(file), object_pairs_hook=_unique)
+        if not isinstance(document["users"], list):
+            raise TypeError(f"users of {type(document['users']).__name__}")
         held = {user: (document["user_data"][user]["x"], document["user_data"][user]["y"]) for user in document["users"]}
         promised = dict(zip(document["users"], document["num_samples"], strict=True))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -71,6 +75,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return held
 
 
+@checked()
 def leaf(
     train: str | Path,
     test: str | Path | None = None,
@@ -127,6 +132,9 @@ def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
     >>> {key: values.tolist() for key, values in characters(["AB"], ["C"], "user 'a'").items()}
     {'x': [[25, 26]], 'y': [27]}
     """
+    for text in (*x, *y):
+        if not isinstance(text, str):
+            raise DataError.of("leaf", f"{where} with {text!r}", "texts")
     lengths = {len(text) for text in x}
     if len(lengths) > 1:
         raise DataError.of("leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length")
@@ -154,12 +162,19 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
                 raise DataError.of("leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive")
         codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
         for row, tweet in zip(codes, x):
-            text = tweet if isinstance(tweet, str) else tweet[4]
-            for place, word in enumerate(tokens(text)[:length]):
+            for place, word in enumerate(tokens(_text(tweet, where))[:length]):
                 row[place] = vocabulary.get(word, len(vocabulary))
         return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
 
     return convert
+
+
+def _text(tweet: Any, where: str) -> str:
+    """The words of a tweet: itself, or the fifth field of a record."""
+    text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
+    if not isinstance(text, str):
+        raise DataError.of("leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field")
+    return text
 
 
 def tokens(text: str) -> list[str]:
@@ -171,6 +186,7 @@ def tokens(text: str) -> list[str]:
     return re.findall(r"[\w']+|[.,!?;]", text)
 
 
+@checked()
 def read_glove(
     path: str | Path, among: Container[str] | None = None
 ) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
@@ -200,6 +216,8 @@ def read_glove(
             if among is None or word in among:
                 rows[word] = np.array(numbers.split(" "), dtype=np.float32)
         table = np.array(list(rows.values()), dtype=np.float32)
+        if not np.isfinite(table).all():
+            raise ValueError("NaN or infinity")
     except ValueError as error:
         raise DataError.of(
             path.name, f"a file at {path} with {error}", "lines of a word and numbers, all of one length"
@@ -209,6 +227,7 @@ def read_glove(
     return {word: number for number, word in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
 
 
+@checked()
 def femnist(folder: str | Path | None = None) -> FederatedData:
     """FEMNIST from the folders `train` and `test` that LEAF writes: 62 classes, rows of 784 numbers in [0, 1].
 
@@ -221,6 +240,7 @@ def femnist(folder: str | Path | None = None) -> FederatedData:
     return _parts(folder, 62, None, "FEMNIST", _COMMANDS["femnist"])
 
 
+@checked()
 def femnist_letters(folder: str | Path | None = None) -> FederatedData:
     """The 200 devices of FedProx and FedDANE with the lower-case letters a to j, from their published files: 784 numbers in [0, 1].
 
@@ -235,6 +255,7 @@ def femnist_letters(folder: str | Path | None = None) -> FederatedData:
     return _parts(folder, 26, None, "FEMNIST_letters", _ARCHIVE.format("nist"))
 
 
+@checked()
 def sent140(vocabulary: Mapping[str, int] | None = None, folder: str | Path | None = None) -> FederatedData:
     """Sent140 from the folders `train` and `test` that LEAF writes: 25 words, 2 classes.
 
@@ -249,6 +270,7 @@ def sent140(vocabulary: Mapping[str, int] | None = None, folder: str | Path | No
     return _parts(folder, 2, words(known), "Sent140", _COMMANDS["sent140"])
 
 
+@checked()
 def tweet_vectors(folder: str | Path | None = None) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
     """The vectors of the words that occur in Sent140, as `read_glove` gives them.
 
@@ -263,9 +285,10 @@ def tweet_vectors(folder: str | Path | None = None) -> tuple[dict[str, int], Flo
     how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
     path = data_file(_GLOVE, train.parent, how, [f"{_GLOVE}.gz"])
     texts = (tweet for part in (train, test) if part.is_dir() for x, _ in read_users(part).values() for tweet in x)
-    return read_glove(path, {word for tweet in texts for word in tokens(tweet if isinstance(tweet, str) else tweet[4])})
+    return read_glove(path, {word for tweet in texts for word in tokens(_text(tweet, "a user"))})
 
 
+@checked()
 def shakespeare(folder: str | Path | None = None) -> FederatedData:
     """Shakespeare from the folders `train` and `test` that LEAF writes: windows of 80 characters, 80 classes.
 

@@ -3,7 +3,10 @@
 import functools
 import inspect
 import math
+import types
+import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from fedax.core import InvalidInput
@@ -28,7 +31,7 @@ def choice(*values: Any) -> Hyper:
     return Hyper("", values[0], choices=values)
 
 
-CLIENTS = whole(low=1)
+CLIENTS = whole(low=1, high=10_000_000)
 SEED = whole(low=0, high=2**32 - 1)  # what every generator in use here takes
 TEST_FRACTION = real(low=0, high=1)
 SPLIT = choice("shuffled", "in_order")
@@ -42,15 +45,39 @@ def check(owner: str, limits: dict[str, Hyper], values: dict[str, Any]) -> None:
             raise InvalidInput.of(f"{owner}({name}=...)", value, limits[name].allowed)
 
 
+_WORDS = {str: "text", Path: "a path", int: "whole numbers", float: "numbers", bool: "true or false", type(None): "None"}
+
+
+def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]) -> None:
+    """Raises `InvalidInput` for the first value that is not of its parameter's plain type: text, paths, numbers, truth values.
+
+    >>> def read(file: str | Path, width: int = 3): ...
+    >>> check_types("read", read, {"file": 3})
+    Traceback (most recent call last):
+        ...
+    fedax.core.errors.InvalidInput: read(file=...): got 3; allowed: text or a path.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = parameter.annotation
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if name not in values or not set(kinds) <= set(_WORDS):
+            continue
+        value = values[name]
+        fits = bool in kinds if isinstance(value, bool) else isinstance(value, (*kinds, *[int] * (float in kinds)))
+        if not fits:
+            allowed = " or ".join(dict.fromkeys(_WORDS[kind] for kind in kinds if kind is not int or float not in kinds))
+            raise InvalidInput.of(f"{owner}({name}=...)", value, allowed)
+
+
 def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function whose arguments are checked against `limits` at every call.
+    """Decorates a function whose arguments are checked against `limits`, or else their plain types, at every call.
 
     >>> @checked(clients=whole(low=1))
     ... def deal(clients): return clients
     >>> deal(0)
     Traceback (most recent call last):
         ...
-    fedax.core.errors.InvalidInput: deal(clients=...): got 0; allowed: whole numbers in [1, infinity).
+    fedax.core.errors.InvalidInput: deal(clients=...): got 0; allowed: whole numbers in [1, 2147483647].
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -58,7 +85,9 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            check(function.__name__, limits, signature.bind(*args, **kwargs).arguments)
+            given = signature.bind(*args, **kwargs).arguments
+            check(function.__name__, limits, given)
+            check_types(function.__name__, function, {name: value for name, value in given.items() if name not in limits})
             return function(*args, **kwargs)
 
         guarded.__dict__["limits"] = limits

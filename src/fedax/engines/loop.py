@@ -22,7 +22,7 @@ from fedax.engines.base import Carried, Log, numbers, stacked
 from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.identity import identity
 from fedax.engines.options import Divergence as Divergence
-from fedax.engines.options import Options, RunOptions
+from fedax.engines.options import Options, RunOptions, check_kind
 from fedax.engines.options import Progress as Progress
 from fedax.engines.session import Grid
 
@@ -113,11 +113,15 @@ def run_grid(
     Raises:
         InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed, or one twice.
     """
+    if not isinstance(algorithms, Sequence):
+        raise InvalidInput.of("run_grid(algorithms=...)", algorithms, "a list of algorithms")
+    for member in algorithms:
+        check_kind("run_grid(algorithms=...)", member, Algorithm)
     if len({likeness(member) for member in algorithms}) != 1:
         names = ", ".join(repr(member) for member in algorithms)
         allowed = "at least one algorithm, all alike but for real hyperparameters"
         raise InvalidInput.of("run_grid(algorithms=...)", names, allowed)
-    seeds = [seed] if isinstance(seed, int | np.integer) else list(cast(Sequence[int], seed))
+    seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     return _run(Grid(algorithms, task, seeds, RunOptions.of(options)), list(resume or ()))
@@ -127,6 +131,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     options, program, layout = grid.options, grid.program, grid.layout
     rounds, every = options.rounds, options.observe_every
     checkpoints = _checkpoints(grid)
+    for history in resume:
+        check_kind("run(resume=...)", history, History)
     states = None if resume else grid.init()
     if checkpoints and not resume:
         resume = checkpoints.load(program.split(states), grid.each, layout, rounds) or []

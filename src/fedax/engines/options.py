@@ -12,9 +12,11 @@ import numpy as np
 from fedax.core.channel import Channel
 from fedax.core.client import Solver
 from fedax.core.errors import InvalidInput
+from fedax.core.hyper import MOST_COUNT
 from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.view import Observer
+from fedax.core.work import real
 from fedax.engines.base import Engine
 from fedax.engines.simulation import Simulation
 
@@ -108,8 +110,23 @@ class RunOptions:
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     def __post_init__(self) -> None:
-        check_count("rounds", self.rounds, 0)
-        check_count("observe_every", self.observe_every, 1)
+        kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel, "stop": Divergence}
+        for name, kind in kinds.items():
+            check_kind(f"run({name}=...)", getattr(self, name), kind, optional=name in ("channel", "stop"))
+        if not isinstance(self.observe, Sequence) or isinstance(self.observe, str):
+            raise InvalidInput.of("run(observe=...)", self.observe, "a list of observers")
+        for observer in self.observe:
+            check_kind("run(observe=...)", observer, Observer)
+        check_kind("run(checkpoint=...)", self.checkpoint, (str, Path), optional=True)
+        check_kind("run(personal=...)", self.personal, bool)
+        if self.progress is not None and not callable(self.progress):
+            raise InvalidInput.of("run(progress=...)", self.progress, "a function of a Progress")
+        check_count("rounds", self.rounds, 0, MOST_COUNT)
+        check_count("observe_every", self.observe_every, 1, MOST_COUNT)
+        if self.stop is not None:
+            check_count("stop.window", self.stop.window, 1, MOST_COUNT)
+            if not real(self.stop.rise) or not math.isfinite(self.stop.rise):
+                raise InvalidInput.of("run(stop.rise=...)", self.stop.rise, "finite numbers")
         if self.on_bad_client not in BAD_CLIENT:
             raise InvalidInput.of("run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}")
         most = self.schedule.rounds
@@ -120,6 +137,14 @@ class RunOptions:
     def periods(self) -> tuple[int, ...]:
         """Rounds after multiples of which the loop pauses."""
         return (self.observe_every,) if self.checkpoint is None else (self.observe_every, self.checkpoint_every)
+
+
+def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
+    """Refuses what is no object of a class, such as a name, a number, or the class itself."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
+        raise InvalidInput.of(field, value, allowed + (", or None" if optional else ""))
 
 
 def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:

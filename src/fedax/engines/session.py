@@ -18,7 +18,7 @@ from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import starting_point
 from fedax.engines.client import Setup
-from fedax.engines.options import RunOptions, Setting, check_count
+from fedax.engines.options import RunOptions, Setting, check_count, check_kind
 from fedax.engines.programs import make_room
 
 
@@ -67,6 +67,9 @@ class Grid:
     def __init__(
         self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
     ) -> None:
+        check_kind("run(task=...)", task, Task)
+        for algorithm in algorithms:
+            check_kind("run(algorithm=...)", algorithm, Algorithm)
         make_room()
         for seed in seeds:
             check_count("seed", seed, 0, MOST_SEED)

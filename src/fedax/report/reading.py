@@ -15,7 +15,7 @@ def reading(read: str) -> re.Match[str]:
         InvalidInput: it is none.
     """
     number = r"-?\d+\.?\d*(?:e-?\d+)?"
-    match = re.fullmatch(rf"last|best|last_over_half|mean_last_([1-9]\d*)|(?:rounds|gigabits)_to_({number})", read)
+    match = re.fullmatch(rf"last|best|last_over_half|mean_last_([1-9]\d{{0,8}})|(?:rounds|gigabits)_to_({number})", read)
     if match is None:
         allowed = "last, best, mean_last_<k>, rounds_to_<x>, gigabits_to_<x>, last_over_half"
         raise InvalidInput.of("read", read, allowed)
@@ -28,7 +28,7 @@ def reads_values(read: str) -> bool:
     >>> [reads_values(read) for read in ("last", "best", "mean_last_10", "rounds_to_0.5", "last_over_half")]
     [True, True, True, False, False]
     """
-    return re.fullmatch(r"last|best|mean_last_[1-9]\d*", read) is not None
+    return re.fullmatch(r"last|best|mean_last_[1-9]\d{0,8}", read) is not None
 
 
 def in_words(read: str) -> str:

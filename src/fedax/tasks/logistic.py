@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from fedax import data
 from fedax.core import InvalidInput, Ragged, Task
 from fedax.data import FederatedData
+from fedax.data.limits import checked, real
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -87,6 +88,7 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
     )
 
 
+@checked()
 def libsvm(
     file: str = "a5a",
     partition: str = "index",
@@ -128,5 +130,5 @@ w8a = functools.partial(libsvm, "w8a")
 
 
 def _check_l2(l2: float | int | None) -> None:
-    if l2 is not None and not 0 <= l2 < float("inf"):
-        raise InvalidInput.of("libsvm(l2=...)", l2, "numbers in [0, infinity), or None for 1/n")
+    if l2 is not None and not real(low=0).allows(l2):
+        raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")

@@ -46,7 +46,12 @@ def limits_of(name: str) -> dict[str, Hyper]:
     """The ranges of the options; only some data sets have published constants."""
     known = ("none", "dataset") if PICTURES[name].mean is None else ("none", "published", "dataset")
     truth = choice(False, True)
-    return {"crop": whole(low=0), "flip": truth, "frozen": truth, "normalize": choice(*known)}
+    return {
+        "crop": whole(low=0, high=max(PICTURES[name].shape[:2])),
+        "flip": truth,
+        "frozen": truth,
+        "normalize": choice(*known),
+    }
 
 
 def check_changes(name: str, options: dict[str, Any]) -> None:

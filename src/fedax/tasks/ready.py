@@ -8,6 +8,7 @@ from fedax import data
 from fedax.core import Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import CLIENTS, SEED, SPLIT, TEST_FRACTION, checked, choice, real
+from fedax.data.sources.synthetic import SPREAD
 from fedax.models import MLP, Augmentation, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
 from fedax.tasks.pictures import changed, check_changes, limits_of
@@ -26,7 +27,7 @@ MODELS: dict[str, Callable[[int, int], Model]] = {
 _COMMON = {"clients": CLIENTS, "seed": SEED, "test_fraction": TEST_FRACTION, "l2": real(low=0)}
 
 
-@checked(**_COMMON, alpha=real(low=0), beta=real(low=0), iid=choice(False, True))
+@checked(**_COMMON, alpha=SPREAD, beta=SPREAD, iid=choice(False, True))
 def synthetic(
     alpha: float | int = 1.0,
     beta: float | int = 1.0,
@@ -40,8 +41,8 @@ def synthetic(
     """Synthetic(alpha, beta): 60 features, 10 classes, heavy-tailed sizes; see `fedax.data.synthetic`.
 
     Args:
-        alpha: spread of the clients' models, at least 0.
-        beta: spread of the clients' inputs, at least 0.
+        alpha: spread of the clients' models, from 0 to below a million.
+        beta: spread of the clients' inputs, from 0 to below a million.
         iid: one model and one input distribution for all clients; alpha and beta then have no effect.
         clients: at least 1.
         model: "softmax" (610 parameters), "mlp" (hidden layers 200-200), or a model.

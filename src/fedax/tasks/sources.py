@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedax import data
-from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core import DataError, InvalidInput, Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import check, real
 from fedax.models import Bigram, CharLSTM, Model
@@ -58,6 +58,8 @@ def of_source(
         if more:
             bound.apply_defaults()
             federated, augment = changed(name, federated, bound.arguments.get("seed", 0), **changes)
+        if federated.train[0]["x"].ndim < 2:
+            raise DataError.found(f"{name}: x", "one number per example", "rows of features")
         columns = federated.train[0]["x"].shape[1]
         chosen = models[model](columns, federated.classes) if isinstance(model, str) else model
         return classification(federated, chosen, augment=augment, l2=l2)

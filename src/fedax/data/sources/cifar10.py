@@ -7,7 +7,7 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData
-from fedax.data.folder import data_file, data_folder, verify
+from fedax.data.folder import data_file, data_folder, read_whole, verify
 from fedax.data.limits import EXAMPLES, SPLIT, TEST_FRACTION, checked, choice
 from fedax.data.partition import check_partition
 from fedax.data.sources.pool import Images, read_arrays
@@ -98,7 +98,7 @@ def _official(batches: Path) -> Images:
 
 
 def _records(path: Path, sha256: str) -> np.ndarray:
-    content = path.read_bytes()
+    content = read_whole(path, _HOW)
     if len(content) % 3073:
         raise DataError.of(path.name, f"a file at {path} of {len(content)} bytes", "whole records of 3073 bytes", _HOW)
     verify(path.name, sha256, [content], path, _HOW)

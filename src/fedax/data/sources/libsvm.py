@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData
 from fedax.data.folder import MOST_BYTES, data_file, read_whole, verify
-from fedax.data.limits import SPLIT, TEST_FRACTION, checked
+from fedax.data.limits import SPLIT, TEST_FRACTION, checked, whole
 from fedax.data.partition import check_partition, partition_by
 
 
@@ -34,6 +34,7 @@ KNOWN = {
 _HOW = "Put the file there in LIBSVM's text format, plain or gzipped (.gz), as the LIBSVM data page distributes it."
 
 
+@checked()
 def read_libsvm(
     path: str | Path, features: int | None = None
 ) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
@@ -104,8 +105,8 @@ def libsvm(
     w8a from Platt (1998).
     """
     check_partition(partition, clients, seed, **options)
-    if features is not None and features < 1:
-        raise InvalidInput.of("libsvm(features=...)", features, "whole numbers in [1, infinity), or None")
+    if features is not None and not whole(low=1).allows(features):
+        raise InvalidInput.of("libsvm(features=...)", features, f"{whole(low=1).allowed}, or None")
     path = data_file(f"libsvm/{file}.gz", folder, _HOW, [f"libsvm/{file}", f"{file}.gz", file])
     text = read_whole(path, _HOW)
     if file in KNOWN:

@@ -95,6 +95,7 @@ def play(
     return FederatedData(train, len(known), test if test_fraction else None, name=name)
 
 
+@checked()
 def tinyshakespeare(
     minimum: int = 1,
     length: int = 80,

@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData
-from fedax.data.folder import verify
+from fedax.data.folder import read_npz, verify
 from fedax.data.partition import Partition, partition_by
 
 
@@ -89,9 +89,8 @@ def read_arrays(path: Path, keys: Sequence[str], how: str) -> list[np.ndarray]:
     Raises:
         DataError: a damaged file, or one without one of the arrays; the message names the path.
     """
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return [file[key] for key in keys]
-    except Exception as error:  # a damaged archive can fail in any layer below: zip, zlib, npy header, missing name
-        got = f"a file at {path} that cannot be read ({error})"
-        raise DataError.of(path.name, got, "a whole archive with the arrays " + ", ".join(keys), how) from error
+    held = read_npz(path, how)
+    if not set(keys) <= set(held):
+        allowed = "a whole archive with the arrays " + ", ".join(keys)
+        raise DataError.of(path.name, f"a file at {path} with the arrays {sorted(held)}", allowed, how)
+    return [held[key] for key in keys]

@@ -5,16 +5,19 @@ import random
 import numpy as np
 from jaxtyping import Float
 
+from fedax.core import InvalidInput
 from fedax.data.federated import FederatedData, Labelled, train_size
+from fedax.data.folder import MOST_BYTES
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real
 
 FEATURES = 60
 CLASSES = 10
+SPREAD = real(low=0, high=1e6)  # beyond it, all that is drawn is rounding
 
 
 @checked(
-    alpha=real(low=0),
-    beta=real(low=0),
+    alpha=SPREAD,
+    beta=SPREAD,
     iid=choice(False, True),
     clients=CLIENTS,
     seed=SEED,
@@ -41,8 +44,8 @@ def synthetic(
     heavy tailed, so one client may hold half of the data: results depend on the seed, and several should be compared.
 
     Args:
-        alpha: spread of the clients' models, at least 0.
-        beta: spread of the clients' inputs, at least 0.
+        alpha: spread of the clients' models, from 0 to below a million.
+        beta: spread of the clients' inputs, from 0 to below a million.
         iid: one model $W, b \sim N(0, 1)$ and v = 0 for all clients; alpha and beta then have no effect.
         clients: 30 in FedProx, FedDANE and FedBC, 100 in q-FFL.
         seed: of everything.
@@ -60,6 +63,9 @@ def synthetic(
     """
     rng, shuffler = np.random.RandomState(seed), random.Random(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
+    if 8 * FEATURES * int(sizes.sum()) > MOST_BYTES:
+        got = f"{clients} clients with {sizes.sum()} examples in all"
+        raise InvalidInput.found("synthetic(clients=...)", got, f"at most {MOST_BYTES // (8 * FEATURES)} examples")
     if iid:
         centres = np.zeros((clients, FEATURES))
         shared = rng.normal(0, 1, (FEATURES, CLASSES)), rng.normal(0, 1, CLASSES)

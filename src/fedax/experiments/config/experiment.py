@@ -14,15 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Observer, SpecError, Task, UnknownName
-from fedax.core.hyper import check_population, declared
-from fedax.engines.loop import Divergence
+from fedax.core.errors import shown
+from fedax.core.hyper import MOST_COUNT, check_population, declared
 from fedax.engines.options import BAD_CLIENT
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.sections import (
     ENGINES,
+    MOST_MEMBERS,
+    MOST_RUNS,
     OBSERVERS,
     ON_DEMAND,
     SEEDS,
+    TEXT,
     TRACKERS,
     AlgorithmSection,
     AuditSection,
@@ -37,7 +40,7 @@ from fedax.experiments.config.sections import (
     explained,
     schedule_of,
 )
-from fedax.experiments.config.toml import KeyPath, Source
+from fedax.experiments.config.toml import KeyPath, Source, plain
 from fedax.report.reading import reads_values
 
 
@@ -105,7 +108,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: str = Field(min_length=1)
+    name: str = Field(min_length=1, max_length=TEXT)
     rounds: int = 100
     observe_every: int = 1
     engine: str = "simulation"
@@ -116,7 +119,7 @@ class Experiment(BaseModel):
     task: Section
     solver: SolverSection = SolverSection()
     schedule: dict[str, Any] = {}
-    algorithm: list[AlgorithmSection] = Field(min_length=1)
+    algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
     stop: StopSection | None = None
     grid: GridSection | None = None
     channel: ChannelSection | None = None
@@ -173,8 +176,8 @@ class Experiment(BaseModel):
     def _check(self) -> None:
         """Everything that can be checked without the data."""
         for key, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 0)):
-            if getattr(self, key) is not None and getattr(self, key) < low:
-                self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers >= {low}"))
+            if getattr(self, key) is not None and not low <= getattr(self, key) <= MOST_COUNT:
+                self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers from {low} to {MOST_COUNT}"))
         if self.minimum is not None and not math.isfinite(self.minimum):
             self._refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not are_seeds(self.seeds):
@@ -202,9 +205,12 @@ class Experiment(BaseModel):
             with self._at("channel", name):
                 if (codec := getattr(self.channel, name, None)) is not None:
                     codec.make()
-        with self._at("audit"):
-            if self.audit is not None:
-                self.audit.make()
+        for section in (part for part in (self.audit, self.stop) if part is not None):
+            with self._at("audit" if section is self.audit else "stop"):
+                section.make()
+        with self._at("cost"):
+            if self.cost is not None:
+                self.cost.check()
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
@@ -214,13 +220,17 @@ class Experiment(BaseModel):
                         "label", f"{section.shown()!r} is that of another algorithm of the experiment"
                     )
                 labels.add(section.shown())
-            with self._at("algorithm", position, "solver"):
-                self._solver_of(section).make()
-            with self._at("algorithm", position, "schedule"):
-                schedule_of(self.schedule | section.schedule)
-        if self.grid:
-            with self._at("grid"):
+            if section.solver:  # the common ones are checked already
+                with self._at("algorithm", position, "solver"):
+                    self._solver_of(section).make()
+            if section.schedule:
+                with self._at("algorithm", position, "schedule"):
+                    schedule_of(self.schedule | section.schedule)
+        with self._at("grid"):
+            if self.grid:
                 self.grid.check(["solver", "schedule", *(s.name for s in self.algorithm), *labels], self.seeds)
+            self._check_size()
+            if self.grid:
                 known: list[dict[str, Any]] = []
                 for member in self.members():
                     member.algorithm.make()
@@ -228,6 +238,15 @@ class Experiment(BaseModel):
                     if member.schedule not in known:  # most members share theirs, and making one takes long
                         known.append(member.schedule)
                         schedule_of(member.schedule)
+
+    def _check_size(self) -> None:
+        """Refuses more algorithms or runs than anybody waits for, before any of a grid is expanded."""
+        members = sum(self.grid.size(_owners(section)) if self.grid else 1 for section in self.algorithm)
+        if members > MOST_MEMBERS:
+            raise InvalidInput.found("algorithm", f"{members} algorithms with those of the grid", f"at most {MOST_MEMBERS}")
+        seeds = len(self.seeds) + len(self.grid.selecting(self.seeds) if self.grid else ())
+        if members * seeds > MOST_RUNS:
+            raise InvalidInput.found("seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs")
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """The experiment with some of its algorithms, and with what its grid says about them."""
@@ -249,8 +268,7 @@ class Experiment(BaseModel):
         made = []
         for section in self.algorithm:
             method = section.shown()
-            owners = list(dict.fromkeys((section.name, method, "solver", "schedule")))
-            for point in self.grid.points(owners) if self.grid else [{}]:
+            for point in self.grid.points(_owners(section)) if self.grid else [{}]:
                 own = point.get(section.name, {}) | point.get(method, {})
                 changed, paces = point.get("solver", {}), point.get("schedule", {})
                 settings = own | changed | paces
@@ -283,7 +301,7 @@ class Experiment(BaseModel):
             for member, arguments in own.items():
                 arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist())
                 check_population(made[member], task.train.clients)
-        stop = None if self.stop is None else Divergence(self.stop.rise, self.stop.window)
+        stop = None if self.stop is None else self.stop.make()
         for section, metric in (("stop", "train_loss" if stop else None), ("grid", self.grid and self.grid.select)):
             if metric and OBSERVERS[metric]() not in observers:
                 allowed = f"lists with {metric!r}, which `{section}` needs"
@@ -313,7 +331,7 @@ class Experiment(BaseModel):
         every = tasks.defaults(self.task.name, **self.task.options)
         defaults = {name: value for name, value in every.items() if isinstance(value, int | float | str)}
         kept = {"name": self.name, "rounds": self.rounds, "observe_every": self.observe_every, "seeds": self.seeds}
-        return _plain(
+        return plain(
             kept
             | ({} if self.observe is None else {"observe": self.observe})
             | ({} if self.reads == "last" else {"read": self.reads})
@@ -364,19 +382,15 @@ class Experiment(BaseModel):
             raise
         except InvalidInput as error:
             section, text = self._source.find(place) if self._source else None, str(error)
-            clues = ("({key}=", "got {key!r};", "got {value!r};")
-            named = [k for clue in clues for k, v in (section or {}).items() if clue.format(key=k, value=v) in text]
+            clues = ("({key}=", "got {key!r};", "got {value};")
+            named = [k for clue in clues for k, v in (section or {}).items() if clue.format(key=k, value=shown(v)) in text]
             self._refuse((*place, *named[:1]), error)
+
+
+def _owners(section: AlgorithmSection) -> list[str]:
+    """The names in a grid under which values for an algorithm stand."""
+    return list(dict.fromkeys((section.name, section.shown(), "solver", "schedule")))
 
 
 def _values(owner: object) -> dict[str, Any]:
     return {name: getattr(owner, name) for name in declared(owner)}
-
-
-def _plain(value: Any) -> Any:
-    """Values that TOML can hold; None is left out."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

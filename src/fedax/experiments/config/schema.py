@@ -70,7 +70,7 @@ def _values(limits: Hyper) -> dict[str, Any]:
     if limits.choices is not None:
         return about | {"enum": list(limits.choices)}
     bounds: dict[str, Any] = {"type": "integer" if limits.counts else "number"}
-    ends = ((limits.low, limits.open_low, "minimum"), (limits.high, limits.open_high, "maximum"))
+    ends = ((limits.low, limits.open_low, "minimum"), (limits.top, limits.open_high, "maximum"))
     for bound, excluded, word in ends:
         if math.isfinite(bound):
             bounds[f"exclusive{word.capitalize()}" if excluded else word] = bound

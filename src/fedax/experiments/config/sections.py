@@ -4,18 +4,20 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax import algorithms, codecs, observe, tasks
 from fedax.audit import Attack
 from fedax.core import SGD, Algorithm, Exact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.channel import Channel, Codec
-from fedax.core.hyper import declared
+from fedax.core.hyper import MOST_COUNT, Hyper, declared
 from fedax.core.keys import MOST_SEED
+from fedax.data.limits import real, whole
 from fedax.engines.base import Engine
 from fedax.engines.eager import Eager
 from fedax.engines.loop import Divergence
@@ -34,6 +36,12 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
 SEEDS = f"at least one whole number from 0 to {MOST_SEED}, all different"
+
+
+MOST_MEMBERS, MOST_RUNS = 1_000, 100_000
+"""Of an experiment with its grid: algorithms, and the runs of all of them with all seeds."""
+TEXT = 200
+"""Most characters of titles and labels."""
 
 
 def are_seeds(values: Sequence[int]) -> bool:
@@ -95,7 +103,7 @@ def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
     def asked(given: Any) -> Made:
         try:
             key = json.dumps([given.name, given.options] if isinstance(given, Section) else given)
-        except TypeError:  # values that only Python code can give
+        except (TypeError, ValueError, RecursionError):  # dates, numbers and lists that JSON cannot hold
             return make(given)
         if key not in made:
             if len(made) == MOST_REMEMBERED:
@@ -127,13 +135,13 @@ class AlgorithmSection(Section):
     options of solver and schedule.
     """
 
-    label: str | None = None
+    label: str | None = Field(default=None, max_length=TEXT)
     solver: dict[str, Any] = {}
     schedule: dict[str, Any] = {}
 
     @remembered
     def make(self) -> Algorithm[Any]:
-        values = {k: np.asarray(v, dtype=float) if isinstance(v, list) else v for k, v in self.options.items()}
+        values = {k: _numbers(v) if isinstance(v, list) else v for k, v in self.options.items()}
         return algorithms.make_algorithm(self.name, **values)
 
     def shown(self) -> str:
@@ -141,16 +149,35 @@ class AlgorithmSection(Section):
         if self.label is not None:
             return self.label
         title = algorithms.algorithm_classes()[self.name.lower()].__name__
-        return " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
+        text = " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
+        return text if len(text) <= TEXT else f"{text[: TEXT - 3]}..."
+
+
+def _numbers(values: list[Any]) -> Any:
+    """A list as one number per client; what is none stays a list, which the hyperparameter refuses."""
+    try:
+        return np.asarray(values, dtype=float)
+    except (ValueError, TypeError, OverflowError):
+        return values
 
 
 class StopSection(BaseModel):
-    """`[stop]`: ends a run early, see `fedax.Divergence`."""
+    """`[stop]`: ends a run early, see `fedax.Divergence`.
+
+    Args:
+        rise: of the training loss, finite.
+        window: rounds, at least 1.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     rise: float = Divergence().rise
     window: int = Divergence().window
+
+    def make(self) -> Divergence:
+        """The rule; refuses values out of range."""
+        _check_numbers("stop", {"rise": (self.rise, real()), "window": (self.window, whole(low=1))})
+        return Divergence(self.rise, self.window)
 
 
 class CodecSection(Section):
@@ -180,7 +207,7 @@ class ChannelSection(BaseModel):
 
 
 class CostSection(BaseModel):
-    """`[cost]`: prices of a simulated time, in any unit; the report can change them.
+    """`[cost]`: prices of a simulated time, finite and at least 0, in any unit; the report can change them.
 
     Args:
         round: of one communication round, whatever is sent.
@@ -193,6 +220,16 @@ class CostSection(BaseModel):
     round: float = 1.0
     step: float = 0.01
     gigabit: float = 0.0
+
+    def check(self) -> None:
+        """Refuses prices out of range."""
+        _check_numbers("cost", {name: (price, real(low=0)) for name, price in self.model_dump().items()})
+
+
+def _check_numbers(section: str, values: dict[str, tuple[Any, Hyper]]) -> None:
+    for name, (value, limits) in values.items():
+        if not limits.allows(value):
+            raise InvalidInput.of(f"{section}.{name}", value, limits.allowed)
 
 
 class AuditSection(BaseModel):
@@ -213,8 +250,8 @@ class AuditSection(BaseModel):
     learning_rate: float = Attack().learning_rate
 
     def make(self) -> Attack:
-        if self.every < 1:
-            raise InvalidInput.of("audit.every", self.every, "whole numbers >= 1")
+        most = {"every": MOST_COUNT, "top": MOST_COUNT, "hidden": 100_000, "epochs": MOST_COUNT}
+        _check_numbers("audit", {name: (getattr(self, name), whole(low=1, high=high)) for name, high in most.items()})
         return Attack(self.top, self.hidden, self.epochs, self.learning_rate)
 
     def looks(self, rounds: int) -> list[int]:
@@ -277,6 +314,12 @@ class GridSection(BaseModel):
             for key, choices in values.items():
                 if not isinstance(choices, list) or not choices or any(isinstance(c, dict) for c in choices):
                     raise InvalidInput.of(f"grid.{owner}.{key}", choices, "a list of at least one value")
+                if len(set(map(str, choices))) < len(choices):
+                    raise InvalidInput.of(f"grid.{owner}.{key}", choices, "values that differ")
+
+    def size(self, owners: Sequence[str]) -> int:
+        """The number of `points`, without making any."""
+        return math.prod(len(choices) for owner in owners for choices in self.lists.get(owner, {}).values())
 
     def only(self, owners: Sequence[str]) -> "GridSection | None":
         """The same without other owners' lists; None if no list is left."""
@@ -295,7 +338,12 @@ class GridSection(BaseModel):
 
 def as_declared(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Options with a real number wherever one is declared, also where a whole one was written."""
-    return {k: float(v) if type(v) is int and k in known and not known[k].counts else v for k, v in options.items()}
+
+    def real_number(key: str, value: Any) -> Any:
+        whole = type(value) is int and key in known and not known[key].counts
+        return float(value) if whole and abs(value) < 1 << 1000 else value  # a larger one is refused as it is
+
+    return {key: real_number(key, value) for key, value in options.items()}
 
 
 def check_names(field: str, given: dict[str, Any], known: Any) -> None:
@@ -331,4 +379,5 @@ def explained(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, 
     if first["type"] == "missing":
         return place, f"{field}: missing; it is needed."
     allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    allowed = allowed.replace("String should have at", "texts of at").replace("List should have at", "lists of at")
     return place, str(InvalidInput.of(field, first["input"], allowed))

@@ -1,12 +1,26 @@
 """TOML text whose keys know their line, so that messages can point into the file."""
 
+import bisect
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedax.core import SpecError
+from fedax.core.errors import shown
 from fedax.experiments.config.shorthand import typed
+
+MOST_BYTES = 1 << 20
+"""Of an experiment file or recipe."""
+_DEEP = re.compile(
+    r"(?<![\w-])(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}"
+)  # keys below keys: slow to parse
+_PARTS = re.compile(
+    r"""\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'|#[^\n]*|[\[\]{}\n]""", re.DOTALL
+)
+"""All of a TOML text that decides where its statements end: texts, comments, brackets and ends of lines."""
 
 KeyPath = tuple[str | int, ...]
 """The path of a value in a document: keys, and positions in arrays."""
@@ -28,11 +42,18 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name = text, name
+        if found := _DEEP.search(text):
+            line = text.count("\n", 0, found.start()) + 1
+            raise SpecError(f"{name}, line {line}: not a file that is read: a key of more than 64 parts.")
         try:
             self.document: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             reason, line = _reason(str(error), text)
             raise SpecError(f"{name}, line {line}: not valid TOML: {reason}.") from error
+        except RecursionError as error:
+            raise SpecError(f"{name}: not a file that is read: arrays or tables nested too deep.") from error
+        except ValueError as error:  # Python reads no number of more than 4,300 digits
+            raise SpecError(f"{name}: not a file that is read: {error}.") from error
         self.settings: dict[KeyPath, str] = {}
 
     def override(self, setting: str) -> None:
@@ -47,9 +68,10 @@ class Source:
             SpecError: no `path=value`, or a path through something that is no table.
         """
         path, equals, value = setting.partition("=")
-        place: KeyPath = tuple(int(part) if part.isdigit() else part for part in path.strip().split("."))
-        if not equals or "" in place:
-            raise SpecError(f"--set: got {setting!r}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
+        parts = path.strip().split(".")
+        place: KeyPath = tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)
+        if not equals or "" in place or len(place) > 64:
+            raise SpecError(f"--set: got {shown(setting)}; allowed: path=value, such as task.alpha=0.5 or algorithm.0.mu=1.")
         place_value(self.document, place, typed(value.strip()), f"--set {setting}")
         self.settings[place] = setting
 
@@ -58,10 +80,17 @@ class Source:
         """Reads a file.
 
         Raises:
-            SpecError: a file that cannot be read, is not UTF-8, or is malformed.
+            SpecError: a file that cannot be read, is not UTF-8, has more than `MOST_BYTES`, or is malformed; no plain file, because
+                a pipe or a device may never end.
         """
         try:
-            return cls(path.read_text(encoding="utf-8"), str(path))
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise SpecError(f"{path}: cannot be read: not a plain file.")
+            with path.open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise SpecError(f"{path}: cannot be read: more than {MOST_BYTES} bytes; allowed: {MOST_BYTES}.")
+            return cls(content.decode("utf-8"), str(path))
         except OSError as error:
             raise SpecError(f"{path}: cannot be read: {error.strerror or error}.") from error
         except UnicodeDecodeError as error:
@@ -77,18 +106,10 @@ class Source:
             place = place[:-1]
         if not place:
             return None
-        # A prefix of the text that is valid TOML ends between two statements. The statement that first brings the
-        # place begins right after the longest valid prefix without it.
-        begin = 1
-        for count, _ in enumerate(self.text.splitlines(), start=1):
-            try:
-                document = tomllib.loads("\n".join(self.text.splitlines()[:count]))
-            except tomllib.TOMLDecodeError:
-                continue
-            if _find(document, place) is not None:
-                return begin
-            begin = count + 1
-        return None
+        # The statement that brings the place ends the shortest run of statements, from the first on, that has it.
+        ends = [(0, 0), *_statements(self.text)]
+        there = bisect.bisect_left(ends, True, key=lambda end: _find(tomllib.loads(self.text[: end[0]]), place) is not None)
+        return ends[there - 1][1] + 1 if 0 < there < len(ends) else None
 
     def error(self, place: KeyPath, message: str) -> SpecError:
         """A `SpecError` that begins with the file and the line of a place, or with the setting that put the value there."""
@@ -117,11 +138,32 @@ def place_value(document: Any, place: KeyPath, value: Any, what: str) -> None:
             table = table[key] if isinstance(key, int) else table.setdefault(key, {})
 
 
+def plain(value: Any) -> Any:
+    """Values that TOML can hold; None is left out."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
 def _parts(table: Any) -> tuple[range, str]:
     """The positions of an array, and in words what a value has."""
     if isinstance(table, list):
         return range(len(table)), f"positions 0 to {len(table) - 1}"
     return range(0), "keys" if isinstance(table, dict) else "no parts"
+
+
+def _statements(text: str) -> list[tuple[int, int]]:
+    """The end of each statement of a valid TOML text, and the lines until there; a line without one counts as one."""
+    ends, depth, lines = [], 0, 0
+    for part in _PARTS.finditer(text):
+        found = part[0]
+        depth += (found in ("[", "{")) - (found in ("]", "}"))
+        lines += found.count("\n")
+        if found == "\n" and depth == 0:
+            ends.append((part.end(), lines))
+    return [*ends, (len(text), lines + 1)]
 
 
 def _find(document: Any, place: KeyPath) -> Any:
@@ -138,4 +180,4 @@ def _reason(message: str, text: str) -> tuple[str, int]:
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if match is None:
         return message, 1
-    return match[1].replace("'\\n'", "end of line"), int(match[2] or max(len(text.splitlines()), 1))
+    return match[1].replace("'\\n'", "end of line"), int(match[2] or max(text.rstrip("\n").count("\n") + 1, 1))

@@ -1,0 +1,79 @@
+"""Arguments of the wrong kind: refused by name before anything is compiled."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+from problems import regression
+
+WRONG = {
+    "algorithm": "fedax.run('fedavg', task)",
+    "class for an object": "fedax.run(fedax.FedAvg, task)",
+    "task": "fedax.run(fedax.FedAvg(), 'digits')",
+    "grid": "fedax.run_grid(3, task)",
+    "member": "fedax.run_grid(['a'], task)",
+    "start": "fedax.start(3, task)",
+    "optimizer": "fedax.Optax(3)",
+    "seed": "fedax.run(fedax.FedAvg(), task, seed='a')",
+    "solver": "fedax.run(fedax.FedAvg(), task, solver=0.1)",
+    "schedule": "fedax.run(fedax.FedAvg(), task, schedule={})",
+    "engine": "fedax.run(fedax.FedAvg(), task, engine='eager')",
+    "channel": "fedax.run(fedax.FedAvg(), task, channel='topk')",
+    "observer": "fedax.run(fedax.FedAvg(), task, observe=['train_loss'])",
+    "observers": "fedax.run(fedax.FedAvg(), task, observe=3)",
+    "stop": "fedax.run(fedax.FedAvg(), task, stop=3)",
+    "checkpoint": "fedax.run(fedax.FedAvg(), task, checkpoint=3)",
+    "progress": "fedax.run(fedax.FedAvg(), task, progress=3)",
+    "resume": "fedax.run(fedax.FedAvg(), task, resume=3)",
+    "personal": "fedax.run(fedax.FedAvg(), task, personal='yes')",
+    "folder": "fedax.tasks.mnist(folder=3)",
+    "partition": "fedax.tasks.digits(partition=3)",
+    "number of clients": "fedax.tasks.digits(clients=None)",
+    "clients": "FederatedData([3], 2)",
+    "no clients": "FederatedData(None, 2)",
+    "classes": "FederatedData([{'x': [[1]], 'y': [0]}], 'two')",
+    "inputs": "FederatedData([{'x': None, 'y': [0]}], 2)",
+    "uneven inputs": "FederatedData([{'x': [[1], [1, 2]], 'y': [0, 1]}], 2)",
+    "test part": "FederatedData([{'x': [[1]], 'y': [0]}], 2, test=3)",
+    "holdout": "FederatedData([{'x': [[1]], 'y': [0]}], 2, holdout=3)",
+}
+PROGRAM = """
+import fedax
+from fedax.data import FederatedData
+task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]])
+for text in {texts}:
+    try:
+        eval(text)
+    except fedax.InvalidInput as error:
+        assert "allowed: " in str(error), error
+    except Exception as error:
+        print(text, repr(error))
+    else:
+        print(text, "is not refused")
+"""
+
+
+def test_arguments_of_the_wrong_kind_are_refused_by_name():
+    """In a program of its own, because the types of all arguments are checked in tests."""
+    program = PROGRAM.format(texts=list(WRONG.values()))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rounds", 2**40), ("stop", fedax.Divergence(1.0, -1)), ("stop", fedax.Divergence(math.nan, 3))],
+)
+def test_values_that_no_run_could_follow_are_refused(name, value):
+    with pytest.raises(InvalidInput, match=name):
+        fedax.run(fedax.FedAvg(), regression(), **{"rounds": 1, name: value})
+
+
+def test_hyperparameters_are_finite_where_the_range_says_so():
+    with pytest.raises(InvalidInput, match=r"got inf; allowed: numbers in \[0, infinity\)"):
+        fedax.FedProx(mu=math.inf)
+    assert fedax.FedBC(lam_max=math.inf).lam_max == math.inf
