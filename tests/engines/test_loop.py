@@ -192,7 +192,16 @@ def test_numpy_integers_are_seeds():
     assert np.array_equal(vector(plain), vector(numpy))
 
 
-@pytest.mark.parametrize("amount", [{"epochs": 2**31}, {"steps": 2**31}, {"epochs": (1, 2**31)}, {"times": (2**31,)}])
-def test_more_steps_than_can_be_counted_are_refused(amount):
-    with pytest.raises(InvalidInput, match="fewer than 2147483648 local steps"):
-        line(schedule=fedax.Schedule(batch_size=1, **amount), rounds=1)
+@pytest.mark.parametrize(
+    ("amount", "message"),
+    [
+        ({"epochs": 2**31 - 1}, "fewer than 2147483648 local steps"),
+        ({"epochs": (1, 2**31 - 1)}, "fewer than 2147483648 local steps"),
+        ({"epochs": 2**31}, "from 1 to 2147483647"),
+        ({"steps": 2**31}, "from 1 to 2147483647"),
+        ({"times": (2**31,)}, "from 1 to 2147483647"),
+    ],
+)
+def test_more_steps_than_can_be_counted_are_refused(amount, message):
+    with pytest.raises(InvalidInput, match=message):
+        fedax.Schedule(batch_size=1, **amount).check_population([2])

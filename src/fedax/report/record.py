@@ -2,14 +2,19 @@
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
+import zipfile
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from fedax.core import History, Outcome
+
+
+_SUM = b"sha256:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,26 +90,41 @@ class Record:
         return dataclasses.replace(self, label=label)
 
     def to_bytes(self) -> bytes:
-        """As an `.npz` archive; whole."""
+        """As an `.npz` archive, with a SHA-256 sum of it all as the archive's comment."""
         buffer = io.BytesIO()
-        meta = {"task": self.task, "label": self.label, "seed": self.seed, "draw": self.draw}
+        meta = {"task": self.task, "label": self.label, "seed": self.seed, "draw": self.draw, "summed": True}
         meta["outcome"] = dataclasses.asdict(self.outcome)
         meta |= {} if self.settings is None else {"settings": self.settings}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
         arrays |= {} if self.gradients is None else {"gradients": self.gradients}
         np.savez_compressed(buffer, **cast(Any, arrays))
-        return buffer.getvalue()
+        with zipfile.ZipFile(buffer, "a") as archive:
+            archive.comment = _SUM + bytes(64)
+        body = buffer.getvalue()[:-64]
+        return body + hashlib.sha256(body).hexdigest().encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Record":
-        """The inverse of `to_bytes`."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            meta = json.loads(str(stored["meta"]))
-            metrics = {name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")}
-            outcome = Outcome(**meta.pop("outcome"))
-            curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "gradients") if name in stored.files}
-            return cls(**meta, **curves, metrics=metrics, outcome=outcome)
+        """The inverse of `to_bytes`. Files of earlier versions, without a checksum, are read as well.
+
+        Raises:
+            ValueError: damaged data.
+        """
+        try:
+            summed = data[-64 - len(_SUM) : -64] == _SUM
+            if summed and hashlib.sha256(data[:-64]).hexdigest().encode() != data[-64:]:
+                raise ValueError("its checksum does not fit")
+            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+                meta = json.loads(str(stored["meta"]))
+                if meta.pop("summed", False) and not summed:
+                    raise ValueError("its checksum is missing")
+                metrics = {name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")}
+                outcome = Outcome(**meta.pop("outcome"))
+                curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "gradients") if name in stored.files}
+                return cls(**meta, **curves, metrics=metrics, outcome=outcome)
+        except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
+            raise ValueError(str(error) or type(error).__name__) from error
 
 
 def to_csv(records: Sequence[Record]) -> str:
