@@ -20,14 +20,14 @@ class Told(fedax.Algorithm):
         return fedax.Upload(-client.gradient(jnp.zeros(1, client.layout.dtype)))
 
 
-def mean_of(values, dtype):
+def mean_of(values, dtype, method=None):
     """The mean over clients with one example each, whose loss is -value * w."""
     clients = len(values)
     offsets = np.arange(clients + 1, dtype=np.int32)
     train = Ragged({"x": values.astype(dtype)}, offsets, clients, 1)
     task = Task(start=lambda key: jnp.zeros(1, dtype), loss=lambda w, batch, key: -batch["x"] * w[0], train=train)
     engine = fedax.Simulation("sequential", devices=1)
-    return float(fedax.run(Told(), task, rounds=1, observe_every=1, observe=[], engine=engine).params[0])
+    return float(fedax.run(method or Told(), task, rounds=1, observe_every=1, observe=[], engine=engine).params[0])
 
 
 @pytest.mark.parametrize("clients", [5_000, 100_000, 1_000_000])
@@ -45,6 +45,50 @@ def test_a_mean_in_half_precision_is_rounded_once(dtype, clients):
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         values = np.full(clients, 0.5, np.float32)
         assert mean_of(values, dtype) == pytest.approx(0.5, rel=float(jnp.finfo(dtype).eps))
+
+
+def test_observers_means_are_exact_to_a_few_roundings():
+    """Losses, gradients and their squares of a million clients, and the loss of a million test examples, in single precision."""
+    with jax.enable_x64(False):
+        values = np.random.default_rng(0).uniform(0, 1, 1_000_000).astype(np.float32)
+        train = Ragged({"x": values}, np.arange(len(values) + 1, dtype=np.int32), len(values), 1)
+        task = Task(start=lambda key: jnp.zeros(1), loss=_linear, train=train, holdout={"x": values})
+        watch = [fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.Dissimilarity()]
+        seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1))
+    exact = values.astype(np.float64)
+    expected = {"train_loss": exact.mean(), "test_loss": exact.mean(), "gradient_norm": exact.mean()}
+    expected["dissimilarity"] = expected["gradient_diversity"] = np.sqrt((exact**2).mean()) / exact.mean()
+    for name, value in expected.items():
+        assert seen.last(name) == pytest.approx(value, rel=2e-6), name
+
+
+def _linear(w, batch, key):
+    return batch["x"] * (1 - w[0])
+
+
+def test_observers_means_in_half_precision():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        values = np.full(100_000, 0.5, np.float32)
+        train = Ragged({"x": values}, np.array([0, 99_000, 100_000], np.int32), 2, 99_000)
+        task = Task(start=lambda key: jnp.zeros(1, jnp.bfloat16), loss=_linear, train=train)
+        watch = [fedax.observe.TrainLoss(), fedax.observe.Objective(), fedax.observe.Dissimilarity()]
+        seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1))
+    assert (seen.last("train_loss"), seen.last("objective")) == (0.5, 0.5)
+    assert seen.last("gradient_norm") == pytest.approx(0.5, rel=float(jnp.finfo(jnp.bfloat16).eps))
+
+
+def test_a_methods_own_weights_add_up():
+    """The weighted mean, with weights of the clients' own, of a million clients."""
+
+    class Weighted(Told):
+        def tell(self, client):
+            value = -client.gradient(jnp.zeros(1, client.layout.dtype))
+            return fedax.Upload(value, weight=value[0])
+
+    with jax.enable_x64(False):
+        values = np.random.default_rng(0).uniform(0, 1, 1_000_000).astype(np.float32)
+        exact = (values.astype(np.float64) ** 2).sum() / values.astype(np.float64).sum()
+        assert mean_of(values, jnp.float32, Weighted()) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [2, 9])

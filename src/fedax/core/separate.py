@@ -51,7 +51,7 @@ def check_separate(name: str, function: Callable[..., Any], start: Callable[[Any
             raise InvalidInput.found(f"Task({name}=...)", got, "functions of single examples", _HINT)
 
 
-def _tolerance(value: np.ndarray) -> float:
+def _tolerance(value: Any) -> float:
     return float(np.sqrt(np.finfo(value.dtype).eps)) * max(abs(float(value)), 1.0)
 
 
@@ -126,13 +126,10 @@ def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callabl
     return compiled
 
 
-def _wide(value: Any) -> Any:
-    """Half precision, of which NumPy knows little, in single precision's type but with its own rounding."""
-    return (
-        np.asarray(value)
-        if np.asarray(value).dtype in (np.float32, np.float64)
-        else np.float16(np.asarray(value, np.float32))
-    )
+def _wide(value: Any) -> np.ndarray:
+    """As NumPy has it; half precision by its own type, whatever the format."""
+    array = np.asarray(value)
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32).astype(np.float16)
 
 
 def _uses_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> bool:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core.federation import Cohort
+from fedax.core.layout import accumulator
 from fedax.core.task import Task
 
 Split = Literal["train", "test", "holdout"]
@@ -37,7 +38,7 @@ class View(ABC):
 
     @property
     def share(self) -> Float[Array, "clients"]:
-        sizes = jnp.asarray(self.task.train.sizes).astype(self.w.dtype)
+        sizes = jnp.asarray(self.task.train.sizes).astype(accumulator(self.w.dtype))
         return jnp.full_like(sizes, 1 / self.task.train.clients) if self.equal else sizes / sizes.sum()
 
     @abstractmethod

@@ -5,14 +5,16 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.keys import Index
+from fedax.core.layout import accumulator
 from fedax.core.task import Examples, Ragged
 from fedax.core.view import Gradients, Split, View
 from fedax.engines.client import CompiledClient, Part, Setup
+from fedax.engines.sums import plus, total
 
 PIECE = 2048
 """Examples that pass through the model at once in an evaluation."""
@@ -96,15 +98,15 @@ class CompiledView(View):
         function, own, width = {"loss": self.task.loss, **self.task.scores}[score], self.own, min(PIECE, data.largest)
 
         def mean(k: Index) -> Float[Array, ""]:
-            params, part = self.setup.layout.unravel(own(k)), Part.of(data, k)
+            params, part, wide = self.setup.layout.unravel(own(k)), Part.of(data, k), accumulator(self.w.dtype)
 
-            def add(i: Index, total: Float[Array, ""]) -> Float[Array, ""]:
+            def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
                 place = i * width + jnp.arange(width, dtype=jnp.int32)
-                values = function(params, part.rows(place), None).astype(self.w.dtype)
-                return total + jnp.where(place < part.size, values, 0).sum()
+                values = function(params, part.rows(place), None).astype(wide)
+                return plus(sums, jnp.where(place < part.size, values, 0).sum())
 
-            zero = jnp.zeros((), self.w.dtype)
-            return jax.lax.fori_loop(0, (part.size + width - 1) // width, add, zero) / part.size.astype(self.w.dtype)
+            zero = jnp.zeros((), wide)
+            return total(jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))) / part.size.astype(wide)
 
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
@@ -125,15 +127,15 @@ class CompiledView(View):
     def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
         """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""
         if split not in self._sums:
-            total = next(iter(arrays.values())).shape[0]
-            width = min(PIECE, total)
+            rows, wide = next(iter(arrays.values())).shape[0], accumulator(self.w.dtype)
+            width = min(PIECE, rows)
             groups = 1 if data is None else data.clients
             params, task = self.setup.layout.unravel(self.w), self.task
             functions = {"loss": task.loss, **task.scores}
 
-            def add(i: Index, sums: dict[str, Array]) -> dict[str, Array]:
+            def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
                 # the last piece is moved back into the data; rows seen before do not count again
-                begin = jnp.minimum(i * width, total - width)
+                begin = jnp.minimum(i * width, rows - width)
                 row = begin + jnp.arange(width, dtype=jnp.int32)
                 piece = {k: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for k, v in arrays.items()}
                 fresh = row >= i * width
@@ -142,11 +144,11 @@ class CompiledView(View):
                     if data is None
                     else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
                 )
-                values = {name: f(params, piece, None).astype(self.w.dtype) for name, f in functions.items()}
-                return {name: sums[name].at[owner].add(jnp.where(fresh, value, 0)) for name, value in values.items()}
+                values = {name: jnp.where(fresh, f(params, piece, None).astype(wide), 0) for name, f in functions.items()}
+                return _added(sums, owner, values)
 
-            zero = {name: jnp.zeros(groups, self.w.dtype) for name in functions}
-            self._sums[split] = jax.lax.fori_loop(0, -(-total // width), add, zero)
+            zero = {name: jnp.zeros(groups, wide) for name in functions}
+            self._sums[split] = total(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
         return self._sums[split]
 
     def gradients(self) -> Gradients:
@@ -157,9 +159,21 @@ class CompiledView(View):
     def _moments(self) -> Gradients:
         clients, share = self.task.train.clients, self.share
 
-        def add(k: Index, sums: Gradients) -> Gradients:
-            gradient = CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w)
-            return jax.tree.map(jnp.add, sums, Gradients.terms(gradient, share[k], clients))
+        wide = accumulator(self.w.dtype)
 
-        zero = jnp.zeros_like(self.w)
-        return jax.lax.fori_loop(0, clients, add, Gradients.terms(zero, jnp.zeros((), zero.dtype), clients))
+        def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
+            gradient = CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w).astype(wide)
+            return plus(sums, Gradients.terms(gradient, share[k], clients))
+
+        zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
+        return total(jax.lax.fori_loop(0, clients, add, (zero, zero)))
+
+
+def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]) -> tuple[Any, Any]:
+    """Compensated sums of all owners with some more values, by ascending owners; only the owners' places are touched."""
+    local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
+    groups = next(iter(sums[0].values())).shape[0]
+    places = jnp.full_like(owner, groups).at[local].set(owner)
+    parts = {name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()}
+    before = jax.tree.map(lambda all_: all_.at[places].get(mode="fill", fill_value=0), sums)
+    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), sums, plus(before, parts))

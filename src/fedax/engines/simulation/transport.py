@@ -16,6 +16,7 @@ from fedax.core.keys import Index, stream
 from fedax.core.layout import accumulator
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.simulation.placement import longest_first
+from fedax.engines.sums import plus, total
 from fedax.engines.transport import Answer, Job, Transport
 from fedax.graphs import mixed
 
@@ -122,14 +123,14 @@ class SimulatedTransport(Transport):
             if keep:
                 kept = _put(kept, rows, (value, given))
             else:
-                sums = _plus(sums, (value, given) if weight is None else (value, given, value, default))
+                sums = plus(sums, _weighted((value, given) if weight is None else (value, given, value, default)))
             broken = broken.at[rows].set(part, mode="drop")
             if over is not None:
                 clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
             return sums, kept, _put(remembered, rows, memory), broken, clipped
 
         sums, *rest = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
-        return None if keep else jax.tree.map(jnp.subtract, *sums), *rest
+        return None if keep else total(sums), *rest
 
 
 class _Phase(eqx.Module):
@@ -178,11 +179,8 @@ def _wide(shapes: Any) -> Any:
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
 
 
-def _plus(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Adds a chunk to pairs of (weighted sum of values, sum of weights), compensated.
-
-    Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1), 1965.
-    """
+def _weighted(chunk: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sums of weighted values, and of weights, over a chunk of both in turn."""
 
     def weighted(value: Array, weights: Array) -> Array:
         wide = accumulator(value.dtype)
@@ -191,7 +189,4 @@ def _plus(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
     terms: tuple[Any, ...] = ()
     for value, weights in zip(chunk[::2], chunk[1::2], strict=True):
         terms = (*terms, jax.tree.map(lambda v, w=weights: weighted(v, w), value), weighted(weights, jnp.ones_like(weights)))
-    totals, lost = sums
-    missing = jax.tree.map(jnp.subtract, terms, lost)
-    after = jax.tree.map(jnp.add, totals, missing)
-    return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, missing)
+    return terms
