@@ -3,7 +3,19 @@
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from fedax.core import WriteFailed
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns errors of the system into `WriteFailed`, with the file and the reason: a full disk, a folder that is read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailed(f"{error.filename or path}: cannot be written: {error.strerror or error}.") from error
 
 
 def write(path: Path, content: str | bytes) -> None:

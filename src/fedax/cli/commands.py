@@ -1,6 +1,7 @@
 """The command line, `fedax`: run, resume and check experiments, reproduce papers, look at results."""
 
 import dataclasses
+import errno
 import json
 import os
 import tempfile
@@ -54,6 +55,12 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except FedaxError as error:
             Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), (str(error), "red")), soft_wrap=True)
+            raise typer.Exit(2) from error
+        except OSError as error:
+            if error.errno in (None, errno.EPIPE):  # a reader of the output that has gone
+                raise
+            reason = Text.assemble(("Error: ", "bold red"), (f"{error.filename or ''}: {error.strerror or error}.", "red"))
+            Console(stderr=True).print(reason, soft_wrap=True)
             raise typer.Exit(2) from error
 
 
@@ -298,7 +305,7 @@ def report(
         return
     directories = [RunDirectory.load(folder) for folder in folders]
     if len(directories) == 1:
-        directories[0].flush()
+        directories[0].renew()
         if keep is not None:
             keep_numbers(directories[0].path, keep)
         typer.echo(f"Report: {directories[0].path / 'report.html'}")

@@ -17,6 +17,7 @@ from fedax.cli.datasets import DataSet
 from fedax.core import DataError
 from fedax.data import MissingFile, data_folder
 from fedax.data.folder import verify
+from fedax.files import writing
 
 CHUNK = 1 << 18
 MOST_UNPACKED = 1 << 32
@@ -47,7 +48,13 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
         return f"ready and verified in {place}"
     if not chosen.files:
         raise missing
-    place.mkdir(parents=True, exist_ok=True)
+    with writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+        _fill(name, chosen, place, console)
+    return f"fetched and verified in {place}"
+
+
+def _fill(name: str, chosen: DataSet, place: Path, console: Console) -> None:
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as staging:
         _fetch_all(name, chosen, Path(staging), console)
         again = _missing(chosen, Path(staging))
@@ -57,7 +64,6 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
             shutil.copytree(path, place / path.name, dirs_exist_ok=True) if path.is_dir() else path.replace(
                 place / path.name
             )
-    return f"fetched and verified in {place}"
 
 
 def _missing(chosen: DataSet, place: Path) -> MissingFile | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import FedaxError, InvalidInput
+from fedax.files import writing
 from fedax.report.charts import Chart, Panel, Series
 from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
 
@@ -34,7 +35,8 @@ def save_charts(charts: Sequence[Chart], folder: Path, formats: Sequence[str] = 
         InvalidInput: an unknown format.
     """
     make, files = _figure_maker(formats), []
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for chart in charts:
         down = -(-len(chart.panels) // chart.columns)
         rows = max(len(panel.y.ticks) for panel in chart.panels)
@@ -102,7 +104,8 @@ def _finish(figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[
     for name, file in zip(formats, files, strict=True):
         # no date inside: the same runs give the same file
         undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[name]
-        figure.savefig(file, dpi=200, metadata=undated)
+        with writing(file):
+            figure.savefig(file, dpi=200, metadata=undated)
     return files
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedax.core import History, Outcome
 
-
 _SUM = b"sha256:"
 
 
@@ -119,7 +118,9 @@ class Record:
                 meta = json.loads(str(stored["meta"]))
                 if meta.pop("summed", False) and not summed:
                     raise ValueError("its checksum is missing")
-                metrics = {name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")}
+                metrics = {
+                    name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")
+                }
                 outcome = Outcome(**meta.pop("outcome"))
                 curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "gradients") if name in stored.files}
                 return cls(**meta, **curves, metrics=metrics, outcome=outcome)

@@ -12,7 +12,7 @@ from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.files import write
+from fedax.files import write, writing
 from fedax.report import Record
 from fedax.report.numbers import Line, number_of
 
@@ -90,7 +90,8 @@ def made_again(folder: Path) -> list[Path]:
         "claims.csv": comparison.claims_csv(),
     }
     for name, text in texts.items():
-        write(folder / name, text)
+        with writing(folder / name):
+            write(folder / name, text)
     return [folder / name for name in texts]
 
 
@@ -101,7 +102,8 @@ def settings_of(folder: Path) -> list[Path]:
 
 def keep(folder: Path, target: Path) -> None:
     """Copies what is kept of a run directory into another folder, over what is there."""
-    target.mkdir(parents=True, exist_ok=True)
-    for file in [folder / name for name in KEPT] + settings_of(folder):
-        if file.exists():
-            shutil.copy(file, target / file.name)
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
+        for file in [folder / name for name in KEPT] + settings_of(folder):
+            if file.exists():
+                shutil.copy(file, target / file.name)

@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import json
 import math
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +18,9 @@ from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import runs_csv, settings_of
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
+from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.settings import check_made, made_with
-from fedax.files import write
+from fedax.files import write, writing
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
 from fedax.report.leaks import audits_among, leak_csv
@@ -30,6 +30,8 @@ from fedax.report.summary import Row, counted, summarize
 
 def refuse_if_taken(path: Path) -> None:
     """Raises `RunExists` if a path is anything but a new or an empty folder."""
+    if who := holder(path):
+        raise RunExists(f"{path} is in use by {who}; nothing was overwritten. Choose another folder.")
     if path.is_dir() and any(path.iterdir()):
         held = (path / "summary.json").exists()
         what = "already holds a run" if held else "is not empty"
@@ -50,9 +52,11 @@ def make_folder(path: Path) -> None:
     try:
         (path / "runs").mkdir(parents=True)
     except OSError as error:
+        refuse_if_taken(path)  # another process was quicker
         reason = error.strerror or ""
         raise InvalidInput.because(str(path), f"cannot be written: {reason}") from error
-    write(path / "versions.json", json.dumps(provenance.versions(), indent=2) + "\n")
+    with writing(path):
+        write(path / "versions.json", json.dumps(provenance.versions(), indent=2) + "\n")
 
 
 @dataclasses.dataclass
@@ -72,6 +76,7 @@ class RunDirectory:
         experiments: what the folder is for, in its order.
         recipe: the recipe they come from, if any.
         versions: of the libraries that the runs were made with, and the machine.
+        jobs: processes among which the runs were spread.
     """
 
     path: Path
@@ -82,6 +87,7 @@ class RunDirectory:
     experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
     recipe: Recipe | None = None
     versions: dict[str, Any] = dataclasses.field(default_factory=provenance.versions)
+    jobs: int = 1
 
     @classmethod
     def create(cls, path: Path, title: str) -> "RunDirectory":
@@ -116,21 +122,23 @@ class RunDirectory:
             kept = json.loads((path / "summary.json").read_text(encoding="utf-8"))
             runs: dict[int, Record] = {}
             for file in sorted((path / "runs").glob("*.npz")):
-                with contextlib.suppress(*([ValueError, KeyError, TypeError, zipfile.BadZipFile] if repair else [])):
-                    runs[int(file.stem)] = Record.from_bytes(file.read_bytes())
+                with contextlib.suppress(*([ValueError] if repair else [])):
+                    runs[int(file.stem)] = _record(file)
             experiments = [Experiment.read(file) for file in settings_of(path)]
             recipe = (
                 Recipe.parse(kept_in.read_text(encoding="utf-8")) if (kept_in := path / "recipe.toml").exists() else None
             )
             versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
             check_made(experiments, runs)
-            return cls(path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe, versions)
+            return cls(
+                path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe, versions, kept.get("jobs", 1)
+            )
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from error
-        except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput.because(str(path), f"a run directory with damaged files: {error}") from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
@@ -156,6 +164,16 @@ class RunDirectory:
         """Marks the directory as complete or not."""
         self.status = status
         self.flush()
+
+    def renew(self) -> None:
+        """`flush`, while no other process writes.
+
+        Raises:
+            RunExists: another process does.
+            WriteFailed: a full disk, for example.
+        """
+        with writing(self.path), held(self.path):
+            self.flush()
 
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
@@ -241,6 +259,7 @@ class RunDirectory:
         return {
             "title": self.title,
             "status": self.status,
+            "jobs": self.jobs,
             "notes": self.notes,
             "tasks": {
                 title: [_plain(row) for row in summarize(runs, self.reads.get(title, "last"))]
@@ -262,13 +281,22 @@ def _plain(row: Row) -> dict[str, Any]:
     return {"algorithm": row.label, "runs": row.runs, "rounds": row.rounds, "outcome": row.outcome, "final": values}
 
 
+def _record(file: Path) -> Record:
+    try:
+        return Record.from_bytes(file.read_bytes())
+    except ValueError as error:
+        way = f"`fedax resume {file.parent.parent}` makes this run again"
+        raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {way}") from error
+
+
 def slug(text: str) -> str:
     """A folder name from a title.
 
     >>> slug("Synthetic (1, 1)")
     'synthetic-1-1'
     """
-    return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split()) or "run"
+    plain = "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+    return plain.encode()[:120].decode(errors="ignore").strip("-") or "run"  # names of files have an end
 
 
 def fresh(parent: Path, name: str) -> Path:

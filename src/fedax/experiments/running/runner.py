@@ -13,11 +13,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from fedax.core import InvalidInput, Outcome, RunFailed, WriteFailed
+from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
 from fedax.engines.loop import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.slots import draw_of, slots_of
 from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import taken_over
 from fedax.experiments.results.settings import check_made
@@ -26,7 +27,7 @@ from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_ba
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.setup import set_up_jax
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
-from fedax.files import write
+from fedax.files import write, writing
 from fedax.report import Record
 
 
@@ -142,12 +143,16 @@ def run_experiments(
     taken = taken_over(experiments, reuse)
     for experiment in reversed(_kinds(experiments)):  # the plan of the first is kept for its runs
         plan_of(experiment)
-    directory = RunDirectory.create(out, title)
-    if recipe is not None:
-        directory.recipe = recipe
-        write(out / "recipe.toml", recipe.text)
-    directory.configure(experiments)
-    return _work(directory, display, jobs, taken if reuse else None)
+    with writing(out):
+        directory = RunDirectory.create(out, title)
+        directory.jobs = jobs
+    with held(out):
+        with writing(out):
+            if recipe is not None:
+                directory.recipe = recipe
+                write(out / "recipe.toml", recipe.text)
+            directory.configure(experiments)
+        return _work(directory, display, jobs, taken if reuse else None)
 
 
 def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
@@ -177,13 +182,17 @@ def reproduce(
 def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     """Continues a directory whose process was interrupted or killed: finished runs stay, the others go on where they were.
 
-    The results are those of a run without a break, bit for bit (on the same machine with the same versions). Damaged files of
+    The results are those of a run without a break, bit for bit (on the same machine with the same versions and the same number of
+    jobs; another number is said, because sums over other devices may differ in the last bits). Damaged files of
     runs are made again.
 
     Raises:
+        RunExists: another process works in the folder.
         InvalidInput: no run directory, or one without experiments; one whose finished runs were made with another
             configuration, with other versions or other random settings of JAX.
     """
+    if who := holder(out):
+        raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
         raise InvalidInput.because(str(out), "no run was begun there", "Remove the folder, and run again.")
@@ -198,7 +207,8 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
         for number, record in directory.runs.items()
         if number in made and made[number].is_of(record) and record.outcome.kind != "interrupted"
     }
-    return _work(directory, display, jobs)
+    with held(out):
+        return _work(directory, display, jobs)
 
 
 def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int, Record] | None = None) -> RunDirectory:
@@ -209,6 +219,10 @@ def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int,
     directory.status = "running"
     kept = directory.path / "checkpoints"
     with display, Interruption(display, later=jobs > 1) as interruption:
+        if directory.jobs != jobs:
+            change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
+            display.say(f"{change}: numbers may differ in the last bits from those of a run without a break.")
+            directory.jobs = jobs
         try:
             if selecting := batches_of(directory.experiments):
                 _stage(directory, selecting, display, interruption, jobs, known)
@@ -289,7 +303,7 @@ def _in_processes(
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
     cpus = max((os.cpu_count() or 1) // jobs, 1)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=set_up_jax, initargs=(cpus,)) as pool:
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(cpus,)) as pool:
         waiting = {pool.submit(batch.run, experiments[batch.experiment], directory.path): batch for batch in batches}
         try:
             for position, future in enumerate(as_completed(waiting), start=1):
@@ -306,6 +320,18 @@ def _in_processes(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _begin(cpus: int) -> None:
+    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody else may go on writing."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    set_up_jax(cpus)
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:

@@ -1,0 +1,180 @@
+"""Run directories under attack: flipped bits, two processes, a killed parent, disks that are full."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedax.cli import app
+from fedax.core import InvalidInput, RunExists, WriteFailed
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.archive import keep
+from fedax.experiments.results.lock import held, holder
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import resume, run_experiment
+from fedax.report import Record
+from samples import TINY, record
+
+
+def test_any_flipped_bit_of_a_run_is_noticed():
+    data, rng = record().to_bytes(), np.random.default_rng(0)
+    for bit in rng.choice(8 * len(data), 300, replace=False):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match=r"checksum"):
+            Record.from_bytes(bytes(flipped))
+    assert Record.from_bytes(data).label == "FedAvg"
+
+
+def test_runs_remain_archives_of_numpy(tmp_path):
+    (tmp_path / "0000.npz").write_bytes(record().to_bytes())
+    with np.load(tmp_path / "0000.npz", allow_pickle=False) as stored:
+        assert stored["metrics/train_loss"].tolist() == [2.0, 1.0, 0.5]
+
+
+def directory(tmp_path):
+    made = RunDirectory.create(tmp_path / "a", "A")
+    made.configure([Experiment.parse(TINY)])
+    made.add(record(task="Tiny <run>", label="FedAvg"), 0)
+    return made
+
+
+def test_a_damaged_run_is_named_with_the_way_out(tmp_path):
+    path = directory(tmp_path).path
+    file = path / "runs" / "0000.npz"
+    file.write_bytes(file.read_bytes()[:-100] + bytes(100))
+    with pytest.raises(InvalidInput, match=r"0000\.npz in .* is damaged .*; `fedax resume .*` makes this run again"):
+        RunDirectory.load(path)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fedax.experiments.results.lock import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_second_process_is_told_who_holds_a_folder(tmp_path):
+    path = directory(tmp_path).path
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
+    try:
+        child.stdout.readline()
+        who = rf"in use by process {child.pid} on .*, since \d{{4}}-"
+        for second in (
+            lambda: resume(path, Display()),
+            lambda: run_experiment(Experiment.parse(TINY), path, Display()),
+            lambda: RunDirectory.load(path).renew(),
+        ):
+            with pytest.raises(RunExists, match=who):
+                second()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    assert holder(path) is None  # a lock of a dead process does not block
+    with held(path):
+        pass
+    assert not (path / ".lock").exists()
+
+
+def writes(path, ready):
+    from fedax.experiments.running.runner import _begin
+
+    _begin(1)
+    ready.set()
+    while True:
+        path.write_text(str(os.getpid()))
+        time.sleep(0.05)
+
+
+def parent(path):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    context.Process(target=writes, args=(path, ready)).start()
+    ready.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+def test_processes_of_a_queue_end_with_their_parent(tmp_path):
+    path = tmp_path / "a"
+    killed = multiprocessing.get_context("spawn").Process(target=parent, args=(path,))
+    killed.start()
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
+    time.sleep(0.5)
+    path.unlink(missing_ok=True)
+    time.sleep(0.5)
+    assert not path.exists()
+
+
+def test_another_number_of_jobs_is_said(tmp_path):
+    class Said(Display):
+        def __init__(self):
+            self.lines = []
+
+        def say(self, message):
+            self.lines.append(message)
+
+    path, said = tmp_path / "a", Said()
+    experiment = Experiment.parse(TINY.replace("rounds = 2", "rounds = 0"))
+    run_experiment(experiment, path, Display())
+    made = RunDirectory.load(path)
+    made.jobs = 3
+    made.flush()
+    resume(path, said)
+    assert [line for line in said.lines if "Begun with --jobs 3, continued with --jobs 1" in line]
+    assert RunDirectory.load(path).jobs == 1
+
+
+FULL = "No space left on device"
+
+
+@pytest.fixture
+def full(monkeypatch):
+    def write(*_, **__):
+        raise OSError(28, FULL, "file")
+
+    monkeypatch.setattr("os.fsync", write)
+
+
+def test_a_full_disk_is_said(tmp_path, full):
+    with pytest.raises(WriteFailed, match=FULL):
+        run_experiment(Experiment.parse(TINY), tmp_path / "a", Display())
+
+
+def test_a_full_disk_is_said_by_report(tmp_path, monkeypatch):
+    path = directory(tmp_path).path
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, FULL, "file")))
+    shown = CliRunner().invoke(app, ["report", str(path)])
+    assert (shown.exit_code, FULL in shown.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["figures", "report --keep", "data prepare"])
+def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
+    path, file = directory(tmp_path).path, tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("FEDAX_DATA", str(file / "data"))
+    words = {
+        "figures": ["figures", str(path), "--out", str(file / "x")],
+        "report --keep": ["report", str(path), "--keep", str(file / "x")],
+        "data prepare": ["data", "prepare", "mnist"],
+    }[command]
+    shown = CliRunner().invoke(app, words)
+    assert (shown.exit_code, "cannot be written: Not a directory" in shown.output) == (2, True), shown.output
+
+
+def test_keep_says_what_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteFailed, match="Not a directory"):
+        keep(directory(tmp_path).path, tmp_path / "file" / "x")
