@@ -4,6 +4,8 @@ import ast
 import inspect
 import io
 import itertools
+import subprocess
+import sys
 import tokenize
 from pathlib import Path
 
@@ -122,3 +124,10 @@ def test_every_public_name_is_documented():
                 and not inspect.getdoc(getattr(member, attribute))
             }
     assert missing == set()
+
+
+def test_slow_imports_are_made_on_demand():
+    """The command line starts without what only some commands need."""
+    slow = ["scipy.stats", "scipy.optimize", "sklearn", "optimistix", "plotly", "matplotlib"]
+    code = f"import sys, fedax.cli; print([name for name in {slow} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

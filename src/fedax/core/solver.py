@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-import optimistix as optx
 from jaxtyping import Array, Float
 
 from fedax.core.client import Client, Minibatch, Solver
@@ -138,6 +137,8 @@ class Exact(Solver):
     max_steps: int = hyper(1000, low=1, doc="most iterations")
 
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        import optimistix as optx  # takes half a second to import, so only on demand
+
         layout, tol = client.layout, cast(float, self.tol)
 
         @jax.custom_jvp

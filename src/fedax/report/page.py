@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from plotly.offline import get_plotlyjs
 
 from fedax.report.charts import Chart, aligned, plain, staggered
 from fedax.report.reading import in_words
@@ -79,6 +78,8 @@ def render(page: Page) -> str:
         "prices": dict(page.prices),
         "figures": [plain(chart) for chart in page.charts],
     }
+    from plotly.offline import get_plotlyjs  # takes long to import, so only on demand
+
     parts = {
         "title": html.escape(page.title),
         "summary": html.escape(page.summary),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # imports what is asked for, and only then
 
 from fedax.report.charts import AXES, Axis, Mark, Panel, Series, curve, ranged, staggered, value_axis
 from fedax.report.reading import read_curve
@@ -68,7 +68,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return mean - reach, mean + reach
 
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float, PyTree
-from scipy.sparse.linalg import LinearOperator, cg, eigsh
 
 from fedax.core import InvalidInput, Task, UnknownName
 from fedax.core.layout import Layout
@@ -198,7 +198,7 @@ def _extreme(losses: Losses, w: Point | None, client: int | None, tolerance: flo
     start = np.random.default_rng(0).normal(size=dim)
     if dim == 1 or not np.any(product(start)):
         return float(product(start)[0] / start[0])
-    lanczos: Any = eigsh
+    lanczos: Any = scipy.sparse.linalg.eigsh
     found = lanczos(
         _operator(dim, product), k=1, which="LM", v0=start, tol=tolerance, ncv=min(dim, 24), return_eigenvectors=False
     )
@@ -206,7 +206,7 @@ def _extreme(losses: Losses, w: Point | None, client: int | None, tolerance: flo
 
 
 def _operator(dim: int, matvec: Any) -> Any:
-    return cast(Any, LinearOperator)((dim, dim), matvec=matvec, dtype=float)
+    return cast(Any, scipy.sparse.linalg.LinearOperator)((dim, dim), matvec=matvec, dtype=float)
 
 
 class Optimum(NamedTuple):
@@ -236,7 +236,7 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
             break
         matvec = functools.partial(losses.hessian_product, w)
         operator = _operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
-        direction = cg(operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w))[0]
+        direction = scipy.sparse.linalg.cg(operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w))[0]
         if direction @ matvec(direction) < -1e-6 * (direction @ direction):
             raise InvalidInput.found("optimum(losses=...)", "negative curvature", "convex losses")
         rate = 1.0

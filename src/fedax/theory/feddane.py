@@ -11,8 +11,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float
-from scipy.optimize import minimize_scalar
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
@@ -202,7 +202,7 @@ def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0
         given = (smoothness, dissimilarity, inexactness, concavity)
         # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
         high = 16 * (best + concavity / linear)
-        found: Any = minimize_scalar(
+        found: Any = scipy.optimize.minimize_scalar(
             lambda log: -_decrease(concavity + math.exp(log), *given), bounds=(math.log(best / 2), math.log(high))
         )
         best = concavity + math.exp(float(found.x))

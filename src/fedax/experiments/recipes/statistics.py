@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # imports what is asked for, and only then
 
 LEVEL = 0.05
 """Of every verdict; intervals have the confidence 1 - LEVEL."""
@@ -50,8 +50,8 @@ def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
     mean, error = values.mean(-1), values.std(-1, ddof=1) / math.sqrt(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(mean == 0, 0.0, mean / error)
-    ahead, behind = (np.minimum(2 * stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1))
-    return mean, float(stats.t.ppf(1 - LEVEL / 2, count - 1)) * error, ahead, behind
+    ahead, behind = (np.minimum(2 * scipy.stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1))
+    return mean, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) * error, ahead, behind
 
 
 def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
@@ -71,7 +71,7 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     if exact:
         return Effect(mean, math.nan, math.nan, float(above < count), float(below < count), count, unit)
     if not finite:
-        ahead, behind = (min(2 * float(stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below))
+        ahead, behind = (min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below))
         return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
     if count == 1:
         return Effect(mean, math.nan, math.nan, 1.0, 1.0, 1, unit)
@@ -119,4 +119,4 @@ def welch(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
     """
     if not all(math.isfinite(x) for x in (*a, *b)) or min(a[2], b[2]) < 2 or a[1] == b[1] == 0:
         return math.nan
-    return float(stats.ttest_ind_from_stats(*a, *b, equal_var=False).pvalue)
+    return float(scipy.stats.ttest_ind_from_stats(*a, *b, equal_var=False).pvalue)

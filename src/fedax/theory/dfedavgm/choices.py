@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from scipy.optimize import minimize_scalar
+import scipy  # imports what is asked for, and only then
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check
@@ -66,7 +66,7 @@ def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: f
         return stationarity_bound(replace(setting, rate=math.exp(log)), rounding, gap=gap, rounds=rounds)
 
     high = math.log(most * halved * (1 - 1e-9))
-    found: Any = minimize_scalar(value, bounds=(high - 30, high), method="bounded")
+    found: Any = scipy.optimize.minimize_scalar(value, bounds=(high - 30, high), method="bounded")
     return math.exp(float(found.x))
 
 
