@@ -1,10 +1,14 @@
 """The loop: observations, stopping, interruption, resumption, clear refusals."""
 
+import gc
+
+import jax
 import numpy as np
 import pytest
 
 import fedax
 from fedax.core import InvalidInput, RunFailed, WorkError
+from fedax.engines.rows import Rows
 from problems import regression, vector
 
 OBSERVE = [fedax.observe.TrainLoss()]
@@ -205,3 +209,29 @@ def test_numpy_integers_are_seeds():
 def test_more_steps_than_can_be_counted_are_refused(amount, message):
     with pytest.raises(InvalidInput, match=message):
         fedax.Schedule(batch_size=1, **amount).check_population([2])
+
+
+def test_what_is_observed_takes_the_memory_of_its_numbers():
+    """No buffer of the device stays for an observation or a round: each would keep kilobytes."""
+    held = []
+
+    def count(progress):
+        gc.collect()
+        held.append(len(jax.live_arrays()))
+        return False
+
+    watch = [fedax.observe.TrainLoss(), fedax.observe.Dissimilarity()]
+    engine = fedax.Simulation(devices=1)
+    history = fedax.run(fedax.FedMGDA(), regression(), rounds=12, observe=watch, progress=count, engine=engine)
+    assert held[3] == held[-1]
+    assert history.metrics["train_loss"].shape == (13,)
+    assert history.notes["gap"].shape == (12,)
+
+
+def test_rows_keep_their_shape():
+    rows = Rows(np.ones((2, 3)))
+    for k in range(20):
+        rows.append(np.full(3, k))
+    assert rows.all().tolist() == [[1.0] * 3] * 2 + [[float(k)] * 3 for k in range(20)]
+    with pytest.raises(ValueError, match=r"a row of shape \(\) among rows of shape \(3,\)"):
+        rows.append(1.0)

@@ -64,6 +64,19 @@ def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.stack([np.asarray(round.get(name, value)) for round in notes]) for name, value in none.items()}
 
 
+def merged(logs: Sequence[Log]) -> Log:
+    """The log of all rounds of some logs, with a note of any of them; see `stacked`."""
+    forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
+    notes = {
+        name: np.concatenate([log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs])
+        for name, form in forms.items()
+    }
+    names = ("down", "up", "broken", "bad_client")
+    columns = (np.concatenate([np.zeros(0, np.int64), *(getattr(log, name) for log in logs)]) for name in names)
+    left_out = numbers([row for log in logs for row in log.left_out])
+    return Log(notes, **dict(zip(names, columns, strict=True)), left_out=left_out)
+
+
 def numbers(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Sets of client numbers as one array: each ascending, as wide as the largest, filled up with -1.
 

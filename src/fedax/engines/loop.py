@@ -18,12 +18,13 @@ from fedax.core.history import History, Outcome
 from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
 from fedax.core.task import Task
-from fedax.engines.base import Carried, Log, numbers, stacked
+from fedax.engines.base import Carried, Log, merged
 from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.identity import identity
 from fedax.engines.options import Divergence as Divergence
 from fedax.engines.options import Options, RunOptions, check_kind
 from fedax.engines.options import Progress as Progress
+from fedax.engines.rows import Rows
 from fedax.engines.session import Grid
 
 
@@ -234,7 +235,7 @@ class _Recorder:
         self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
         self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
         self.seconds: list[float] = list(before.seconds) if before else []
-        self.metrics: dict[str, list[Any]] = {k: list(v) for k, v in before.metrics.items()} if before else {}
+        self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
         self._ended = False
         if before and before.outcome.kind in ("diverged", "non-finite"):
@@ -242,19 +243,21 @@ class _Recorder:
 
     @property
     def latest(self) -> dict[str, Any]:
-        return {name: values[-1] for name, values in self.metrics.items()}
+        return {name: values.last for name, values in self.metrics.items()}
 
     def add(self, log: Log, first: int) -> None:
         if self._ended:
             return
-        self.logs.append(log)
+        self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
+        while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
+            self.logs[-2:] = [merged(self.logs[-2:])]
         self.outcome = log.failure(first)
 
     def observe(self, metrics: dict[str, np.ndarray], done: int, stop: Divergence | None) -> None:
         if self._ended:
             return
         for name, value in metrics.items():
-            self.metrics.setdefault(name, []).append(value)
+            self.metrics.setdefault(name, Rows()).append(value)
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
         if stop and self.outcome.ok and done and stop.fires(self.rounds, self._losses(stop)):
@@ -271,7 +274,7 @@ class _Recorder:
     def _losses(self, stop: Divergence) -> list[float]:
         if "train_loss" not in self.metrics:
             raise InvalidInput.of("run(stop=...)", stop, "None, or observers that give train_loss")
-        return [float(value) for value in self.metrics["train_loss"]]
+        return self.metrics["train_loss"].all().astype(float).tolist()
 
     def finish(self, params: Any, carried: Carried) -> History:
         known = self.before if self.before and len(self.before.bits.up) else None
@@ -280,14 +283,9 @@ class _Recorder:
             notes = {name: values for name, values in known.notes.items() if name != "dropped"}
             left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
             past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
-        logs = [*past, *self.logs]
-        down, up = (np.concatenate([getattr(log, way) for log in logs] or [np.zeros(0, np.int64)]) for way in ("down", "up"))
-        notes = stacked(
-            [{name: values[i] for name, values in log.notes.items()} for log in logs for i in range(len(log.down))]
-        )
-        if self.drops:
-            notes["dropped"] = numbers([row for log in logs for row in log.left_out])
-        metrics = {name: np.stack(values) for name, values in self.metrics.items()}
+        log = merged([*past, *self.logs])
+        notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
+        metrics = {name: values.all() for name, values in self.metrics.items()}
         rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
-        books = Traffic(down, up), self.outcome, seconds
+        books = Traffic(log.down, log.up), self.outcome, seconds
         return History(self.algorithm, rounds, metrics, notes, params, *books, state=carried.state, lost=carried.lost)
