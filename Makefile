@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes check clean
+.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes fuzz check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -45,6 +45,11 @@ recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one 
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
 	$(PYTEST) -m slow tests
+
+fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: refused in words or read
+	$(BIN)/python tests/fuzz/fuzz.py bits 3000
+	$(BIN)/python tests/fuzz/fuzz.py data 2000
+	$(BIN)/python tests/fuzz/fuzz.py specifications 2000
 
 test-plain: $(VENV)/.ready-to-test ## the models without the native layers, as where there is no C++ compiler
 	FEDAX_NATIVE=0 $(PYTEST) tests/models tests/cli/test_doctor.py

@@ -126,3 +126,11 @@ def test_help_lists_every_public_name(module):
     assert {
         name for name in listed if not hasattr(module, name) and not hasattr(getattr(module, "Graph", None), name)
     } == set()
+
+
+def test_guarantees_name_tests_that_exist():
+    """Every `path::test` of docs/guarantees.md is a test."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "guarantees.md").read_text())
+    assert len(named) > 20
+    missing = [f"{path}::{test}" for path, test in named if f"def {test}(" not in (ROOT / path).read_text()]
+    assert missing == []
