@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedax.core import Gathered, Vector
+from fedax.core.room import check_room
 from fedax.numerics.simplex import MinNorm, min_norm
 
 
@@ -24,8 +25,14 @@ class ClientVectors(eqx.Module):
     known: Bool[Array, "clients"]
 
     @staticmethod
-    def zeros(clients: int, like: Vector) -> "ClientVectors":
-        """Before any vector is set."""
+    def zeros(clients: int, like: Vector, method: str) -> "ClientVectors":
+        """Before any vector is set.
+
+        Raises:
+            InvalidInput: they do not fit into memory; names the method.
+        """
+        needed = clients * (like.shape[0] + clients) * like.dtype.itemsize
+        check_room(method, clients, needed, "vectors and inner products")
         vectors = jnp.zeros((clients, like.shape[0]), like.dtype)
         return ClientVectors(vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool))
 

@@ -67,7 +67,9 @@ class FedAWARE(Algorithm[AwareState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> AwareState:
-        return AwareState(w, ClientVectors.zeros(fed.clients, w), jnp.full(fed.clients, 1 / fed.clients, w.dtype))
+        return AwareState(
+            w, ClientVectors.zeros(fed.clients, w, "FedAWARE"), jnp.full(fed.clients, 1 / fed.clients, w.dtype)
+        )
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
         sent = fed.gather(self.train, self.drawn(fed, state), state.w)

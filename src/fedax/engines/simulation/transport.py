@@ -14,6 +14,7 @@ from fedax.core.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.keys import Index, stream
 from fedax.core.layout import accumulator
+from fedax.core.room import bytes_of, check_room
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.simulation.placement import longest_first
 from fedax.engines.sums import plus, total
@@ -40,6 +41,8 @@ class SimulatedTransport(Transport):
         phase = _Phase(job, self.setup, cohort, rows)
         upload, kept = jax.eval_shape(phase.upload, jnp.int32(0), jnp.bool_(True))
         shapes = jax.eval_shape(phase.result, upload, kept, jnp.int32(0))
+        if gather:
+            check_room(f"gather({job.work.__name__})", capacity, capacity * bytes_of(shapes[0]), "uploads together")
         sums, gathered, remembered, broken, clipped = self._place(phase, table, counts, shapes, gather)
         # the number of a place that is only padding, or left out, is nobody's, so its row is passed over
         there = jnp.arange(capacity, dtype=jnp.int32) < cohort.count

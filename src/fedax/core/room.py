@@ -1,0 +1,42 @@
+"""A bound on what a method may hold at once, checked before anything is allocated."""
+
+import os
+from typing import Any
+
+import jax
+
+from fedax.core.errors import InvalidInput
+
+MOST = 1 << 40
+"""The bound in bytes where the machine does not tell its memory."""
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return MOST
+
+
+def bytes_of(shapes: Any) -> int:
+    """Bytes of all arrays of a pytree, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "dtype"))
+
+
+def check_room(owner: str, clients: int, needed: int, what: str) -> None:
+    """Refuses what does not fit into the machine's memory.
+
+    Args:
+        owner: a method, or a phase, for the message.
+        clients: how many have a part in it.
+        needed: bytes.
+        what: they hold.
+
+    Raises:
+        InvalidInput: more than there is.
+    """
+    most = machine_memory()
+    if needed > most:
+        got = f"{clients:,} clients, whose {what} take {needed / 2**30:,.1f} GiB"
+        raise InvalidInput.found(owner, got, f"at most {most / 2**30:,.1f} GiB, the memory of this machine")
