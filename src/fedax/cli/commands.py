@@ -3,8 +3,6 @@
 import dataclasses
 import errno
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,13 +17,15 @@ from fedax.cli import data as datacommands
 from fedax.cli.doctor import diagnosis
 from fedax.cli.listing import described, one_line, overview, panel
 from fedax.cli.questions import add_commands
-from fedax.core import FedaxError, InvalidInput, Schedule, UnknownName
+from fedax.core import FedaxError, Schedule, UnknownName
 from fedax.core.hyper import declared
-from fedax.engines.mpi import MPI
+from fedax.engines.mpi import MPI, ending
+from fedax.engines.mpi.ending import INTERRUPTED
+from fedax.engines.team import Team
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.schema import schema
-from fedax.experiments.config.sections import ENGINES, OBSERVERS, SOLVERS, check_ranks
+from fedax.experiments.config.sections import ENGINES, OBSERVERS, SOLVERS
 from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.recipes.figures import curves
 from fedax.experiments.results.archive import keep as keep_numbers
@@ -35,16 +35,14 @@ from fedax.experiments.results.joint import compared, together
 from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running.demo import run_demo
 from fedax.experiments.running.progress import display_for, show_comparison, summary_table
-from fedax.experiments.running.runner import describe, reproduce, resume, run_experiment
+from fedax.experiments.running.ranks import team
+from fedax.experiments.running.runner import describe, follow, reproduce, resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.files import write
 from fedax.report import render
 from fedax.report.charts import AXES
 from fedax.report.figures import FORMATS, save_charts, save_weights
 from fedax.report.record import by_task
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells expect it."""
 
 
 class Commands(TyperGroup):
@@ -54,7 +52,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FedaxError as error:
-            Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), (str(error), "red")), soft_wrap=True)
+            _refuse(error)
             raise typer.Exit(2) from error
         except OSError as error:
             if error.errno in (None, errno.EPIPE):  # a reader of the output that has gone
@@ -62,6 +60,20 @@ class Commands(TyperGroup):
             reason = Text.assemble(("Error: ", "bold red"), (f"{error.filename or ''}: {error.strerror or error}.", "red"))
             Console(stderr=True).print(reason, soft_wrap=True)
             raise typer.Exit(2) from error
+
+
+def _refuse(error: FedaxError) -> None:
+    here = ending.place()
+    head = f"Error ({here}): " if here and here.rank else "Error: "
+    text = Text.assemble((head, "bold red"), (str(error), "red"))
+
+    def say() -> None:
+        Console(stderr=True).print(text, soft_wrap=True)
+
+    if here:
+        ending.end_all(say, 2, here)
+    else:
+        say()
 
 
 app = typer.Typer(
@@ -143,23 +155,32 @@ def run(
 
     With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. Rank 0 shows and keeps the results.
     """
+    if _follows(team()):
+        return
     experiment = Experiment.read(file, [*(settings or ()), *([] if engine is None else [f'engine="{engine}"'])])
-    if experiment.engine == "mpi" and (rank := MPI().comm.rank) > 0:
-        try:
-            check_ranks(experiment.engine, experiment.task)
-        except InvalidInput:  # every rank sees the same, and rank 0 says it
-            return
-        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
-            run_experiment(experiment, Path(folder) / str(rank), display_for(Console(file=nowhere)))
+    if experiment.engine == "mpi" and _follows(MPI().team):  # of a launcher that is not known by its environment
         return
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
     close(run_experiment(experiment, path, display_for(console), jobs), console)
 
 
+def _follows(ranks: Team) -> bool:
+    """Whether this is a rank other than 0; then it has worked along, and is done."""
+    if ranks.rank == 0:
+        return False
+    follow(ranks)
+    return True
+
+
 @app.command(name="resume")
 def continue_(folder: Folder, jobs: Jobs = 1) -> None:
-    """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run."""
+    """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run.
+
+    A run of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
+    """
+    if _follows(team()):
+        return
     console = Console()
     close(resume(folder, display_for(console), jobs), console)
 
@@ -359,4 +380,10 @@ def close(directory: RunDirectory, console: Console) -> None:
 
 def main() -> None:
     """The entry point of the command `fedax`."""
-    app()
+    try:
+        app()
+    except Exception as error:
+        if (here := ending.place()) is None:
+            raise
+        ending.end_by(error, here)
+        raise

@@ -15,6 +15,7 @@ from fedax.core.client import Solver as Solver
 from fedax.core.errors import DataError as DataError
 from fedax.core.errors import FedaxError as FedaxError
 from fedax.core.errors import InvalidInput as InvalidInput
+from fedax.core.errors import RankFailed as RankFailed
 from fedax.core.errors import RunExists as RunExists
 from fedax.core.errors import RunFailed as RunFailed
 from fedax.core.errors import SpecError as SpecError

@@ -86,5 +86,9 @@ class WorkError(FedaxError):
     """A client's work failed; the message names algorithm, phase, round and client."""
 
 
+class RankFailed(FedaxError):
+    """Another rank of an MPI program failed; the message names it and has its text."""
+
+
 class RunFailed(FedaxError):
     """Raised by `run(..., throw=True)` when the outcome is not ok."""

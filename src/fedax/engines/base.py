@@ -16,6 +16,7 @@ from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.client import Setup
 from fedax.engines.round import Round, missing
+from fedax.engines.team import Team
 from fedax.engines.trace import look
 from fedax.engines.transport import MEMORY, STATE, UPLOAD, Transport
 
@@ -117,13 +118,23 @@ class Program(ABC):
     def split(self, states: Any) -> list[Carried]:
         """The carry of each run."""
 
+    def whole(self, states: Any) -> list[Carried]:
+        """As `split`; with everybody's memories on the rank that keeps files, if several ranks have them."""
+        return self.split(states)
+
     @abstractmethod
     def join(self, carried: Sequence[Carried]) -> Any:
         """The inverse of `split`, on fresh copies."""
 
 
 class Engine(ABC):
-    """A place for runs."""
+    """A place for runs.
+
+    Attributes:
+        team: the processes that take part.
+    """
+
+    team: Team = Team()
 
     def prepared(self, setup: Setup) -> Setup:
         """The setup as it is here, such as with a peer's own examples."""

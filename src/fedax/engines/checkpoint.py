@@ -17,10 +17,12 @@ import numpy as np
 from fedax.core.algorithm import Algorithm
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, WriteFailed
+from fedax.core.federation import Memory
 from fedax.core.history import History, Outcome
 from fedax.core.layout import Layout
 from fedax.engines.base import Carried
 from fedax.engines.identity import difference
+from fedax.engines.team import Team
 from fedax.files import write
 
 _HEAD = b"fedax checkpoint 1\n"
@@ -34,26 +36,36 @@ class Checkpoints:
     written whole or not at all, and the one before stays until the next is complete. A file that was cut off or altered is
     passed over with a warning, and the one before counts.
 
+    Of several ranks only rank 0 sees the folder. It keeps everybody's memories, as an engine of one process does, so either can
+    continue what the other began.
+
     Args:
         folder: made if it does not exist.
         every: rounds between checkpoints, at least 1.
         identity: what makes the run what it is; see `fedax.engines.identity`.
+        team: the ranks, all of which call every method.
 
     Raises:
         InvalidInput: a folder that cannot be made, `every` out of range.
     """
 
-    def __init__(self, folder: Path, every: int, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, every: int, identity: dict[str, Any], team: Team | None = None) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidInput.of("run(checkpoint_every=...)", every, "whole numbers >= 1")
         self.folder, self.every, self.identity = folder, every, json.loads(json.dumps(identity))
+        self.team = team or Team()
+        with self.team.jointly():
+            if self.team.rank == 0:
+                self._prepare()
+
+    def _prepare(self) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob(".round-*"):  # of a process that was killed while it wrote
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(".round-*"):  # of a process that was killed while it wrote
                 left.unlink()
         except OSError as error:
             allowed = "folders that can be written"
-            raise InvalidInput.of("run(checkpoint=...)", str(folder), allowed, error.strerror or "") from error
+            raise InvalidInput.of("run(checkpoint=...)", str(self.folder), allowed, error.strerror or "") from error
 
     def save(self, done: int, histories: Sequence[History]) -> None:
         """Keeps the run after `done` rounds.
@@ -61,6 +73,11 @@ class Checkpoints:
         Raises:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
+        with self.team.jointly():
+            if self.team.rank == 0:
+                self._write(done, histories)
+
+    def _write(self, done: int, histories: Sequence[History]) -> None:
         path = self.folder / f"round-{done:09d}"
         try:
             write(path, _to_bytes(self.identity, done, histories))
@@ -87,6 +104,19 @@ class Checkpoints:
         Raises:
             InvalidInput: the folder holds checkpoints of another run, or of later rounds.
         """
+        newest = None
+        with self.team.jointly():
+            if self.team.rank == 0:
+                newest = self._newest(rounds)
+        meta, arrays = newest or (None, {})
+        if (meta := self.team.share(meta)) is None:
+            return None
+        arrays = self.team.spread(arrays, _rows_of_clients(states))
+        members = zip(states, algorithms, meta["members"], strict=True)
+        return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
+
+    def _newest(self, rounds: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        """The newest checkpoint that can be read."""
         for path in self._files():
             try:
                 meta, arrays = _from_bytes(path.read_bytes())
@@ -97,8 +127,7 @@ class Checkpoints:
             if meta["done"] > rounds:
                 allowed = f"whole numbers >= {meta['done']}, the rounds done in {self.folder}"
                 raise InvalidInput.of("run(rounds=...)", rounds, allowed)
-            members = zip(states, algorithms, meta["members"], strict=True)
-            return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
+            return meta, arrays
         return None
 
     def _check(self, kept: dict[str, Any]) -> None:
@@ -110,6 +139,18 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         """Newest first."""
         return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
+
+
+def _rows_of_clients(states: Sequence[Carried]) -> set[str]:
+    """The names of the arrays in a checkpoint that have a row for each client."""
+    found: set[str] = set()
+    for i, carried in enumerate(states):
+        k = 0
+        for node in jax.tree.leaves(carried, is_leaf=lambda node: isinstance(node, Memory)):
+            count = len(jax.tree.leaves(eqx.filter(node, eqx.is_array)))
+            found |= {f"{i}/state/{j}" for j in range(k, k + count) if isinstance(node, Memory)}
+            k += count
+    return found
 
 
 def _round(path: Path) -> int:

@@ -20,7 +20,6 @@ from fedax.core.layout import Layout
 from fedax.core.task import Task
 from fedax.engines.base import Carried, Log, merged
 from fedax.engines.checkpoint import Checkpoints
-from fedax.engines.identity import identity
 from fedax.engines.options import Divergence as Divergence
 from fedax.engines.options import Options, RunOptions, check_kind
 from fedax.engines.options import Progress as Progress
@@ -125,11 +124,17 @@ def run_grid(
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
-    return _run(Grid(algorithms, task, seeds, RunOptions.of(options)), list(resume or ()))
+    settings, before = RunOptions.of(options), list(resume or ())
+    with settings.engine.team.watched():
+        return _run(Grid(algorithms, task, seeds, settings, _done(before)), before)
+
+
+def _done(histories: Sequence[History]) -> int:
+    return max((len(history.bits.down) for history in histories), default=0)
 
 
 def _run(grid: Grid, resume: list[History]) -> list[History]:
-    options, program, layout = grid.options, grid.program, grid.layout
+    options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
     rounds, every = options.rounds, options.observe_every
     checkpoints = _checkpoints(grid)
     for history in resume:
@@ -143,17 +148,17 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
     drops = options.on_bad_client == "drop"
     recorders = [_Recorder(name, clock, drops, resume[i] if resume else None) for i, name in enumerate(names)]
-    done, settled = max(len(history.bits.down) for history in resume) if resume else 0, bool(resume)
+    done, settled = _done(resume), bool(resume)
 
     def look() -> bool:
         nonlocal settled
         for recorder, metrics in zip(recorders, program.observe(states, options.observe, done), strict=True):
             recorder.observe(metrics, done, options.stop)
         settled = True
-        return bool(options.progress and options.progress(Progress(done, rounds, clock.now, recorders[0].latest)))
+        asked = options.progress and options.progress(Progress(done, rounds, clock.now, recorders[0].latest))
+        return team.any(bool(asked))
 
-    def finished() -> list[History]:
-        finals = program.split(states)
+    def finished(finals: list[Carried]) -> list[History]:
         models = [algorithm.model(carried.state) for algorithm, carried in zip(grid.each, finals, strict=True)]
         return [c.finish(layout.unravel(w), carried) for c, w, carried in zip(recorders, models, finals, strict=True)]
 
@@ -171,21 +176,22 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
                 asked = look()
             settled = True
             if checkpoints and (ends or done % checkpoints.every == 0):
-                checkpoints.save(done, finished())
+                checkpoints.save(done, finished(program.whole(states)))
         if asked and done < rounds:
             raise KeyboardInterrupt
     except KeyboardInterrupt:
+        if team.size > 1 and not asked:
+            raise  # the other ranks do not know of it
         if checkpoints and settled:
-            checkpoints.save(done, finished())
+            checkpoints.save(done, finished(program.whole(states)))
         for recorder in recorders:
             recorder.interrupt(done)
         if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
             raise  # in the middle of a program that had taken the state over: there is nothing to keep
+    histories = finished(program.split(states))
     if not options.personal:
-        return finished()
-    return [
-        _with_personal(history, rows, layout) for history, rows in zip(finished(), program.personal(states), strict=True)
-    ]
+        return histories
+    return [_with_personal(history, rows, layout) for history, rows in zip(histories, program.personal(states), strict=True)]
 
 
 def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:
@@ -200,11 +206,7 @@ def _checkpoints(grid: Grid) -> Checkpoints | None:
     options = grid.options
     if options.checkpoint is None:
         return None
-    names = ("solver", "schedule", "channel", "stop", "observe_every")
-    watched = {name: getattr(options, name) for name in names} | {"observers": list(options.observe)}
-    watched |= {} if options.on_bad_client == "stop" else {"on_bad_client": options.on_bad_client}
-    described = identity(grid.algorithms, grid.task, grid.models, grid.seeds, **watched)
-    return Checkpoints(Path(options.checkpoint), options.checkpoint_every, described)
+    return Checkpoints(Path(options.checkpoint), options.checkpoint_every, grid.identity(), options.engine.team)
 
 
 def likeness(algorithm: Algorithm[Any]) -> Any:

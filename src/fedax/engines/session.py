@@ -18,6 +18,7 @@ from fedax.core.task import Task
 from fedax.core.view import Observer
 from fedax.engines.base import starting_point
 from fedax.engines.client import Setup
+from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind
 from fedax.engines.programs import make_room
 
@@ -59,25 +60,38 @@ class Grid:
         task: what is learned.
         seeds: of every algorithm, at least 0.
         options: of the runs.
+        done: how many rounds they have behind them.
+
+    Attributes:
+        identity: makes the values that its checkpoints are known by.
 
     Raises:
-        InvalidInput: what does not fit together, before anything is compiled.
+        InvalidInput: what does not fit together, before anything is compiled; ranks that disagree.
     """
 
     def __init__(
-        self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        task: Task,
+        seeds: Sequence[SupportsIndex],
+        options: RunOptions,
+        done: int = 0,
     ) -> None:
-        check_kind("run(task=...)", task, Task)
-        for algorithm in algorithms:
-            check_kind("run(algorithm=...)", algorithm, Algorithm)
         make_room()
-        for seed in seeds:
-            check_count("seed", seed, 0, MOST_SEED)
-        seeds = [int(seed) for seed in seeds]
         schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
-        self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
-        solver = as_arrays(options.solver, self.layout.dtype)
+        with engine.team.jointly():
+            check_kind("run(task=...)", task, Task)
+            for algorithm in algorithms:
+                check_kind("run(algorithm=...)", algorithm, Algorithm)
+            for seed in seeds:
+                check_count("seed", seed, 0, MOST_SEED)
+            self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+            solver = as_arrays(options.solver, self.layout.dtype)
+            self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, [int(s) for s in seeds], options
+            self.models, roots = zip(*(starting_point(task, seed) for seed in self.seeds), strict=True)
+        self.identity = engine.team.agree(self._facts, **self._course(done))
         setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
+<<<<<<< HEAD
         setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
         sizes = np.asarray(setup.population.sizes).tolist()
         schedule.check_population(sizes)
@@ -89,7 +103,39 @@ class Grid:
         self.models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
         self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, list(seeds), options
         self.each = [algorithm for algorithm in algorithms for _ in seeds]
+=======
+        with engine.team.jointly():
+            sizes = np.asarray(setup.population.sizes).tolist()
+            schedule.check_population(sizes)
+            for algorithm in algorithms:
+                check_population(algorithm, len(sizes))
+                algorithm.check(schedule, sizes)
+            for observer in options.observe:
+                observer.check(task)
+        self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
+>>>>>>> 6f24875 (Ranks agree before they begin, end together, and continue from one checkpoint that rank 0 keeps)
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
+
+    def _facts(self) -> dict[str, Any]:
+        names = ("solver", "schedule", "channel", "stop", "observe_every")
+        watched = {name: getattr(self.options, name) for name in names} | {"observers": list(self.options.observe)}
+        watched |= {} if self.options.on_bad_client == "stop" else {"on_bad_client": self.options.on_bad_client}
+        return identity(self.algorithms, self.task, self.models, self.seeds, **watched)
+
+    def _course(self, done: int) -> dict[str, Any]:
+        """Beside the identity, whatever ranks must have in common."""
+        options, splits = self.options, {"train": self.task.train, "test": self.task.test}
+        return {
+            "dtype": self.layout.dtype,
+            "rounds": options.rounds,
+            "rounds done": done,
+            "personal": options.personal,
+            "checkpoint_every": None if options.checkpoint is None else options.checkpoint_every,
+            "examples": {
+                split: {name: [str(a.dtype), list(a.shape[1:])] for name, a in data.arrays.items()} if data else None
+                for split, data in splits.items()
+            },
+        }
 
     def init(self) -> Any:
         """The state of all before round 0."""

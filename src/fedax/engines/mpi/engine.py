@@ -15,9 +15,10 @@ from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort
 from fedax.core.task import Population
 from fedax.core.view import Gradients, Split, View
-from fedax.engines.base import Engine
+from fedax.engines.base import Carried, Engine
 from fedax.engines.client import CompiledClient, Setup
-from fedax.engines.mpi.peer import Peers
+from fedax.engines.mpi.peer import Peers, collected
+from fedax.engines.mpi.team import Ranks
 from fedax.engines.mpi.transport import PeerTransport
 from fedax.engines.plain import PlainProgram
 from fedax.engines.view import CompiledView, counts_alike, kept_by_clients, personal_models
@@ -41,6 +42,7 @@ class MPI(Engine):
 
     def __init__(self, comm: Any = None) -> None:
         self.comm = comm if comm is not None else _world()
+        self.team = Ranks(self.comm)
 
     def check_clients(self, clients: int) -> None:
         """Refuses a task of another number of clients than ranks, before any of its data are made."""
@@ -80,6 +82,9 @@ class MPIProgram(PlainProgram):
 
     def view(self, algorithm: Algorithm[Any], state: Any, worked: Cohort) -> View:
         return PeerView(self.setup, self.peers, algorithm, state, worked)
+
+    def whole(self, states: Any) -> list[Carried]:
+        return [collected(carried) for carried in self.split(states)]
 
     def own(self, algorithm: Algorithm[Any], state: Any) -> Float[Array, "clients dim"]:
         return self.peers.rows(own_model(self.setup, algorithm, state))

@@ -50,17 +50,25 @@ class Peers(eqx.Module):
 
     def sum(self, tree: PyTree) -> PyTree:
         """The sum over all ranks, leaf by leaf."""
-        leaves, structure = jax.tree.flatten(tree)
-        host = [np.array(leaf) for leaf in leaves]
-        sums = [np.empty_like(leaf) for leaf in host]
-        for leaf, total in zip(host, sums, strict=True):
-            self.comm.Allreduce(leaf, total)
-        return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
+        return _sum(self.comm, tree)
 
     def rows(self, tree: PyTree) -> PyTree:
         """Everybody's values with a first axis (clients,)."""
-        all_ = self.comm.allgather(jax.tree.map(np.asarray, tree))
-        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *all_)
+        return _rows(self.comm, tree)
+
+
+def _sum(comm: Any, tree: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(tree)
+    host = [np.array(leaf) for leaf in leaves]
+    sums = [np.empty_like(leaf) for leaf in host]
+    for leaf, total in zip(host, sums, strict=True):
+        comm.Allreduce(leaf, total)
+    return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
+
+
+def _rows(comm: Any, tree: PyTree) -> PyTree:
+    all_ = comm.allgather(jax.tree.map(np.asarray, tree))
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *all_)
 
 
 def _alone(task: Task, k: int) -> Task:
@@ -79,22 +87,40 @@ def _sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
 class PeerMemory(Memory):
     """The memory of this rank's client, the only row; that of the others is theirs."""
 
-    peers: Peers
+    comm: Any = eqx.field(static=True)
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        return super().take(ids - self.peers.rank)
+        return super().take(ids - self.comm.rank)
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
-        return super().put(jnp.where(ids == self.peers.rank, 0, 1), rows)
+        return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
 
     def mean(self) -> PyTree:
-        return jax.tree.map(lambda total: total[0] / self.peers.comm.size, self.peers.sum(self._rows))
+        return jax.tree.map(lambda total: total[0] / self.comm.size, _sum(self.comm, self._rows))
 
     def all(self) -> PyTree:
-        return jax.tree.map(lambda rows: rows[:, 0], self.peers.rows(self._rows))
+        return jax.tree.map(lambda rows: rows[:, 0], _rows(self.comm, self._rows))
+
+    def collected(self) -> Memory:
+        """Everybody's on rank 0, gathered there alone; elsewhere this rank's."""
+
+        def of(rows: Any) -> Array:
+            gathered = self.comm.gather(np.asarray(rows))
+            return rows if gathered is None else jnp.asarray(np.concatenate(gathered))
+
+        return Memory(jax.tree.map(of, self._rows))
 
     def _with(self, rows: PyTree) -> Memory:
-        return PeerMemory(rows, self.peers)
+        return PeerMemory(rows, self.comm)
+
+
+def collected(tree: PyTree) -> PyTree:
+    """A pytree with everybody's memories on rank 0, row by row, and this rank's alone elsewhere."""
+
+    def whole(node: Any) -> Any:
+        return node.collected() if isinstance(node, PeerMemory) else node
+
+    return jax.tree.map(whole, tree, is_leaf=lambda node: isinstance(node, PeerMemory))
 
 
 def encoded(tree: PyTree) -> list[bytes]:

@@ -23,7 +23,7 @@ class PeerTransport(Transport):
 
     def memory(self, initial: PyTree) -> Memory:
         own = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
-        return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers)
+        return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers.comm)
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
         peers = self.peers
@@ -76,7 +76,7 @@ class PeerTransport(Transport):
         clipped = opened(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
-        return Answer(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers)
+        return Answer(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
     def _do(self, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
         """The upload of the own client, all memories afterwards, and the part that is not finite (see `Job.broken`)."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
 from fedax.engines.loop import Progress
+from fedax.engines.team import Team
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.slots import draw_of, slots_of
 from fedax.experiments.recipes.recipe import Recipe
@@ -25,6 +26,7 @@ from fedax.experiments.results.settings import check_made
 from fedax.experiments.results.store import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
 from fedax.experiments.running.progress import Display
+from fedax.experiments.running.ranks import followed, team_of
 from fedax.experiments.running.setup import set_up_jax
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
 from fedax.files import write, writing
@@ -37,8 +39,8 @@ class Interruption:
     A context manager; outside the main thread, or if the processes that do the work hear it (`later`), it changes nothing.
     """
 
-    def __init__(self, display: Display, later: bool = False) -> None:
-        self.display, self.asked, self.later = display, False, later
+    def __init__(self, display: Display, later: bool = False, ranks: Team | None = None) -> None:
+        self.display, self.asked, self.later, self.ranks = display, False, later, ranks or Team()
         self._before: Any = None
 
     def __enter__(self) -> "Interruption":
@@ -49,6 +51,11 @@ class Interruption:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+
+    def settled(self, records: list[Record]) -> list[Record]:
+        """The records of rank 0, and what is asked of one rank is asked of all."""
+        self.asked = self.ranks.any(self.asked)
+        return self.ranks.share(records)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
@@ -138,6 +145,7 @@ def run_experiments(
 
     Runs that are finished in one of the folders `reuse` are taken from there (see `taken_over`).
     """
+    team_of(experiments, jobs)
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
     taken = taken_over(experiments, reuse)
@@ -211,14 +219,26 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
         return _work(directory, display, jobs)
 
 
+def follow(ranks: Team) -> None:
+    """The part of an MPI rank other than 0 in what rank 0 runs or resumes; it keeps nothing and shows nothing.
+
+    Args:
+        ranks: of the job.
+    """
+    _work(followed(ranks), Display(), 1)
+
+
 def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int, Record] | None = None) -> RunDirectory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then what is reported.
 
     `known` are runs, by number, that were made elsewhere.
     """
+    ranks = team_of(directory.experiments, jobs)
+    if ranks.rank == 0:
+        ranks.share((directory.experiments, directory.runs))
     directory.status = "running"
     kept = directory.path / "checkpoints"
-    with display, Interruption(display, later=jobs > 1) as interruption:
+    with display, Interruption(display, jobs > 1, ranks) as interruption:
         if directory.jobs != jobs:
             change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
             display.say(f"{change}: numbers may differ in the last bits from those of a run without a break.")
@@ -284,7 +304,7 @@ def _in_turn(
             return interruption.asked
 
         display.begin(heading, experiment.rounds)
-        records = batch.run(experiment, directory.path, hook)
+        records = interruption.settled(batch.run(experiment, directory.path, hook))
         display.end(heading, records[0])
         if live:
             live.finish()

@@ -1,0 +1,60 @@
+"""Experiments among MPI ranks: rank 0 keeps the folder and shows progress, the others work along without files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedax.core import InvalidInput
+from fedax.engines.mpi import MPI, ending
+from fedax.engines.team import Team
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.store import RunDirectory
+from fedax.report import Record
+
+NOWHERE = Path(os.devnull) / "rank"
+"""The folder of a rank that keeps none."""
+
+
+class Following(RunDirectory):
+    """A run directory as ranks other than 0 have it: in memory."""
+
+    def configure(self, experiments: Sequence[Experiment]) -> None:
+        self.experiments = list(experiments)
+
+    def add(self, record: Record, number: int | None = None) -> None:
+        self.runs[len(self.runs) if number is None else number] = record
+
+    def take(self, runs: dict[int, Record]) -> None:
+        self.runs |= runs
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+
+def team() -> Team:
+    """The ranks of this process's job; alone without a launcher."""
+    return MPI().team if ending.launched() else Team()
+
+
+def team_of(experiments: Sequence[Experiment], jobs: int) -> Team:
+    """The ranks that work on experiments together.
+
+    Raises:
+        InvalidInput: several ranks, each of which would run all of it; processes beside ranks.
+    """
+    engines = {experiment.engine for experiment in experiments}
+    if "mpi" in engines:
+        if jobs > 1:
+            raise InvalidInput.of("--jobs", jobs, "1 with the MPI engine, whose processes are its ranks")
+        return MPI().team
+    if (size := team().size) > 1:
+        hint = "Start it without mpiexec, or with --engine mpi."
+        raise InvalidInput.of("engine", ", ".join(sorted(engines)), f"mpi, if there are {size} ranks", hint)
+    return Team()
+
+
+def followed(ranks: Team) -> Following:
+    """The directory that rank 0 works on, once it has said that it can keep it."""
+    experiments, runs = ranks.share(None)
+    quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
+    return Following(NOWHERE, "", runs=runs, experiments=quiet, versions={})

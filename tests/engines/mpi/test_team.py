@@ -1,0 +1,209 @@
+"""Ranks that disagree, fail, stop and resume. They are threads here; `tests/faults` has real ones."""
+
+import dataclasses
+import errno
+import os
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+from threads import on_ranks
+
+import fedax
+from fedax.core import InvalidInput, RankFailed, WriteFailed
+from fedax.core.task import Ragged
+
+SIZES = (7, 12, 9, 4)
+
+
+def squares(params, examples):
+    return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2 / 2
+
+
+def doubled(params, examples):
+    return (examples["x"] @ params["w"] + params["b"] - examples["y"]) ** 2
+
+
+def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01):
+    """Everybody's examples, or one rank's own."""
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k + move} for k, n in enumerate(SIZES)]
+    kept = clients if rank is None else [clients[rank]]
+    params = {"b": 0.0, "w": np.full(3, start)}
+    return fedax.tasks.from_loss(loss, params, kept, test=kept if test else None, l2=l2)
+
+
+def schedule(cohort=3, epochs=2):
+    return fedax.Schedule(cohort=cohort, epochs=epochs, batch_size=4)
+
+
+def go(comm=None, algorithm=None, given=None, **options):
+    engine = fedax.Simulation(devices=1) if comm is None else fedax.MPI(comm)
+    own = {"solver": fedax.SGD(0.05), "schedule": schedule(), "rounds": 7, "seed": 3}
+    own |= {"observe": [fedax.observe.TrainLoss()], "observe_every": 3}
+    return fedax.run(algorithm or fedax.SCAFFOLD(), given or task(), engine=engine, **own | options)
+
+
+ODD = {
+    "learning rate": (r"solver.learning_rate.*0.05.* on ranks 0, 1, 3; .*0.06", lambda: {"solver": fedax.SGD(0.06)}),
+    "optimizer": ("solver", lambda: {"solver": fedax.Minibatch(optax.adam(0.05))}),
+    "hyperparameter": (r"algorithms\[0\].lr: .*1.0.* on ranks 0, 1, 3; .*0.5.* on", lambda: {"algorithm": fedax.SCAFFOLD(lr=0.5)}),
+    "algorithm": (r"algorithms\[0\].*FedAvg on rank 2", lambda: {"algorithm": fedax.FedAvg()}),
+    "seed": ("seed: 3 on ranks 0, 1, 3; 4 on rank 2", lambda: {"seed": 4}),
+    "start": ("start: ", lambda: {"given": task(start=0.2)}),
+    "schedule": ("schedule.epochs: 2 on ranks 0, 1, 3; 3 on", lambda: {"schedule": schedule(epochs=3)}),
+    "cohort": ("schedule.cohort: 3 on ranks 0, 1, 3; 2 on", lambda: {"schedule": schedule(cohort=2)}),
+    "rounds": ("rounds: 7 on ranks 0, 1, 3; 8 on rank 2", lambda: {"rounds": 8}),
+    "observers": ("observers", lambda: {"observe": []}),
+    "cadence": ("observe_every: 3 on ranks 0, 1, 3; 2 on", lambda: {"observe_every": 2}),
+    "stop": ("stop.* on rank 2", lambda: {"stop": fedax.Divergence()}),
+    "channel": ("channel.* on rank 2", lambda: {"channel": fedax.Channel(up=fedax.codecs.Quantizer(b=8))}),
+    "data": ("data.train: ", lambda: {"given": task(move=1.0)}),
+    "test set": ("examples.test.* on rank 2", lambda: {"given": task(test=False)}),
+    "loss": ("programs.loss", lambda: {"given": task(loss=doubled)}),
+    "l2": ("task.l2: 0.01 on ranks 0, 1, 3; 0.02 on rank 2", lambda: {"given": task(l2=0.02)}),
+    "clients": ("task.clients: 4 on ranks 0, 1, 3; 1 on rank 2", lambda: {"given": task(2)}),
+    "personal": ("personal: False on ranks 0, 1, 3; True on", lambda: {"personal": True}),
+    "checkpoints": ("checkpoint_every: None on ranks 0, 1, 3; 10 on", lambda: {"checkpoint": "nowhere"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [words for words, _ in ODD.values()], ids=ODD)
+def test_ranks_that_disagree_are_told_before_round_0(words, request):
+    odd = next(options for known, options in ODD.values() if known is words)()
+    heard = []
+    found = on_ranks(4, lambda comm: go(comm, progress=heard.append, **odd if comm.rank == 2 else {}))
+    assert [type(error) for error in found] == [InvalidInput] * 4, found
+    assert len({str(error) for error in found}) == 1
+    assert re.search(f"MPI engine: the ranks disagree.*{words}", str(found[0])), found[0]
+    assert heard == []
+
+
+def test_own_examples_differ_but_not_their_form():
+    same = on_ranks(4, lambda comm: go(comm, given=task(comm.rank), rounds=1).metrics["train_loss"].tolist())
+    assert same == [go(rounds=1).metrics["train_loss"].tolist()] * 4 or np.ptp(same, axis=0).max() == 0
+    found = on_ranks(4, lambda comm: go(comm, given=task(comm.rank, test=comm.rank != 1)))
+    assert all("examples.test" in str(error) and "nothing on rank 1" in str(error) for error in found), found
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_one_rank_refuses_all_refuse(rank):
+    found = on_ranks(4, lambda comm: go(comm, seed=-1 if comm.rank == rank else 3))
+    kinds = [InvalidInput if r == rank else RankFailed for r in range(4)]
+    assert [type(error) for error in found] == kinds, found
+    assert all(f"rank {rank}: InvalidInput: run(seed=...): got -1" in str(found[r]) for r in range(4) if r != rank)
+    assert "Traceback" in found[3].__notes__[0]
+
+
+def test_what_all_refuse_is_their_own_error():
+    found = on_ranks(4, lambda comm: go(comm, schedule=fedax.Schedule(cohort=9)))
+    assert [type(error) for error in found] == [InvalidInput] * 4, found
+    assert all("cohort" in str(error) for error in found)
+
+
+def test_one_rank_stops_all():
+    def work(comm):
+        return go(comm, progress=lambda progress: comm.rank == 1 and progress.round == 3)
+
+    found = on_ranks(4, work)
+    assert [(history.outcome.kind, history.outcome.round) for history in found] == [("interrupted", 3)] * 4
+
+
+def bits(history):
+    return [
+        np.asarray(leaf).tobytes()
+        for leaf in jax.tree.leaves((history.params, history.personal, history.metrics, history.notes, history.bits.up))
+    ]
+
+
+class Killed(RuntimeError):
+    pass
+
+
+def kill_at(round):
+    def hook(progress):
+        if progress.round == round:
+            raise Killed
+
+    return hook
+
+
+METHODS = {
+    "SCAFFOLD": lambda: fedax.SCAFFOLD(),
+    "DFedAvgM": lambda: fedax.DFedAvgM(),
+    "with feedback": lambda: fedax.FedAvg(),
+}
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["all data", "own data"])
+@pytest.mark.parametrize("name", METHODS)
+def test_ranks_continue_to_the_bit(name, own, tmp_path):
+    """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the folder."""
+    options = {"personal": True, "checkpoint_every": 2, "algorithm": METHODS[name]()}
+    if name == "with feedback":
+        options["channel"] = fedax.Channel(up=fedax.codecs.TopK(0.5))
+
+    def work(comm, folder=None, **more):
+        folders = {} if folder is None else {"checkpoint": folder if comm.rank == 0 else tmp_path / "elsewhere"}
+        return go(comm, given=task(comm.rank if own else None), **options, **folders, **more)
+
+    straight = on_ranks(4, work)
+    stopped = on_ranks(4, lambda comm: work(comm, tmp_path / "a", progress=kill_at(6)))
+    assert [type(error) for error in stopped] == [Killed] * 4, stopped
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["round-000000002", "round-000000004"]
+    again = on_ranks(4, lambda comm: work(comm, tmp_path / "a"))
+    assert [bits(history) for history in again] == [bits(history) for history in straight]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_engine_continues_what_the_other_began(tmp_path):
+    """Checkpoints hold everybody's memory: ranks go on where the simulation was, and the other way round."""
+    straight = go(personal=True)
+    on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path / "a", checkpoint_every=2, progress=kill_at(6)))
+    heard = []
+    one = go(checkpoint=tmp_path / "a", checkpoint_every=2, progress=lambda p: heard.append(p.round), personal=True)
+    assert heard == [6, 7]
+    with pytest.raises(Killed):
+        go(checkpoint=tmp_path / "b", checkpoint_every=2, progress=kill_at(6))
+    several = on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path / "b", checkpoint_every=2, personal=True))
+    for history in (one, *several):
+        for a, b in zip(*(jax.tree.leaves((h.params, h.personal, h.metrics)) for h in (history, straight)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_only_the_same_run_continues(tmp_path):
+    on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path, rounds=2))
+    found = on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path, seed=4))
+    assert [type(error) for error in found] == [InvalidInput, *[RankFailed] * 3], found
+    assert all("seed: got 4; allowed: the same run as before" in str(error) for error in found)
+
+
+def test_a_full_disk_is_known_to_all(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    found = on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path))
+    assert [type(error) for error in found] == [WriteFailed, *[RankFailed] * 3], found
+    assert all("rank 0: WriteFailed: checkpoint of round 7" in str(error) for error in found[1:])
+
+
+def test_values_that_cannot_be_compared_are_said(recwarn):
+    class Odd:
+        pass
+
+    @dataclasses.dataclass(frozen=True)
+    class Batches(fedax.core.sampling.Uniform):
+        odd: object = dataclasses.field(default_factory=Odd, compare=False, hash=False)
+
+    odd = fedax.Schedule(cohort=2, sampling=Batches())
+    found = on_ranks(2, lambda comm: go(comm, given=two(), schedule=odd, rounds=1))
+    assert [history.outcome.ok for history in found] == [True] * 2
+    assert any("the ranks' arguments are not compared" in str(warning.message) for warning in recwarn)
+
+
+def two():
+    whole = task()
+    return dataclasses.replace(whole, train=Ragged.of([whole.train.client(k) for k in (0, 1)]), test=None)
