@@ -91,19 +91,7 @@ class Grid:
             self.models, roots = zip(*(starting_point(task, seed) for seed in self.seeds), strict=True)
         self.identity = engine.team.agree(self._facts, **self._course(done))
         setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
-<<<<<<< HEAD
         setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
-        sizes = np.asarray(setup.population.sizes).tolist()
-        schedule.check_population(sizes)
-        for algorithm in algorithms:
-            check_population(algorithm, len(sizes))
-            algorithm.check(schedule, sizes)
-        for observer in options.observe:
-            observer.check(task)
-        self.models, roots = zip(*(starting_point(task, seed) for seed in seeds), strict=True)
-        self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, list(seeds), options
-        self.each = [algorithm for algorithm in algorithms for _ in seeds]
-=======
         with engine.team.jointly():
             sizes = np.asarray(setup.population.sizes).tolist()
             schedule.check_population(sizes)
@@ -113,7 +101,6 @@ class Grid:
             for observer in options.observe:
                 observer.check(task)
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
->>>>>>> 6f24875 (Ranks agree before they begin, end together, and continue from one checkpoint that rank 0 keeps)
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
 
     def _facts(self) -> dict[str, Any]:
