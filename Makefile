@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes fuzz check clean
+.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes fuzz faults check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -50,6 +50,11 @@ fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files 
 	$(BIN)/python tests/fuzz/fuzz.py bits 3000
 	$(BIN)/python tests/fuzz/fuzz.py data 2000
 	$(BIN)/python tests/fuzz/fuzz.py specifications 2000
+
+KILLS ?= 100
+FAULTS ?= 30
+faults: $(VENV)/.ready-to-test ## kill runs of every engine and resume them; let MPI ranks fail: make faults KILLS=100 FAULTS=30
+	$(BIN)/python tests/faults --kills $(KILLS) --faults $(FAULTS)
 
 test-plain: $(VENV)/.ready-to-test ## the models without the native layers, as where there is no C++ compiler
 	FEDAX_NATIVE=0 $(PYTEST) tests/models tests/cli/test_doctor.py

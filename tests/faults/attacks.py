@@ -23,7 +23,7 @@ LIMIT = 10.0
 FILE = """\
 name = "attacked"
 rounds = {rounds}
-seeds = [0, 1]
+seeds = {seeds}
 checkpoint_every = 1
 observe = ["train_loss"]
 [task]
@@ -37,10 +37,10 @@ name = "scaffold"
 """
 GRID = "[grid]\nscaffold.lr = [0.5, 1.0]\n"
 KINDS = {
-    "simulation": (FILE.format(rounds=4000), [], False),
-    "jobs": (FILE.format(rounds=4000), ["--jobs", "2"], False),
-    "grid": (FILE.format(rounds=4000) + GRID, [], False),
-    "MPI": ('engine = "mpi"\n' + FILE.format(rounds=60), [], True),
+    "simulation": (FILE.format(rounds=600, seeds=[0, 1]), [], False),
+    "jobs": (FILE.format(rounds=600, seeds=[0, 1]), ["--jobs", "2"], False),
+    "grid": (FILE.format(rounds=600, seeds=[0, 1]) + GRID, [], False),
+    "MPI": ('engine = "mpi"\n' + FILE.format(rounds=40, seeds=[0]), [], True),
 }
 """The file, further arguments of `run` and `resume`, and whether ranks do it."""
 
@@ -107,7 +107,7 @@ def kill_and_resume(kind, number, folder):
         end = time.monotonic() + 300
         while not list(out.glob("checkpoints/*/round-*")) and process.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
-        time.sleep(chance.uniform(0.0, 1.0))
+        time.sleep(chance.uniform(0.0, 0.5))
         assert process.poll() is None, "it was over before it was killed"
         if KINDS[kind][2]:
             os.kill(process_of(number % 4, token), signal.SIGKILL)

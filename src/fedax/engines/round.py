@@ -89,7 +89,7 @@ class Round(Federation):
         assert self.last is not None, "no phase yet"
         return self.last
 
-    def note(self, **values: Array | np.generic | float) -> None:
+    def note(self, **values: Array | np.int64 | float) -> None:
         for name, given in values.items():
             value = given if isinstance(given, np.generic) else jnp.asarray(given)
             if self.nobody is not False:  # the rounds in Python end with the phase that nobody takes part in

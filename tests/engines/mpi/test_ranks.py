@@ -7,9 +7,12 @@ from typer.testing import CliRunner
 
 from fedax import cli, tasks
 from fedax.core import InvalidInput
-from fedax.engines.mpi import MPI
+from fedax.engines.mpi import MPI, ending
 from fedax.experiments.config import sections
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running import ranks as running
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
 from samples import TINY
 
 FILE = 'engine = "mpi"\n' + TINY
@@ -50,12 +53,35 @@ def test_as_many_ranks_as_clients_go_on(monkeypatch):
     assert Experiment.parse(FILE).plan().task.train.clients == 4
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_one_rank_says_it(rank, no_data, monkeypatch, tmp_path):
+def test_the_command_says_it(no_data, monkeypatch, tmp_path):
     monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
     monkeypatch.chdir(tmp_path)
-    ranks(monkeypatch, 3, rank)
+    ranks(monkeypatch, 3)
+    monkeypatch.setattr(running, "MPI", cli.commands.MPI)
     (tmp_path / "a.toml").write_text(FILE)
     result = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "a.toml"])
-    assert (result.exit_code, result.output == "") == ((2, False) if rank == 0 else (0, True))
+    assert (result.exit_code, "mpiexec -n 4" in result.output) == (2, True)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs", "words"), [(TINY, 1, "engine: got 'simulation'; allowed: mpi"), (FILE, 2, "--jobs: got 2")]
+)
+def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_path):
+    """Below mpiexec, other engines would run as often as there are ranks, into one folder."""
+    ranks(monkeypatch, 4)
+    monkeypatch.setattr(running, "MPI", cli.commands.MPI)
+    monkeypatch.setattr(running.ending, "launched", lambda: True)
+    with pytest.raises(InvalidInput, match=words):
+        run_experiment(Experiment.parse(text), tmp_path / "a", Display(), jobs)
+    assert not (tmp_path / "a").exists()
+
+
+def test_errors_name_the_rank_of_the_launcher(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (ending.launched(), ending.place()) == (False, None)
+    monkeypatch.setenv("PMIX_RANK", "2")
+    assert (ending.launched(), str(ending.place())) == (True, "rank 2")
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert ending.place() is None
