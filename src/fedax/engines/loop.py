@@ -125,6 +125,8 @@ def run_grid(
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     settings, before = RunOptions.of(options), list(resume or ())
+    for history in before:
+        check_kind("run(resume=...)", history, History)
     with settings.engine.team.watched():
         return _run(Grid(algorithms, task, seeds, settings, _done(before)), before)
 
@@ -137,8 +139,6 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
     rounds, every = options.rounds, options.observe_every
     checkpoints = _checkpoints(grid)
-    for history in resume:
-        check_kind("run(resume=...)", history, History)
     states = None if resume else grid.init()
     if checkpoints and not resume:
         resume = checkpoints.load(program.split(states), grid.each, layout, rounds) or []
