@@ -195,4 +195,4 @@ def complaint(fault, rank, found):
         return "exit code 0"
     if found.seconds > LIMIT:
         return f"{found.seconds:.1f} seconds"
-    return "" if re.search(pattern, found.said) else f"said {found.said[-1500:]!r}"
+    return "" if re.search(pattern, " ".join(found.said.split())) else f"said {found.said[-1500:]!r}"
