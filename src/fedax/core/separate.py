@@ -129,7 +129,7 @@ def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callabl
 def _wide(value: Any) -> np.ndarray:
     """As NumPy has it; half precision by its own type, whatever the format."""
     array = np.asarray(value)
-    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32).astype(np.float16)
+    return array if array.dtype.name in ("float32", "float64") else array.astype(np.float32).astype(np.float16)
 
 
 def _uses_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> bool:
