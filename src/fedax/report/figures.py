@@ -181,9 +181,17 @@ def _draw(axes: Any, panel: Panel, chart: Chart, first: bool) -> None:
     _mark(axes, panel)
     own = chart.own(panel)
     if own and not panel.y.ticks:
-        keys = [_key(series) for series, _ in own]
-        names = [f"{series.label}: {text}" for series, text in own]
-        box = axes.legend(keys, names, fontsize=6.5, framealpha=0.75, handlelength=2.2, borderpad=0.3, labelspacing=0.3)
+        from matplotlib.legend_handler import HandlerTuple
+
+        texts: dict[
+            str, list[Series]
+        ] = {}  # series with the same hyperparameters share an entry, which hides less of the curves
+        for series, text in own:
+            texts.setdefault(text, []).append(series)
+        keys = [tuple(_key(series) for series in group) for group in texts.values()]
+        names = [f"{group[0].label}: {text}" if len(group) == 1 else text for text, group in texts.items()]
+        shape = {"handlelength": 2.2 * max(map(len, keys)), "handler_map": {tuple: HandlerTuple(ndivide=None)}}
+        box = axes.legend(keys, names, fontsize=6.5, framealpha=0.75, borderpad=0.3, labelspacing=0.3, **shape)
         box.set_zorder(5)
 
 
