@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+collect_ignore = ["faults/fails.py"]  # a program, which takes arguments
 # tests are small programs, many of them: how long they compile is what matters, and what was compiled once, by another worker or in
 # a run before, is taken from there
 os.environ.setdefault(

@@ -67,7 +67,7 @@ class Hyper:
     @property
     def top(self) -> float:
         """The upper bound."""
-        return MOST_COUNT if self.counts and self.high == math.inf else self.high
+        return MOST_COUNT if self.counts and self.high == math.inf and not self.open_high else self.high
 
     def reaches(self, bound: float) -> bool:
         """Whether an upper bound is allowed itself."""

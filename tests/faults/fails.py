@@ -1,6 +1,6 @@
 """Run by mpiexec: a run of four ranks in which one of them meets a fault.
 
-program.py FAULT RANK FILE      writes the time of the fault to FILE
+fails.py FAULT RANK FILE      writes the time of the fault to FILE
 """
 
 import errno
