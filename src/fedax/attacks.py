@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fedax.core import DataError, InvalidInput, Task, UnknownName
+from fedax.core import DataError, InvalidInput, Task
 from fedax.core.attack import Attack
-from fedax.core.hyper import Scalar, declared, hyper
+from fedax.core.hyper import Scalar, hyper, make
 
 
 class SignFlip(Attack):
@@ -112,9 +112,4 @@ def make_attack(name: str, **options: Any) -> Attack:
         UnknownName: no such attack or option.
         InvalidInput: an option out of its range.
     """
-    if name not in ATTACKS:
-        raise UnknownName.among("attack", name, ATTACKS)
-    for key in options:
-        if key not in declared(ATTACKS[name]):
-            raise UnknownName.among(f"option of attack {name!r}", key, declared(ATTACKS[name]))
-    return ATTACKS[name](**options)
+    return make("attack", ATTACKS, name, options)

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core.channel import Codec
-from fedax.core.errors import InvalidInput, UnknownName
-from fedax.core.hyper import Scalar, declared, hyper
+from fedax.core.errors import InvalidInput
+from fedax.core.hyper import Scalar, hyper, make
 
 SCALE = 32
 """Bits of a scale or a value on the wire."""
@@ -259,12 +259,7 @@ def make_codec(name: str, **options: Any) -> Codec:
         UnknownName: no such codec or option.
         InvalidInput: an option out of its range.
     """
-    if name not in CODECS:
-        raise UnknownName.among("codec", name, CODECS)
-    for key in options:
-        if key not in declared(CODECS[name]):
-            raise UnknownName.among(f"option of codec {name!r}", key, declared(CODECS[name]) or ["(none)"])
-    return CODECS[name](**options)
+    return make("codec", CODECS, name, options)
 
 
 def packed(values: np.ndarray, width: int) -> bytes:

@@ -7,8 +7,8 @@ algorithm's pytree, so a grid of them is one `vmap`; choices, switches and count
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,7 +17,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedax.core.errors import InvalidInput
+from fedax.core.errors import InvalidInput, UnknownName
+
+Owner = TypeVar("Owner")
 
 Scalar: TypeAlias = float | int | Float[Array, ""]
 """A real number, as given or as an array of no axes inside a compiled program."""
@@ -152,6 +154,22 @@ def check_declared(owner: object) -> None:
     """Checks all hyperparameters of an object against their declared ranges."""
     for name, limits in declared(owner).items():
         limits.check(type(owner).__name__, getattr(owner, name))
+
+
+def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]) -> Owner:
+    """An object by the name of its class among those of a kind.
+
+    Raises:
+        UnknownName: no such name or option.
+        InvalidInput: an option out of its range.
+    """
+    if name not in known:
+        raise UnknownName.among(kind, name, known)
+    allowed = declared(known[name])
+    for key in options:
+        if key not in allowed:
+            raise UnknownName.among(f"option of {kind} {name!r}", key, allowed or ["(none)"])
+    return known[name](**options)
 
 
 def words(owner: object) -> list[str]:

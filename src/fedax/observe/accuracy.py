@@ -1,11 +1,12 @@
 """Losses and scores of the global model."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.core import InvalidInput, Observer, Task, UnknownName, View
+from fedax.core.view import Split
 
 
 class TrainLoss(Observer):
@@ -37,52 +38,50 @@ class Objective(Observer):
         return {"objective": value} | ({} if self.minimum is None else {"objective_gap": value - self.minimum})
 
 
-class TrainScore(Observer):
+class MeanScore(Observer):
+    """The mean of a per-example score over all examples of one split, by the name of the split; the base of those below."""
+
+    score: str = eqx.field(static=True, default="accuracy")
+
+    split: ClassVar[Split]
+    called: ClassVar[str]
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        return {f"{self.called}_{self.score}": view.overall(self.split, self.score)}
+
+    def check(self, task: Task) -> None:
+        data = {"train": task.train, "holdout": task.test_set, "validation": task.validation}
+        needs(self, task, self.score, data[self.split], self.called)
+
+
+class TrainScore(MeanScore):
     """`train_<score>`: the mean of a per-example score over all clients' training examples.
 
     Args:
         score: a score of the task such as `"accuracy"`.
     """
 
-    score: str = eqx.field(static=True, default="accuracy")
-
-    def __call__(self, view: View) -> dict[str, Any]:
-        return {f"train_{self.score}": view.overall("train", self.score)}
-
-    def check(self, task: Task) -> None:
-        needs(self, task, self.score, task.train)
+    split, called = "train", "train"
 
 
-class HoldoutScore(Observer):
+class HoldoutScore(MeanScore):
     """`test_<score>`: the mean of a per-example score over the global test set (all clients' test examples by default).
 
     Args:
         score: `"loss"`, or a score of the task such as `"accuracy"`.
     """
 
-    score: str = eqx.field(static=True, default="accuracy")
-
-    def __call__(self, view: View) -> dict[str, Any]:
-        return {f"test_{self.score}": view.overall("holdout", self.score)}
-
-    def check(self, task: Task) -> None:
-        needs(self, task, self.score, task.test_set)
+    split, called = "holdout", "test"
 
 
-class ValidationScore(Observer):
+class ValidationScore(MeanScore):
     """`validation_<score>`: the mean of a per-example score over all clients' validation examples.
 
     Args:
         score: `"loss"`, or a score of the task such as `"accuracy"`.
     """
 
-    score: str = eqx.field(static=True, default="accuracy")
-
-    def __call__(self, view: View) -> dict[str, Any]:
-        return {f"validation_{self.score}": view.overall("validation", self.score)}
-
-    def check(self, task: Task) -> None:
-        needs(self, task, self.score, task.validation, "validation")
+    split, called = "validation", "validation"
 
 
 def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "test") -> None:
