@@ -4,6 +4,7 @@ import ast
 import inspect
 import io
 import itertools
+import json
 import subprocess
 import sys
 import tokenize
@@ -131,3 +132,40 @@ def test_slow_imports_are_made_on_demand():
     slow = ["scipy.stats", "scipy.optimize", "sklearn", "optimistix", "plotly", "matplotlib"]
     code = f"import sys, fedax.cli; print([name for name in {slow} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_help_and_complaints_of_the_command_line_come_without_jax():
+    code = (
+        "import sys; from typer.testing import CliRunner; from fedax.cli import app\n"
+        "for words in (['--help'], ['--version'], ['run', '--hlep'], ['resume'], ['rnu'], ['data', '--help'], ['deploy', '-x']):\n"
+        "    print(CliRunner().invoke(app, words).exit_code, 'jax' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert done == "0 False\n" * 2 + "2 False\n" * 3 + "0 False\n" + "2 False\n"
+
+
+def test_no_name_is_undefined():
+    """Ruff's rule is off because it takes shapes for names, such as in `Float[Array, "dim"]`; here it counts outside of text."""
+    ruff = Path(sys.executable).with_name("ruff")
+    command = [
+        ruff,
+        "check",
+        "--isolated",
+        "--target-version",
+        "py311",
+        "--select",
+        "F821",
+        "--output-format",
+        "json",
+        SOURCE,
+    ]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    assert found  # the shapes
+    undefined = []
+    for each in found:
+        with tokenize.open(each["filename"]) as file:
+            texts = [token for token in tokenize.generate_tokens(file.readline) if token.type == tokenize.STRING]
+        at = each["location"]["row"], each["location"]["column"] - 1
+        if not any(token.start <= at < token.end for token in texts):
+            undefined.append(f"{each['filename']}:{at[0]}: {each['message']}")
+    assert undefined == []

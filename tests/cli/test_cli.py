@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import fedax
 from fedax import cli
 from fedax.algorithms import algorithm_classes
+from fedax.cli import work
 from fedax.core.hyper import declared
 from fedax.experiments.results.store import RunDirectory
 from samples import TINY, record
@@ -31,7 +32,7 @@ COMPARE = [
 
 @pytest.fixture(autouse=True)
 def _no_global_settings(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -173,9 +174,9 @@ def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
         directory.close("interrupted")
         return directory
 
-    monkeypatch.setattr(cli.commands, "run_demo", interrupted)
+    monkeypatch.setattr(work, "run_demo", interrupted)
     result = call("demo")
-    assert result.exit_code == cli.commands.INTERRUPTED
+    assert result.exit_code == work.INTERRUPTED
     assert "Interrupted. runs/demo holds the runs so far" in result.stdout
 
 
@@ -189,7 +190,7 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == cli.commands.INTERRUPTED, err
+    assert process.returncode == work.INTERRUPTED, err
     assert "Interrupted. a holds the runs so far" in out
     assert "Traceback" not in err
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "interrupted"

@@ -8,7 +8,7 @@ from fedax.models.layers.extension import Status, status
 
 
 def answer(monkeypatch, native=None):
-    monkeypatch.setattr(cli.commands, "set_up_jax", lambda: None)
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
     if native is not None:
         monkeypatch.setattr(doctor, "status", lambda: native)
     result = CliRunner().invoke(cli.app, ["doctor"])

@@ -12,6 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedax import cli
+from fedax.cli import work
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments import recipes
 from fedax.experiments.results import coverage as status
@@ -108,7 +109,7 @@ def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member
     stream = io.StringIO()
     console = Console(file=stream, width=200)
     show_comparison(directory.comparison(directory.recipe), console)
-    cli.commands.close(directory, console)
+    work.close(directory, console)
     text = stream.getvalue()
     for words in (
         "The paper beside ours",

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,37 @@ from fedax.audit import Membership, membership
 from fedax.cli.tables import show
 from fedax.core import InvalidInput, RunExists
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.shorthand import parse_options, parse_section
+from fedax.experiments.results.store import fresh
 
 COLORS = ("#1f6feb", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0e7490", "#be185d", "#4d7c0f")
 ATTACKS = {"shadow": "shadow attack", "calibrated": "calibrated loss"}
+
+
+def audit(
+    algorithms: Sequence[str],
+    every: int,
+    out: Path | None,
+    *,
+    task: str,
+    rounds: int,
+    seed: int,
+    solver: str,
+    schedule: str,
+) -> None:
+    """Attacks algorithms by words of the command line, and writes the results to a folder."""
+    experiment = Experiment.of(
+        name="audit",
+        rounds=rounds,
+        seeds=[seed],
+        task=parse_section(task),
+        solver=parse_section(solver),
+        schedule=parse_options(schedule),
+        algorithm=[parse_section(text) for text in algorithms],
+    )
+    folder, console = out or fresh(Path("runs"), "audit"), Console()
+    run_audit(experiment, every, folder, console)
+    console.print(f"Results: {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -> dict[str, Membership]:
@@ -36,8 +65,8 @@ def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -
         found[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)
         show(_table(label, found[label]), console)
     members = int(plan.task.train.total) // 4
-    for label, audit in found.items():
-        console.print(f"{label}: {read_as(audit, members)}", highlight=False)
+    for label, attacked in found.items():
+        console.print(f"{label}: {read_as(attacked, members)}", highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(found, out / "auc.csv")
     write_picture(found, out / "roc.html")

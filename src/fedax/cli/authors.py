@@ -1,12 +1,19 @@
 """The commands `fedax cite` and `fedax new`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import lazy_loader
 import typer
 
-from fedax.cli.cite import bibtex, used
-from fedax.cli.new import FAMILIES, new_algorithm, new_experiment
+from fedax.cli.command import Command
+
+if TYPE_CHECKING:
+    from fedax.cli import cite as citations
+    from fedax.cli import new as skeletons
+else:
+    citations = lazy_loader.load("fedax.cli.cite", suppress_warning=True)
+    skeletons = lazy_loader.load("fedax.cli.new", suppress_warning=True)
 
 new = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Write the skeleton of an algorithm or an experiment."
@@ -20,15 +27,15 @@ def cite(
 
     Example: `fedax cite runs/demo`
     """
-    found = [used(path) for path in runs]
+    found = [citations.used(path) for path in runs]
     methods, tasks = (list(dict.fromkeys(name for each in found for name in each[i])) for i in (0, 1))
-    typer.echo(bibtex(methods, tasks, " ".join(paper for *_, paper in found)))
+    typer.echo(citations.bibtex(methods, tasks, " ".join(paper for *_, paper in found)))
 
 
-@new.command()
+@new.command(cls=Command)
 def algorithm(
     name: Annotated[str, typer.Argument(help="Of the class, such as FedHalf.", metavar="NAME")],
-    family: Annotated[str, typer.Option(help="One of " + ", ".join(FAMILIES) + ".")] = FAMILIES[0],
+    family: Annotated[str, typer.Option(help="One of {families}.")] = "server",
     folder: Annotated[
         Path | None, typer.Option(help="For both files.", show_default="the checkout here, or this folder")
     ] = None,
@@ -37,13 +44,13 @@ def algorithm(
 
     Example: `fedax new algorithm FedHalf`
     """
-    source, test = new_algorithm(name, family, folder)
+    source, test = skeletons.new_algorithm(name, family, folder)
     typer.echo(f"Algorithm: {source}\nTest: {test}\nRun it: python -m pytest {test}")
     if "src" in source.parts:
         typer.echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
 
 
-@new.command()
+@new.command(cls=Command)
 def experiment(
     file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE.toml")] = Path("experiment.toml"),
 ) -> None:
@@ -51,5 +58,5 @@ def experiment(
 
     Example: `fedax new experiment mine.toml`
     """
-    (written,) = new_experiment(file)
+    (written,) = skeletons.new_experiment(file)
     typer.echo(f"Experiment: {written}\nCheck it: fedax validate {written}\nRun it: fedax run {written}")

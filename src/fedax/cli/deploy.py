@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedax.core import FedaxError, RunExists
+from fedax.cli.command import Command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,7 +18,7 @@ Trial = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=Command)
 def init(
     folder: Folder,
     experiment: Annotated[Path, typer.Option(help="The experiment, a TOML file.")],
@@ -39,7 +39,7 @@ def init(
     typer.echo(f"{folder} is ready. `fedax deploy run {folder} --trial` runs it on this machine.")
 
 
-@app.command()
+@app.command(cls=Command)
 def server(folder: Folder) -> None:
     """Run the server until it is interrupted: Flower's SuperLink with TLS and authentication of its clients."""
     from fedax.deploy.settings import Deployment
@@ -48,7 +48,7 @@ def server(folder: Folder) -> None:
     serve_clients(Deployment.load(folder), typer.echo)
 
 
-@app.command()
+@app.command(cls=Command)
 def client(
     folder: Folder,
     partition: Annotated[int, typer.Argument(help="The client's number, from 0.")],
@@ -69,7 +69,7 @@ def client(
     be_client(Deployment.load(folder), partition, data, typer.echo, parent)
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     folder: Folder,
     out: Annotated[
@@ -79,6 +79,7 @@ def run(
     trial: Trial = False,
 ) -> None:
     """Run the experiment on the clients, and keep its results in a run directory."""
+    from fedax.core import RunExists
     from fedax.deploy.settings import Deployment
     from fedax.experiments.results.store import fresh
 
@@ -89,7 +90,7 @@ def run(
     _follow(folder, path, trial, resume=False)
 
 
-@app.command(name="resume")
+@app.command(name="resume", cls=Command)
 def continue_(
     folder: Folder, out: Annotated[Path, typer.Argument(help="The run directory.", metavar="DIR")], trial: Trial = False
 ) -> None:
@@ -98,6 +99,7 @@ def continue_(
 
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
+    from fedax.core import FedaxError
     from fedax.deploy.processes import Control
     from fedax.deploy.settings import Deployment
     from fedax.deploy.trial import all_here, follow, submit
@@ -124,7 +126,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         control.close()
 
 
-@app.command()
+@app.command(cls=Command)
 def status(folder: Folder) -> None:
     """Show the server, its clients and its runs."""
     from fedax.deploy.settings import Deployment

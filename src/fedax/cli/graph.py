@@ -50,8 +50,9 @@ def parse_codec(text: str) -> Any:
     return CodecSection.model_validate(parse_section(text)).make()
 
 
-def show_graph(texts: list[str], clients: int, dim: int, codecs: list[str], picture: Path | None, console: Console) -> None:
+def show_graph(texts: list[str], clients: int, dim: int, codecs: list[str], picture: Path | None) -> None:
     """Prints what there is to know; writes the picture of the first graph as an image, if a file is given."""
+    console = Console()
     graphs = [parse_graph(text, clients) for text in texts]
     coders = {text: parse_codec(text) for text in codecs}
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))

@@ -124,9 +124,9 @@ def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def overview() -> str:
+def overview() -> list[str]:
     """All methods with their hyperparameters, one line each; for help pages."""
-    return "\n\n".join(one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values())
+    return [one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values()]
 
 
 def one_line(name: str, known: dict[str, Hyper]) -> str:

@@ -1,7 +1,6 @@
 """`fedax export` and `fedax predict`: the models of a run directory, as files of their own and on examples."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -10,33 +9,13 @@ from fedax.experiments.config.slots import slots_of
 from fedax.experiments.results.models import kept_model
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import plan_of
-from fedax.experiments.running.predictions import SPLITS, examples_of, of_split, predictions_csv
+from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.files import write, writing
 from fedax.params import FORMATS, load_params, read_weights, to_bytes
 
-Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
-Number = Annotated[
-    int | None,
-    typer.Option("--run", help="Number of the run, as summary.json lists them.", show_default="the only run"),
-]
-Best = Annotated[bool, typer.Option("--best", help="The best model on validation examples, not the final one.")]
 
-
-def export(
-    folder: Folder,
-    out: Annotated[Path, typer.Option(help="File for the model.")],
-    format: Annotated[
-        str | None, typer.Option(help=" or ".join(FORMATS) + ".", show_default="the ending of the file")
-    ] = None,
-    number: Number = None,
-    best: Best = False,
-) -> None:
-    """Write the model of a run to a file: arrays by the names of the model's leaves.
-
-    `fedax.load_params(FILE, like=task)` reads it.
-
-    Example: `fedax export runs/digits --run 3 --out model.safetensors`
-    """
+def export(folder: Path, out: Path, format: str | None, number: int | None, best: bool) -> None:
+    """Writes the model of a run to a file."""
     source = read_weights(kept_model(folder, _run(RunDirectory.load(folder), number), "best" if best else ""))
     chosen = out.suffix.removeprefix(".") if format is None else format
     if chosen not in FORMATS:
@@ -48,23 +27,8 @@ def export(
     typer.echo(f"Model: {out}")
 
 
-def predict(
-    folder: Folder,
-    data: Annotated[
-        Path | None, typer.Option(help="Examples: .npz with the task's arrays, or .csv with a column for each feature.")
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="Examples of the task: " + ", ".join(SPLITS) + ".")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the table.", show_default="the terminal")] = None,
-    number: Number = None,
-    best: Best = False,
-) -> None:
-    """Predict with the model of a run: a CSV table with one line for each example.
-
-    Of a classifier it has the label with the largest probability and the probabilities of all classes; beside them the client
-    and the true label, where they are known.
-
-    Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
-    """
+def predict(folder: Path, data: Path | None, split: str | None, out: Path | None, number: int | None, best: bool) -> None:
+    """Writes predictions of a run's model as a table."""
     if (data is None) == (split is None):
         raise InvalidInput.because("predict", "needs either --data or --split")
     directory = RunDirectory.load(folder)

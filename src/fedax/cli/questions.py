@@ -1,26 +1,37 @@
 """The commands beside runs: `fedax graph`, `audit`, `theory`, `export`, `predict`, `cite` and `new`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import lazy_loader
 import typer
-from rich.console import Console
 
 from fedax.cli import authors
-from fedax.cli.audit import run_audit
-from fedax.cli.graph import RANDOM, show_graph
-from fedax.cli.models import export, predict
-from fedax.cli.theory import PAPERS, show_theory
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.shorthand import parse_options, parse_section
-from fedax.experiments.results.store import fresh
-from fedax.graphs import TOPOLOGIES
+from fedax.cli.command import Command
 
-_GRAPHS = "One or more of " + ", ".join(TOPOLOGIES) + "; or drawn: " + ", ".join(f"{name}:key=value,..." for name in RANDOM)
+if TYPE_CHECKING:
+    from fedax.cli import audit as audits
+    from fedax.cli import graph as graphs_of_clients
+    from fedax.cli import models
+    from fedax.cli import theory as theorems
+else:
+    audits = lazy_loader.load("fedax.cli.audit", suppress_warning=True)
+    graphs_of_clients = lazy_loader.load("fedax.cli.graph", suppress_warning=True)
+    models = lazy_loader.load("fedax.cli.models", suppress_warning=True)
+    theorems = lazy_loader.load("fedax.cli.theory", suppress_warning=True)
+
+Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
+Number = Annotated[
+    int | None,
+    typer.Option("--run", help="Number of the run, as summary.json lists them.", show_default="the only run"),
+]
+Best = Annotated[bool, typer.Option("--best", help="The best model on validation examples, not the final one.")]
 
 
 def graph(
-    graphs: Annotated[list[str], typer.Argument(help=_GRAPHS, metavar="GRAPH...")],
+    graphs: Annotated[
+        list[str], typer.Argument(help="One or more of {topologies}; or drawn: {random}.", metavar="GRAPH...")
+    ],
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
     dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
     codec: Annotated[
@@ -32,7 +43,7 @@ def graph(
 
     Example: `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
     """
-    show_graph(graphs, clients, dim, codec or ["none", "quantizer:b=8"], picture, Console())
+    graphs_of_clients.show_graph(graphs, clients, dim, codec or ["none", "quantizer:b=8"], picture)
 
 
 def audit(
@@ -54,22 +65,11 @@ def audit(
     A target and a shadow model are trained on a quarter of the training examples each; an attack model learns on the shadow
     what members look like, and a second attack compares the losses of both. An AUC of 0.5 is guessing.
     """
-    experiment = Experiment.of(
-        name="audit",
-        rounds=rounds,
-        seeds=[seed],
-        task=parse_section(task),
-        solver=parse_section(solver),
-        schedule=parse_options(schedule),
-        algorithm=[parse_section(text) for text in algorithms],
-    )
-    folder, console = out or fresh(Path("runs"), "audit"), Console()
-    run_audit(experiment, every, folder, console)
-    console.print(f"Results: {folder}", markup=False, highlight=False, soft_wrap=True)
+    audits.audit(algorithms, every, out, task=task, rounds=rounds, seed=seed, solver=solver, schedule=schedule)
 
 
 def theory(
-    paper: Annotated[str, typer.Argument(help="One of " + ", ".join(PAPERS), metavar="PAPER")],
+    paper: Annotated[str, typer.Argument(help="One of {papers}.", metavar="PAPER")],
     file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
     accuracy: Annotated[float, typer.Option(help="Epsilon of the theorems.")] = 1e-3,
     price: Annotated[
@@ -82,16 +82,49 @@ def theory(
 
     Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment` writes.
     """
-    plan = Experiment.read(file, ()).plan()
-    show_theory(paper, plan, accuracy, price or [0.1, 1.0, 10.0, 100.0, 1000.0], Console())
+    theorems.show_theory(paper, file, accuracy, price or [0.1, 1.0, 10.0, 100.0, 1000.0])
+
+
+def export(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="File for the model.")],
+    format: Annotated[
+        str | None, typer.Option(help="One of {model_formats}.", show_default="the ending of the file")
+    ] = None,
+    number: Number = None,
+    best: Best = False,
+) -> None:
+    """Write the model of a run to a file: arrays by the names of the model's leaves.
+
+    `fedax.load_params(FILE, like=task)` reads it.
+
+    Example: `fedax export runs/digits --run 3 --out model.safetensors`
+    """
+    models.export(folder, out, format, number, best)
+
+
+def predict(
+    folder: Folder,
+    data: Annotated[
+        Path | None, typer.Option(help="Examples: .npz with the task's arrays, or .csv with a column for each feature.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Examples of the task: {splits}.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the table.", show_default="the terminal")] = None,
+    number: Number = None,
+    best: Best = False,
+) -> None:
+    """Predict with the model of a run: a CSV table with one line for each example.
+
+    Of a classifier it has the label with the largest probability and the probabilities of all classes; beside them the client
+    and the true label, where they are known.
+
+    Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
+    """
+    models.predict(folder, data, split, out, number, best)
 
 
 def add_commands(app: typer.Typer) -> None:
     """Adds them to the command line."""
-    app.command()(graph)
-    app.command()(audit)
-    app.command()(theory)
-    app.command()(export)
-    app.command()(predict)
-    app.command()(authors.cite)
+    for work in (graph, audit, theory, export, predict, authors.cite):
+        app.command(cls=Command)(work)
     app.add_typer(authors.new, name="new")

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from rich.table import Table
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.cli.tables import show
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.config.experiment import Plan
+from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.graphs import Graph
 from fedax.numerics.simplex import min_norm
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
@@ -246,8 +247,9 @@ def suggestions(
     return PAPERS[paper](Question(plan, accuracy, tuple(prices)))
 
 
-def show_theory(paper: str, plan: Plan, accuracy: float, prices: Sequence[float], console: Console) -> None:
-    """Prints them as a table."""
+def show_theory(paper: str, file: Path, accuracy: float, prices: Sequence[float]) -> None:
+    """Prints a paper's theory on the task of an experiment file as a table."""
+    plan = Experiment.read(file, ()).plan()
     table: Any = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
     for title, side in (("quantity", "left"), ("value", "right"), ("source", "left")):
         table.add_column(title, justify=side, no_wrap=True)
@@ -260,4 +262,4 @@ def show_theory(paper: str, plan: Plan, accuracy: float, prices: Sequence[float]
             else row.value
         )
         table.add_row(row.quantity, value, row.source)
-    show(table, console)
+    show(table, Console())

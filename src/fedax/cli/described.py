@@ -1,0 +1,91 @@
+"""The work of `fedax data`: lists, descriptions, pictures and files of data sets."""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from fedax.cli.datasets import DATASETS, dataset, load
+from fedax.cli.download import prepare
+from fedax.data import FederatedData, data_folder
+from fedax.experiments.config.shorthand import parse_section
+from fedax.report.clients import draw
+
+
+def show_all() -> None:
+    """Prints the data sets, and the folder of their files."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "classes", "files", "what"):
+        table.add_column(column, justify="right" if column == "classes" else "left", no_wrap=column == "name")
+    for name, entry in DATASETS.items():
+        files = "fetched by prepare" if entry.files else "your own" if entry.local or name == "client_files" else "none"
+        table.add_row(name, str(entry.classes or "any"), "hub" if name == "hub" else files, entry.about)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"\nFiles are looked for in {data_folder()}; the variable FEDAX_DATA names another folder.", soft_wrap=True
+    )
+
+
+def show(name: str) -> None:
+    """Prints a data set's description and options."""
+    section = parse_section(name)
+    options = dataset(section["name"]).defaults(section["name"], {k: v for k, v in section.items() if k != "name"})
+    console = Console()
+    console.print(description(load(section)))
+    shown = {key: section.get(key, default) for key, default in options.items()}
+    written = ", ".join(f"{key}={value}" for key, value in shown.items() if value is not inspect.Parameter.empty)
+    console.print(f"\nOptions: {written}", markup=False, highlight=False)
+
+
+def picture(name: str, out: Path | None) -> None:
+    """Draws a data set's clients."""
+    section = parse_section(name)
+    path = out or Path(f"{section['name']}.html")
+    draw(load(section), path)
+    typer.echo(f"Picture: {path}")
+
+
+def prepare_all(names: Sequence[str], folder: Path | None) -> None:
+    """Fetches and verifies files."""
+    chosen = {name: dataset(name) for name in names}
+    console = Console()
+    for name, entry in chosen.items():
+        console.print(f"{name}: {prepare(name, entry, folder, console)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def description(federated: FederatedData) -> Group:
+    """Counts, sizes and labels as text."""
+    kinds = (federated.label_counts > 0).sum(axis=1)
+    tested = int(federated.test_sizes.sum())
+    holdout = 0 if federated.holdout is None else len(federated.holdout["y"])
+    lines = {
+        "clients": str(federated.clients),
+        "training examples": f"{int(federated.sizes.sum()):,}",
+        "test examples": f"{tested:,} with the clients, {holdout:,} global",
+        "training examples of a client": _spread(federated.sizes),
+        "labels of a client": _spread(kinds),
+        "arrays of an example": ", ".join(_array(key, values) for key, values in federated.train[0].items()),
+    }
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in lines.items():
+        facts.add_row(key, value)
+    labels = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("label", "training examples", "clients"):
+        labels.add_column(column, justify="right")
+    for label, column in enumerate(federated.label_counts.T):
+        labels.add_row(str(label), f"{column.sum():,}", str((column > 0).sum()))
+    return Group(Text(federated.name, style="bold"), facts, Text(), labels)
+
+
+def _spread(values: np.ndarray) -> str:
+    return f"{values.min():,} to {values.max():,}, median {np.median(values):,g}, mean {values.mean():,.1f}"
+
+
+def _array(name: str, values: np.ndarray) -> str:
+    return f"{name} {values.dtype}" + (f" {list(values.shape[1:])}" if values.ndim > 1 else "")
