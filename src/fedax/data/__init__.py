@@ -5,6 +5,7 @@ from fedax.data.files import client_files as client_files
 from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.hub import hub as hub
+from fedax.data.hub import hub_texts as hub_texts
 from fedax.data.idx import read_idx as read_idx
 from fedax.data.leaf import characters as characters
 from fedax.data.leaf import femnist as femnist
@@ -46,6 +47,8 @@ from fedax.data.sources.play import play as play
 from fedax.data.sources.play import roles_of as roles_of
 from fedax.data.sources.play import tinyshakespeare as tinyshakespeare
 from fedax.data.sources.synthetic import synthetic as synthetic
+from fedax.data.sources.texts import texts_by_client as texts_by_client
 from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
 from fedax.data.text import encode as encode
 from fedax.data.text import windows as windows
+from fedax.data.tokens import Tokens as Tokens

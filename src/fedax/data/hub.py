@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub."""
 
+import dataclasses
 import importlib
 import os
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData
-from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
+from fedax.data.federated import FederatedData, Labelled
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice
 from fedax.data.partition import by_user, check_partition, partition_by
+from fedax.data.partition.base import Partition
+from fedax.data.tokens import KIND, LENGTH, Tokens, size_of
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED, tokens=KIND, length=LENGTH)
 def hub(
     dataset: str,
     partition: str = "iid",
@@ -31,6 +34,10 @@ def hub(
     split: str = "shuffled",
     cache: str | Path | None = None,
     flat: bool = True,
+    text: str | None = None,
+    tokens: str = "bpe",
+    vocabulary: int | None = None,
+    length: int = 64,
     **options: Any,
 ) -> FederatedData:
     """A data set of the Hugging Face hub as federated data; needs `pip install fedax[hub]`.
@@ -54,29 +61,93 @@ def hub(
         split: `"shuffled"` or `"in_order"`.
         cache: folder of the cache; by default that of the `datasets` library.
         flat: whether images become rows of numbers, as ready-made models take them; otherwise they keep their shape.
+        text: the column of texts, in place of `features`: x has their tokens, and `mask` is False for padding. Needs
+            `pip install fedax[text]`.
+        tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training texts of all clients.
+        vocabulary: its size, see `fedax.data.Tokens`.
+        length: tokens of a text that are kept; shorter ones are filled up.
         options: of the partition.
 
     Raises:
         DataError: `datasets` is not installed, the data set cannot be had (no network, no such name or revision), a missing
             column, or inputs of unequal shapes.
     """
-    if partition == "user":
-        if user is None:
-            raise DataError.of("hub(user=...)", None, "the name of a column, for the partition 'user'")
-    else:
-        check_partition(partition, clients, seed, **options)
+    size_of(tokens, vocabulary)
+    _check_partition(partition, clients, seed, user, options)
     wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
-    table = _load(dataset, train, wanted)
-    x, y = _inputs(table, features, flat), _column(table, label)
-    parts = by_user(_column(table, str(user)), **options) if partition == "user" else partition_by(
-        partition, y, clients, seed, **options
-    )  # fmt: skip
-    held = None if test is None else _load(dataset, test, wanted)
-    holdout = None if held is None else {"x": _inputs(held, features, flat), "y": _column(held, label)}
-    classes = 1 + int(max(y.max(), 0 if holdout is None else holdout["y"].max()))
-    name = f"{dataset}, {partition}"
+    table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
+    y = _column(table, label)
+    x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
+    parts = _parts(table, y, partition, clients, seed, user, options)
+    labels = None if held is None else _column(held, label)
+    classes = 1 + int(max(y.max(), 0 if labels is None else labels.max()))
     arguments = {"classes": classes, "test_fraction": test_fraction, "split": split, "seed": seed}
-    return FederatedData.partitioned(x, y, parts, holdout=holdout, name=name, **arguments)
+    found = FederatedData.partitioned(x, y, parts, name=f"{dataset}, {partition}", **arguments)
+    if text is not None:
+        return _as_tokens(found, _texts(table, text), held and (_texts(held, text), labels), tokens, vocabulary, length)
+    return dataclasses.replace(found, holdout=None if held is None else {"x": _inputs(held, features, flat), "y": labels})
+
+
+UNLABELLED = ("iid", "index", "quantity_skew", "user")
+"""Partitions that look at no labels."""
+
+
+@checked(seed=SEED, partition=choice(*UNLABELLED))
+def hub_texts(
+    dataset: str,
+    text: str,
+    partition: str = "iid",
+    clients: int = 10,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    user: str | None = None,
+    train: str = "train",
+    test: str | None = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> tuple[list[list[str]], list[str] | None]:
+    """The texts of a data set of the Hugging Face hub by client, and those of the split `test`; see `hub` for the arguments.
+
+    Raises:
+        DataError: as `hub`.
+    """
+    _check_partition(partition, clients, seed, user, options)
+    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
+    table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
+    texts = _texts(table, text)
+    parts = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
+    return [[texts[row] for row in own] for own in parts], None if held is None else _texts(held, text)
+
+
+def _check_partition(partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]) -> None:
+    if partition != "user":
+        check_partition(partition, clients, seed, **options)
+    elif user is None:
+        raise DataError.of("hub(user=...)", None, "the name of a column, for the partition 'user'")
+
+
+def _parts(
+    table: Any, y: np.ndarray, partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]
+) -> Partition:
+    if partition == "user":
+        return by_user(_column(table, str(user)), **options)
+    return partition_by(partition, y, clients, seed, **options)
+
+
+def _as_tokens(
+    found: FederatedData, texts: list[str], held: Any, kind: str, vocabulary: int | None, length: int
+) -> FederatedData:
+    """Data of the rows of a table as data of its texts; `held` has those of the global test set, and their labels."""
+    known = Tokens.of([texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary)
+
+    def put(client: Labelled) -> Labelled:
+        return {**known.rows([texts[int(row)] for row in client["x"][:, 0]], length), "y": client["y"]}
+
+    train, test = ([put(client) for client in part or ()] for part in (found.train, found.test))
+    holdout = None if held is None else {**known.rows(held[0], length), "y": held[1]}
+    return dataclasses.replace(found, train=train, test=test or None, holdout=holdout)
 
 
 def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
@@ -101,10 +172,23 @@ def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
         raise DataError.of(f"hub({dataset!r})", got, allowed, hint) from error
 
 
-def _column(table: Any, name: str) -> np.ndarray:
+def _there(table: Any, name: str) -> None:
     if name not in table.column_names:
         raise DataError.of("hub(column)", name, "one of the columns " + ", ".join(table.column_names))
+
+
+def _column(table: Any, name: str) -> np.ndarray:
+    _there(table, name)
     return np.asarray(table[name])
+
+
+def _texts(table: Any, name: str) -> list[str]:
+    _there(table, name)
+    found = list(table[name])
+    for row, value in enumerate(found):
+        if not isinstance(value, str):
+            raise DataError.of(f"hub(text={name!r})", f"{value!r} in row {row}", "a column of texts")
+    return found
 
 
 def _inputs(table: Any, name: str, flat: bool) -> np.ndarray:

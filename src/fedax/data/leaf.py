@@ -311,6 +311,15 @@ _COMMANDS = {
 }
 
 
+def leaf_folders(folder: str | Path | None, name: str) -> tuple[Path, Path]:
+    """The folders `train` and `test` of one of LEAF's data sets; the second one may be missing.
+
+    Raises:
+        MissingFile: no folder `train`; the message says how LEAF writes it.
+    """
+    return _folders(folder, name, _COMMANDS[name.lower()])
+
+
 def _folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path]:
     place = data_folder() / name.lower() if folder is None else data_folder(folder)
     train, test = place / "train", place / "test"

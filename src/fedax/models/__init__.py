@@ -17,6 +17,8 @@ Text:
 - `Bigram`: the next character from the last one.
 - `CharLSTM`: two LSTM layers for the next character.
 - `SentimentLSTM`: two LSTM layers over frozen word vectors.
+- `Transformer`: a few layers of attention on tokens, for the next token or for classes.
+- `BagOfTokens`: softmax regression on shares of tokens.
 
 For your own:
 - `Model`: the interface of a model.
@@ -38,3 +40,5 @@ from fedax.models.dense import Softmax as Softmax
 from fedax.models.recurrent import CharLSTM as CharLSTM
 from fedax.models.recurrent import SentimentLSTM as SentimentLSTM
 from fedax.models.resnet import ResNet as ResNet
+from fedax.models.transformer import BagOfTokens as BagOfTokens
+from fedax.models.transformer import Transformer as Transformer

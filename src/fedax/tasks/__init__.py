@@ -5,6 +5,7 @@ Of your own:
 - `from_flax`, `from_haiku`, `from_equinox`: a task of a model that is written with one of these libraries.
 - `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are its loss and score.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
+- `NextTokenLoss` and `NextTokenAccuracy`: loss and score of language models.
 - `of_source`: a function that makes federated data, as a classification task.
 
 - `with_validation`: a task with examples of each client kept for validation; `with_held_back`: with clients that never take part.
@@ -25,7 +26,8 @@ Data from files (`fedax data list` lists the data sets and how to download them)
 - `tinyshakespeare`: the same of a small corpus.
 - `sent140`: sentiment of tweets by user.
 - `client_files`: a file for each client.
-- `hub`: a data set of the Hugging Face hub, or from a folder.
+- `language`: a language model of texts by client, such as Shakespeare's plays by role.
+- `hub`: a data set of the Hugging Face hub, or from a folder; images, numbers, or texts.
 - `libsvm`: binary logistic regression on a LIBSVM text file.
 - `a5a`, `a9a`, `mushrooms`, `w8a`: the same on their file.
 
@@ -41,6 +43,10 @@ from fedax.tasks.classify import classification as classification
 from fedax.tasks.from_equinox import from_equinox as from_equinox
 from fedax.tasks.from_flax import from_flax as from_flax
 from fedax.tasks.from_haiku import from_haiku as from_haiku
+from fedax.tasks.hub import hub as hub
+from fedax.tasks.language import NextTokenAccuracy as NextTokenAccuracy
+from fedax.tasks.language import NextTokenLoss as NextTokenLoss
+from fedax.tasks.language import language as language
 from fedax.tasks.logistic import LogisticLoss as LogisticLoss
 from fedax.tasks.logistic import a5a as a5a
 from fedax.tasks.logistic import a9a as a9a
@@ -60,7 +66,6 @@ from fedax.tasks.sources import client_files as client_files
 from fedax.tasks.sources import fashion_mnist as fashion_mnist
 from fedax.tasks.sources import femnist as femnist
 from fedax.tasks.sources import femnist_letters as femnist_letters
-from fedax.tasks.sources import hub as hub
 from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers
 from fedax.tasks.sources import of_source as of_source

@@ -7,6 +7,8 @@ from fedax.core import InvalidInput, Task, UnknownName
 from fedax.data.options import check_options, options_of
 from fedax.models import Model
 from fedax.tasks import sources
+from fedax.tasks.hub import hub
+from fedax.tasks.language import language
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.ready import digits, mnist, synthetic
 from fedax.tasks.splits import COMMON, changed_by
@@ -18,7 +20,6 @@ SOURCES = (
     "fashion_mnist",
     "femnist",
     "femnist_letters",
-    "hub",
     "mnist_devices",
     "mnist_writers",
     "shakespeare",
@@ -34,7 +35,7 @@ def task_makers() -> dict[str, Callable[..., Task]]:
     True
     """
     convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
-    own = {"digits": digits, "mnist": mnist, "sent140": sent140, "synthetic": synthetic}
+    own = {"digits": digits, "mnist": mnist, "sent140": sent140, "synthetic": synthetic, "hub": hub, "language": language}
     made = [getattr(sources, name) for name in SOURCES]
     return convex | own | dict(zip(SOURCES, made))
 

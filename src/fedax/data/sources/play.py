@@ -123,9 +123,14 @@ def tinyshakespeare(
 
     Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all plays.
     """
+    options = {"seed": seed, "test_fraction": test_fraction, "split": split, "name": "tinyshakespeare"}
+    return play(tinyshakespeare_text(folder), minimum, length, stride, vocabulary, **options)
+
+
+def tinyshakespeare_text(folder: str | Path | None = None) -> str:
+    """The text of tinyshakespeare; see there."""
     name = "tinyshakespeare.txt"
     path = data_file(f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name])
     content = read_whole(path, _HOW)
     verify(name, CHECKSUM, [content], path, _HOW)
-    options = {"seed": seed, "test_fraction": test_fraction, "split": split, "name": "tinyshakespeare"}
-    return play(content.decode("ascii"), minimum, length, stride, vocabulary, **options)
+    return content.decode("ascii")

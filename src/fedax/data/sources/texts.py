@@ -1,0 +1,78 @@
+"""Texts by client: plays by speaking role, LEAF's windows, and files of one's own."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from fedax.core import DataError
+from fedax.data.folder import MissingFile, read_whole
+from fedax.data.leaf import leaf_folders, read_users
+from fedax.data.limits import checked
+from fedax.data.sources.play import roles_of, tinyshakespeare_text
+
+
+class Texts(NamedTuple):
+    """Each client's texts, and perhaps its texts for testing, both by its name."""
+
+    train: dict[str, list[str]]
+    test: dict[str, list[str]] | None = None
+
+
+@checked()
+def texts_by_client(source: str | Path = "tinyshakespeare", folder: str | Path | None = None) -> Texts:
+    r"""The texts of each client.
+
+    Args:
+        source: `"tinyshakespeare"`, the excerpt of Shakespeare's plays by role; `"shakespeare"`, the plays in the files that LEAF
+            writes (see `fedax.data.shakespeare`), every window with the character that follows it as one text; or a path: of a
+            text file of plays (see `fedax.data.roles_of`), or of a folder with one `.txt` or `.txt.gz` file for each client.
+        folder: of the two data sets, as in `fedax.data.tinyshakespeare` and `fedax.data.shakespeare`.
+
+    Raises:
+        DataError: a missing or broken file, or one without text.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "play.txt").write_text("A:\nTo be.\n\nB:\nHm.\n\nA:\nOr not.\n")
+    ...     texts_by_client(Path(folder) / "play.txt").train
+    {'A': ['To be. Or not.'], 'B': ['Hm.']}
+    """
+    if source == "tinyshakespeare":
+        return _of_roles(tinyshakespeare_text(folder))
+    if source == "shakespeare":
+        train, test = leaf_folders(folder, "Shakespeare")
+        return Texts(_windows(train), _windows(test) if test.is_dir() else None)
+    path = Path(source)
+    if os.path.isfile(path):
+        return _of_roles(_read(path))
+    if not os.path.isdir(path):
+        allowed = "'tinyshakespeare', 'shakespeare', a file of plays, or a folder with one .txt file for each client"
+        raise MissingFile.of("texts_by_client(source=...)", str(source), allowed)
+    files = {file.name.removesuffix(".gz").removesuffix(".txt"): file for file in sorted(path.iterdir()) if _is_text(file)}
+    if not files:
+        raise MissingFile.of("texts_by_client(source=...)", f"no .txt file in {path}", "one for each client")
+    return Texts({client: [_read(file)] for client, file in files.items()})
+
+
+def _of_roles(text: str) -> Texts:
+    return Texts({role: [speech] for role, speech in roles_of(text).items()})
+
+
+def _windows(folder: Path) -> dict[str, list[str]]:
+    held = read_users(folder)
+    for user, (x, y) in held.items():
+        for text in (*x, *y):
+            if not isinstance(text, str):
+                raise DataError.of("leaf", f"user {user!r} with {text!r}", "texts")
+    return {user: [before + after for before, after in zip(x, y, strict=True)] for user, (x, y) in held.items()}
+
+
+def _is_text(path: Path) -> bool:
+    return path.name.endswith((".txt", ".txt.gz")) and path.is_file()
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_whole(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "text in UTF-8") from error

@@ -1,0 +1,168 @@
+"""Language models: the next token of the clients' texts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
+from fedax.data import Tokens, texts_by_client
+from fedax.data.federated import train_size
+from fedax.data.limits import TEST_FRACTION, checked, real, whole
+from fedax.data.tokens import LENGTH, SIZES
+from fedax.models import Model, Transformer
+from fedax.tasks.classify import OfLogits, Start
+
+LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
+    "transformer": lambda length, vocabulary: Transformer(vocabulary, length),
+}
+"""From the length of a sequence and the size of the vocabulary, by the name that tasks and experiment files use."""
+
+
+@dataclass(frozen=True)
+class NextTokenLoss(OfLogits):
+    r"""The mean over a sequence's tokens, without padding, of $\log \sum_v e^{z_v} - z_y$, where y is the token that follows.
+
+    Examples have x, y and mask, all of shape (batch, length); the model gives logits of shape (batch, length, vocabulary).
+    """
+
+    def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
+        logits = self.model(params, examples["x"], key)
+        # a masked sum: its gradient is elementwise, where indexing would scatter
+        tokens = jnp.arange(logits.shape[2], dtype=examples["y"].dtype)
+        following = jnp.where(examples["y"][:, :, None] == tokens[None, None], logits, 0.0).sum(2)
+        return _over_sequence(jax.nn.logsumexp(logits, axis=2) - following, examples["mask"])
+
+
+@dataclass(frozen=True)
+class NextTokenAccuracy(OfLogits):
+    """The share of a sequence's tokens, without padding, after which the largest logit is that of the next token."""
+
+    def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
+        logits = self.model(params, examples["x"], key)
+        right = jnp.argmax(logits, axis=2).astype(examples["y"].dtype) == examples["y"]
+        return _over_sequence(right.astype(logits.dtype), examples["mask"])
+
+
+def _over_sequence(values: Float[Array, "batch length"], mask: Bool[Array, "batch length"]) -> Float[Array, "batch"]:
+    count = jnp.maximum(mask.sum(1, dtype=jnp.int32), 1).astype(values.dtype)
+    return jnp.where(mask, values, 0).sum(1) / count
+
+
+@checked(length=LENGTH, minimum=whole(low=1), test_fraction=TEST_FRACTION, l2=real(low=0))
+def language(
+    source: Any = "tinyshakespeare",
+    model: str | Model = "transformer",
+    *,
+    tokens: str | Tokens = "characters",
+    vocabulary: int | None = None,
+    length: int = 80,
+    minimum: int = 1,
+    test_fraction: float | int = 0.2,
+    holdout: Any = None,
+    folder: str | Path | None = None,
+    l2: float | int = 0.0,
+    name: str | None = None,
+) -> Task:
+    """A language model of the clients' texts: from the tokens so far to the next one. Needs `pip install fedax[text]`.
+
+    Each text is cut into sequences of `length` tokens, of which the last one is filled up; the loss, and the score "accuracy", are
+    means over a sequence's tokens without padding. Every sequence counts alike.
+
+    Args:
+        source: the texts by client: a mapping of names to a text or a list of texts, or a list of those; or, by name or path,
+            what `fedax.data.texts_by_client` reads, such as Shakespeare's plays by role.
+        model: "transformer" (two layers, width 64), or a model from tokens (batch, length) to logits (batch, length, vocabulary).
+        tokens: "characters", "bytes", "bpe", or `fedax.data.Tokens`; by name they are learned from all training texts.
+        vocabulary: its size, see `Tokens.of`.
+        length: tokens of a sequence, at least 1.
+        minimum: clients with fewer sequences are left out; at least 1.
+        test_fraction: share of each client's sequences kept for testing, the last ones, in [0, 1). Not of LEAF's files, which
+            have a test part.
+        holdout: texts that belong to no client, as a global test set.
+        folder: of the data sets by name.
+        l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
+        name: for tables and messages.
+
+    Raises:
+        DataError: no client with `minimum` sequences; missing or broken files.
+        InvalidInput: an option out of range, a model that does not fit the vocabulary.
+
+    >>> import fedax
+    >>> plays = {"A": "To be, or not to be.", "B": ["Hm.", "Who's there?"]}
+    >>> task = fedax.tasks.language(plays, fedax.models.Transformer(257, 8, width=8, layers=1), tokens="bytes", length=8)
+    >>> task.train.sizes.tolist(), task.test.sizes.tolist(), task.train.arrays["mask"].sum(1).tolist()
+    ([2, 2], [1, 1], [8, 8, 2, 8])
+    """
+    train, test, title = _texts(source, folder)
+    if isinstance(tokens, str):
+        if tokens not in SIZES:
+            raise UnknownName.among("language(tokens=...)", tokens, SIZES)
+        tokens = Tokens.of(_learned(train.values(), test is None, test_fraction), tokens, vocabulary)
+    elif vocabulary is not None and vocabulary != tokens.size:
+        raise InvalidInput.of("language(vocabulary=...)", vocabulary, f"{tokens.size}, as the tokens have, or None")
+    pieces = {client: tokens.sequences(own, length) for client, own in train.items()}
+    pieces = {client: own for client, own in pieces.items() if len(own["y"]) >= minimum}
+    if not pieces:
+        raise DataError.of("language(minimum=...)", minimum, "numbers of sequences that some client reaches")
+    tested = None
+    if test is not None:
+        tested = [tokens.sequences(test.get(client, []), length) for client in pieces]
+    elif test_fraction:
+        cuts = {client: train_size(len(own["y"]), test_fraction) for client, own in pieces.items()}
+        tested = [{key: rows[cuts[client] :] for key, rows in own.items()} for client, own in pieces.items()]
+        pieces = {client: {key: rows[: cuts[client]] for key, rows in own.items()} for client, own in pieces.items()}
+    chosen = _model(model, length, tokens.size)
+    return Task(
+        start=Start(chosen),
+        loss=NextTokenLoss(chosen),
+        train=Ragged.of(list(pieces.values()), where="train"),
+        scores={"accuracy": NextTokenAccuracy(chosen)},
+        test=None if tested is None else Ragged.of(tested, where="test", allow_empty=True),
+        holdout=None if holdout is None else dict(tokens.sequences(_listed(holdout), length)),
+        l2=l2,
+        name=name or title,
+    )
+
+
+def _texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
+    """The training texts by client, those for testing if they are apart, and a name."""
+    if isinstance(source, str | Path):
+        found = texts_by_client(source, folder)
+        return found.train, found.test, Path(source).stem
+    if not isinstance(source, Iterable):
+        allowed = "texts by client, in a mapping or a list; or the name or path of such"
+        raise InvalidInput.of("language(source=...)", source, allowed)
+    clients = source if isinstance(source, Mapping) else {str(k): own for k, own in enumerate(source)}
+    return {str(client): _listed(own) for client, own in clients.items()}, None, "language"
+
+
+def _listed(texts: Any) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _learned(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int) -> Iterable[str]:
+    """The texts that a vocabulary is learned from: without the last part of each client's, if that is kept for testing."""
+    for texts in clients:
+        sizes = np.cumsum([len(text) for text in texts])
+        left = int(sizes[-1] * (1 - test_fraction)) + 1 if cuts and len(sizes) else None
+        for text, end in zip(texts, sizes, strict=True):
+            yield text if left is None else text[: max(left - int(end) + len(text), 0)]
+
+
+def _model(model: str | Model, length: int, vocabulary: int) -> Model:
+    if isinstance(model, str):
+        if model not in LANGUAGE_MODELS:
+            raise UnknownName.among("language(model=...)", model, LANGUAGE_MODELS)
+        return LANGUAGE_MODELS[model](length, vocabulary)
+    x = jax.ShapeDtypeStruct((3, length), jnp.int32)
+    shape = jax.eval_shape(lambda key, x: model(model.init(key), x, None), jax.random.key(0), x).shape
+    if shape != (3, length, vocabulary):
+        got, allowed = f"logits of shape {shape} for 3 sequences", f"{(3, length, vocabulary)}: batch, length, vocabulary"
+        raise InvalidInput.found("language(model=...)", got, allowed)
+    return model
