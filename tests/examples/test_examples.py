@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-NEEDED = {"flax_batch_norm": "flax", "haiku_mlp": "haiku", "pandas_frame": "pandas", "hub_from_disk": "datasets"}
+NEEDED = {
+    "flax_batch_norm": "flax",
+    "haiku_mlp": "haiku",
+    "pandas_frame": "pandas",
+    "hub_from_disk": "datasets",
+    "language_model": "tokenizers",
+}
 
 pytestmark = pytest.mark.slow
 
