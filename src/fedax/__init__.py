@@ -30,6 +30,7 @@ Algorithms with a server and one model:
 Personalized algorithms:
 - `Ditto`, `PerFedAvg`, `PFedMe`: a model of its own for every client.
 - `PerFedBC`, `FedBCFineTune`: the same after FedBC.
+- `FedPer`, `FedRep`, `LGFedAvg`, `FedBN`: some leaves of the model stay at each client.
 - `APFL`: mixtures of a local model and the global one. `IFCA`: one model for each cluster of clients.
 
 Algorithms without a server:

@@ -22,7 +22,11 @@ from .algorithms.decentralized.gtsgd import GTSGD as GTSGD
 from .algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM as QuantizedDFedAvgM
 from .algorithms.personalized.apfl import APFL as APFL
 from .algorithms.personalized.ditto import Ditto as Ditto
+from .algorithms.personalized.fedbn import FedBN as FedBN
+from .algorithms.personalized.fedper import FedPer as FedPer
+from .algorithms.personalized.fedrep import FedRep as FedRep
 from .algorithms.personalized.ifca import IFCA as IFCA
+from .algorithms.personalized.lgfedavg import LGFedAvg as LGFedAvg
 from .algorithms.personalized.perfedavg import PerFedAvg as PerFedAvg
 from .algorithms.personalized.perfedbc import FedBCFineTune as FedBCFineTune
 from .algorithms.personalized.perfedbc import PerFedBC as PerFedBC

@@ -219,3 +219,102 @@ def test_ifca_finds_the_clusters():
     expected = [centres[centres < 0].mean(), centres[centres > 0].mean()]
     np.testing.assert_allclose(sorted(np.ravel(history.state)), expected, atol=1e-9)
     np.testing.assert_allclose(np.ravel(history.personal), np.where(centres > 0, expected[1], expected[0]), atol=1e-9)
+
+
+HEAD, BODY = np.array([0]), np.array([1, 2, 3])
+
+
+def in_two_parts(local, mine):
+    """FedAvg of all entries but `mine` around `local(world, k, w)`: the model with the mean of everybody's own, and theirs."""
+    world = World()
+    own, shared = np.tile(world.start[mine], (5, 1)), np.setdiff1d(np.arange(4), mine)
+    body = world.start[shared]
+
+    def whole(k):
+        w = np.empty(4)
+        w[mine], w[shared] = own[k], body
+        return w
+
+    for cohort in world.cohorts():
+        models = {k: local(world, k, whole(k)) for k in cohort}
+        own[cohort] = [models[k][mine] for k in cohort]
+        body = np.average([models[k][shared] for k in cohort], axis=0, weights=P[cohort])
+    personal = np.array([whole(k) for k in range(5)])
+    return personal.mean(0), personal
+
+
+def only(entries, local):
+    """A local work of which only some entries count in every step."""
+    mask = np.isin(np.arange(4), entries)
+
+    def step(world, k, w):
+        for (rows,) in batches(k):
+            w = w - LR * mask * world.gradient(k, w, rows)
+        return w
+
+    def whole_batch(world, k, w):
+        return w - LR * mask * world.gradient(k, w)
+
+    return step if local == "work" else whole_batch
+
+
+@pytest.mark.parametrize(
+    ("method", "mine"),
+    [
+        (fedax.FedPer(head="b"), HEAD),
+        (fedax.LGFedAvg(head=lambda name, leaf: leaf.shape == ()), BODY),
+        (fedax.FedBN(norms=["w"]), BODY),
+    ],
+    ids=["FedPer", "LGFedAvg", "FedBN"],
+)
+def test_parts_that_stay_are_trained_with_the_others(method, mine):
+    history = run(method)
+    agree(history, *in_two_parts(lambda world, k, w: world.sgd(k, w)[0], mine))
+    assert history.bits.up.tolist() == history.bits.down.tolist() == [3 * 64 * (4 - len(mine))] * ROUNDS
+
+
+@pytest.mark.parametrize("body", ["step", "work"])
+def test_fedrep(body):
+    """The head's steps, then the body's at the new head."""
+    head, then = only(HEAD, "work"), only(BODY, body)
+    history = run(fedax.FedRep(head="b", body=body))
+    agree(history, *in_two_parts(lambda world, k, w: then(world, k, head(world, k, w)), HEAD))
+    assert history.bits.up.tolist() == history.bits.down.tolist() == [3 * 64 * 3] * ROUNDS
+
+
+def test_leaves_that_stay_are_looked_at_where_they_are():
+    """Own accuracy is that of the client's own leaves; a codec with feedback codes what is sent, and nothing else."""
+    (task, test), method = with_test_examples(), fedax.FedPer(head="w")
+    observe = [fedax.observe.ClientAccuracy(score="loss", personal=True)]
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED, "observe_every": ROUNDS}
+    channel = fedax.Channel(up=fedax.codecs.TopK(1.0, feedback=True))
+    history = fedax.run(method, task, observe=observe, channel=channel, **options)
+    model, personal = in_two_parts(lambda world, k, w: world.sgd(k, w)[0], BODY)
+    np.testing.assert_allclose(vector(history), model, rtol=0, atol=1e-7)  # messages have 32 bits
+    x = [np.hstack([np.ones((len(own["y"]), 1)), own["x"]]) for own in test]
+    losses = [
+        np.mean((a @ w - own["y"]) ** 2) / 2 if len(a) else np.nan for a, w, own in zip(x, personal, test, strict=True)
+    ]
+    np.testing.assert_allclose(history.metrics["local_loss"][-1], losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (fedax.FedPer(head="out"), r"FedPer\(head=...\): got 'out'; allowed: the names of leaves, or parts of them: b, w"),
+        (fedax.LGFedAvg(head=["w", "c"]), r"LGFedAvg\(head=...\): got 'c'"),
+        (fedax.FedBN(norms="bn"), r"FedBN\(norms=...\): got 'bn'"),
+    ],
+    ids=["FedPer", "LGFedAvg", "FedBN"],
+)
+def test_leaves_that_a_model_does_not_have_are_refused(method, message):
+    with pytest.raises(fedax.InvalidInput, match=message):
+        run(method)
+
+
+def test_the_last_of_layers_in_no_order_is_refused():
+    """JAX sorts the entries of a dict by name, which is not the order in which they work."""
+    layers = {"conv": {"kernel": np.ones(2)}, "dense": {"kernel": np.ones(2)}, "bias": np.ones(1)}
+    task = fedax.tasks.from_loss(lambda p, x: x * p["bias"].sum(), layers, clients=[[1.0]])
+    with pytest.raises(fedax.InvalidInput, match=r"FedPer\(head=...\): got 'last' of layers that a dict holds.*conv.kernel"):
+        fedax.run(fedax.FedPer(), task)

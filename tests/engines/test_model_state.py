@@ -123,6 +123,34 @@ def test_own_models_are_looked_at_with_their_own_state():
     np.testing.assert_allclose(found.metrics["local_loss"][-1], own, rtol=1e-10)
 
 
+def test_fedbn_keeps_norms_and_statistics_where_they_are():
+    """A client's scale and its running mean stay with it; what is shared is `w` alone."""
+    found = history("local", method=lambda: fedax.FedBN(norms="scale"))
+    w, own, shares = START["w"], [(START["scale"], STATE["mean"])] * 3, np.array(SIZES) / sum(SIZES)
+    for _ in range(3):
+        ends = []
+        for client, (scale, mean) in zip(CLIENTS, own, strict=True):
+            end = (w, scale, mean)
+            for begin in [*range(0, len(client["y"]), 4)] * 2:
+                end = step(*end, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
+            ends.append(end)
+        w, own = sum(p * end[0] for p, end in zip(shares, ends, strict=True)), [end[1:] for end in ends]
+    scales, means = (np.array(kept) for kept in zip(*own, strict=True))
+    np.testing.assert_allclose(found.params["w"], w, rtol=1e-10)
+    np.testing.assert_allclose(found.params["scale"], scales.mean(0), rtol=1e-10)
+    np.testing.assert_allclose(found.state.memory.all(), scales, rtol=1e-10)
+    np.testing.assert_allclose(found.model_state.all()["mean"], means, rtol=1e-10)
+    assert found.bits.up[0] == found.bits.down[0] == 3 * 3 * 64
+    with pytest.raises(InvalidInput, match=r"FedBN, with Task\(state_policy=...\): got 'average'; allowed: 'local' or"):
+        history("average", method=fedax.FedBN)
+
+
+def test_parts_trained_alone_train_the_state_too():
+    """FedRep's head and body take as many steps each, and both move the running mean."""
+    found = history("local", method=lambda: fedax.FedRep(head="w", body="work"), rounds=1)
+    assert found.model_state.all()["count"].tolist() == [8, 12, 8]
+
+
 def test_without_a_server_nodes_mix_their_states():
     """On the complete graph, where every node gets the mean of all; its weights are equal."""
 

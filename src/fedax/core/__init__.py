@@ -38,7 +38,9 @@ from fedax.core.hyper import Word as Word
 from fedax.core.hyper import entry as entry
 from fedax.core.hyper import hyper as hyper
 from fedax.core.layout import Layout as Layout
+from fedax.core.layout import Part as Part
 from fedax.core.layout import Vector as Vector
+from fedax.core.leaves import Which as Which
 from fedax.core.local import LocalProblem as LocalProblem
 from fedax.core.schedule import Schedule as Schedule
 from fedax.core.solver import SGD as SGD

@@ -12,7 +12,9 @@ from fedax.core.constants import Constants
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
+from fedax.core.layout import Layout
 from fedax.core.schedule import Schedule
+from fedax.core.task import Task
 
 State = TypeVar("State")
 
@@ -120,6 +122,13 @@ class Algorithm(eqx.Module, Generic[State]):
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         """Refuses a schedule that the method cannot work with; `sizes` are the clients' training examples.
+
+        Raises:
+            InvalidInput: it is one; raised before anything is compiled.
+        """
+
+    def check_model(self, task: Task, layout: Layout) -> None:
+        """Refuses a model that the method cannot work with, such as one without the leaves that it names.
 
         Raises:
             InvalidInput: it is one; raised before anything is compiled.

@@ -1,5 +1,6 @@
 """The client, as a work function sees it, and the interface of its local solver."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
@@ -14,7 +15,7 @@ from fedax.core.constants import Constants
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import PerClient, Scalar, Word, check_declared, entry
 from fedax.core.keys import Index, stream
-from fedax.core.layout import Layout
+from fedax.core.layout import Layout, Part
 from fedax.core.local import LocalProblem
 from fedax.core.schedule import Schedule
 from fedax.core.task import Task
@@ -130,6 +131,16 @@ class Client(ABC):
     def minimize(self, problem: LocalProblem | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Runs the user's solver on `problem` (its own loss by default) from `start`, for this round's work."""
         return self.solver.minimize(self, problem or LocalProblem(), start)
+
+    def minimize_only(self, part: Part, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """The model after the solver's work on its own loss by some leaves alone: others neither move nor are differentiated."""
+        if not any(part.chosen):
+            return w
+        own, others = copy.copy(self), part.others
+        own.layout, own.task = part.layout, self.task.holding(others.layout.unravel(others.take(w)))
+        w = part.put(w, own.minimize(start=part.take(w)))
+        self.model_state, self.trained = own.model_state, own.trained
+        return w
 
     def key(self, purpose: str) -> Key[Array, ""]:
         """This client's random stream of this round for one purpose."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.keys import Index
+from fedax.core.layout import Layout
 
 Value = TypeVar("Value")
 
@@ -152,10 +153,12 @@ class Federation(ABC):
         round: the number of the round, from 0.
         clients: the size of the population.
         everyone: the cohort of all clients.
+        layout: how the model's parameters lie in the flat vector.
     """
 
     round: Index
     clients: int
+    layout: Layout
 
     @property
     @abstractmethod

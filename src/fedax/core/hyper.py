@@ -48,6 +48,7 @@ class Hyper:
     per_client: bool = False
     schedule: bool = False
     words: tuple[str, ...] = ()
+    leaves: bool = False
     doc: str = ""
 
     @property
@@ -55,6 +56,8 @@ class Hyper:
         """The range in words, as every message and every reference page shows it."""
         if self.choices is not None:
             return "one of " + ", ".join(repr(choice) for choice in self.choices)
+        if self.leaves:
+            return f'names of leaves, or parts of them, with * for any text; a predicate; "{self.default}"'
         left, right = "(["[not (self.open_low or self.low == -math.inf)], ")]"[self.reaches(self.top)]
         low, high = (f"{bound:.10g}".replace("inf", "infinity") for bound in (self.low, self.top))
         kind = "whole numbers" if self.counts else "numbers"
@@ -84,7 +87,7 @@ class Hyper:
         if (
             isinstance(value, Tracer)
             or (self.schedule and callable(value))
-            or (not isinstance(self.default, (int, float)) and self.choices is None)
+            or (not isinstance(self.default, (int, float)) and self.choices is None and not self.leaves)
         ):
             return
         if not self.allows(value):
@@ -93,6 +96,9 @@ class Hyper:
     def allows(self, value: Any) -> bool:
         if self.choices is not None:
             return any(type(value) is type(choice) and value == choice for choice in self.choices)
+        if self.leaves:
+            names = [value] if isinstance(value, str) else value
+            return callable(value) or (isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names))
         if isinstance(value, str):
             return value in self.words
         if isinstance(value, bool) or value is None or (self.counts and not isinstance(value, int)):
@@ -111,8 +117,11 @@ class Hyper:
 
     def outside(self) -> Iterator[Any]:
         """Values that must be refused, for the generated negative tests."""
-        yield "a word that is no choice"
         yield None
+        if self.leaves:
+            yield from (0.5, "", ["head", 1])
+            return
+        yield "a word that is no choice"
         if self.choices is not None:
             return
         yield math.nan
@@ -123,6 +132,11 @@ class Hyper:
             yield self.top
         elif self.top < math.inf:
             yield self.top + step
+
+
+def as_tuple(value: Any) -> Any:
+    """A list as the tuple that a static field can hold."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
@@ -136,12 +150,16 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
         per_client: whether an array with one value for each client is allowed too.
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         words: in place of a number that the owner's `fitted` makes from constants of the task.
+        leaves: whether it says which leaves of the model, see `fedax.core.leaves.Which`; by default a word of `WORDS` there.
         doc: one sentence for the reference pages.
     """
     if isinstance(default, bool):
         limits["choices"] = (False, True)
     static = static or not isinstance(default, float)
-    return eqx.field(default=default, static=static, metadata={"hyper": {"default": default, **limits}})
+    metadata = {"hyper": {"default": default, **limits}}
+    if limits.get("leaves"):
+        return eqx.field(default=default, static=True, converter=as_tuple, metadata=metadata)
+    return eqx.field(default=default, static=static, metadata=metadata)
 
 
 def declared(owner: type | object) -> dict[str, Hyper]:

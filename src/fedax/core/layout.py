@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core.errors import InvalidInput
+from fedax.core.leaves import WORDS, Which, chosen, of_word
 
 Vector: TypeAlias = Float[Array, "dim"]
 """A model, a gradient or a direction: all parameters in one flat vector."""
@@ -81,3 +82,72 @@ class Layout(eqx.Module):
             vector[end - size : end].reshape(shape) for end, size, shape in zip(ends, self.blocks, self.shapes, strict=True)
         ]
         return jax.tree.unflatten(self.treedef, parts)
+
+    def part(self, which: Which, field: str) -> "Part":
+        """Some of the leaves, by name, by a predicate or by a word of `fedax.core.leaves.WORDS`.
+
+        Raises:
+            InvalidInput: a name that no leaf has, a word that does not fit; `field` is for the message.
+        """
+        leaves = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes]
+        model = jax.tree.unflatten(self.treedef, leaves)
+        if isinstance(which, str) and which in WORDS:
+            return Part(self, tuple(of_word(model, which, field)))
+        return Part(self, tuple(chosen(model, which, field)))
+
+
+class Part(eqx.Module):
+    """Some leaves of a model, as a flat vector of their own.
+
+    Static and hashable, as the layout is.
+
+    Attributes:
+        whole: of the model.
+        chosen: for each leaf, in flat order, whether it belongs to the part.
+
+    >>> whole = Layout.of({"bias": np.zeros(1), "kernel": np.ones(3)})
+    >>> head = whole.part("kernel", "head")
+    >>> head.take(jnp.arange(4.0)).tolist(), head.put(jnp.zeros(4), jnp.ones(3)).tolist()
+    ([1.0, 2.0, 3.0], [0.0, 1.0, 1.0, 1.0])
+    """
+
+    whole: Layout = eqx.field(static=True)
+    chosen: tuple[bool, ...] = eqx.field(static=True)
+
+    @property
+    def others(self) -> "Part":
+        """The leaves that do not belong to it."""
+        return Part(self.whole, tuple(not own for own in self.chosen))
+
+    @property
+    def layout(self) -> Layout:
+        """Its own leaves in its own vector; the others are None in the pytree."""
+        ids = [i if own else None for i, own in enumerate(self.chosen)]
+        treedef = jax.tree.structure(jax.tree.unflatten(self.whole.treedef, ids))
+        return Layout(treedef, tuple(s for s, own in zip(self.whole.shapes, self.chosen) if own), self.whole.dtype)
+
+    @property
+    def _places(self) -> list[tuple[slice, slice]]:
+        """Pieces of the model's vector, as long as they can be, with their places in the part's."""
+        places, begin, filled = list[tuple[slice, slice]](), 0, 0
+        for size, own in zip(self.whole.blocks, self.chosen):
+            if own:
+                here, there = slice(begin, begin + size), slice(filled, filled + size)
+                if places and places[-1][0].stop == begin:
+                    last = places.pop()
+                    here, there = slice(last[0].start, here.stop), slice(last[1].start, there.stop)
+                places.append((here, there))
+                filled += size
+            begin += size
+        return places
+
+    def take(self, w: Float[Array, "dim"]) -> Float[Array, "part"]:
+        """The part of a model."""
+        pieces = [w[here] for here, _ in self._places]
+        return pieces[0] if len(pieces) == 1 else jnp.concatenate([w[:0], *pieces])
+
+    def put(self, w: Float[Array, "dim"], part: Float[Array, "part"]) -> Float[Array, "dim"]:
+        """The model with another part."""
+        for here, there in self._places:
+            w = w.at[here].set(part[there])
+        return w

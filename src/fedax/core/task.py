@@ -239,6 +239,11 @@ class Task(eqx.Module):
             return self
         return eqx.tree_at(lambda task: task.state, self, state)
 
+    def holding(self, params: PyTree) -> "Task":
+        """The task with some more leaves frozen, which are None in the pytree if they stay trained."""
+        frozen = assembled(params, self.frozen)
+        return eqx.tree_at(lambda task: task.frozen, self, frozen, is_leaf=lambda leaf: leaf is None)
+
     def assembled(self, params: PyTree) -> PyTree:
         """The model in the user's own pytree, from the trained parameters."""
         return assembled(params, self.frozen)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedax.core.errors import InvalidInput
-from fedax.core.hyper import MOST_COUNT
+from fedax.core.hyper import MOST_COUNT, as_tuple
 from fedax.core.keys import Index
 
 
@@ -19,11 +19,6 @@ class Work(NamedTuple):
 
     steps: Index
     batch: Index
-
-
-def as_tuple(value: Any) -> Any:
-    """A list as the tuple that a static field can hold."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 class LocalWork(eqx.Module):

@@ -64,7 +64,8 @@ def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""],
     if not feedback and not changing:
         return Carried(state)
     phases = look(algorithm, transport.setup).phases
-    lost = tuple(transport.memory((jnp.zeros_like(w),) * phase.codable) for phase in phases) if feedback else ()
+    nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
+    lost = tuple(map(transport.memory, nothing)) if feedback else ()
     if not changing:
         return Carried(state, lost)
     apart = task.state_policy == "local" or any(phase.links for phase in phases)  # without a server, every node has its own

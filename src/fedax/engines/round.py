@@ -62,7 +62,7 @@ class Round(Federation):
         model_state: Any = None,
     ) -> None:
         self.transport, self.setup, self.round, self.root = transport, transport.setup, round, root
-        self.clients, self.lost = self.setup.population.clients, list(lost)
+        self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
         self.model_state = model_state
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []

@@ -112,6 +112,7 @@ class Grid:
             for algorithm in algorithms:
                 check_population(algorithm, len(sizes))
                 algorithm.check(schedule, sizes)
+                algorithm.check_model(task, self.layout)
             for observer in options.observe or ():
                 observer.check(task)
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]

@@ -41,7 +41,7 @@ class PhaseCost(NamedTuple):
         coded: whether the algorithm codes vectors of its upload itself.
         down, up: what the participant receives and sends.
         down_bits, up_bits: the same in bits, without a channel.
-        codable: vectors of the upload that a channel would code.
+        codable: the lengths of the vectors of the upload that a channel would code.
         step_gradients: gradients in every local step; a Hessian-vector product counts as one.
         full_gradients: gradients over all the client's examples. One in a loop of unknown length counts once.
     """
@@ -54,7 +54,7 @@ class PhaseCost(NamedTuple):
     up: Amount
     down_bits: int
     up_bits: int
-    codable: int
+    codable: tuple[int, ...]
     step_gradients: int
     full_gradients: int
 
@@ -165,7 +165,7 @@ class Recording(Transport):
         sent = (upload.value, upload.weight)
         value = upload.value.value if isinstance(upload.value, Sent) else upload.value
         leaves = jax.tree.leaves(value, is_leaf=is_message)
-        coded, codable = any(map(is_message, leaves)), sum(map(is_vector, leaves))
+        coded, codable = any(map(is_message, leaves)), tuple(leaf.shape[0] for leaf in leaves if is_vector(leaf))
         everyone = cohort.ids.shape[0] == self.setup.population.clients
         down = job.down if job.model_state is None else (job.down, job.model_state)
         amounts = self._amount(down), self._amount(sent)

@@ -76,6 +76,8 @@ def _values(limits: Hyper) -> dict[str, Any]:
     about = {"description": limits.doc} | ({"default": limits.default} if finite else {})
     if limits.choices is not None:
         return about | {"enum": list(limits.choices)}
+    if limits.leaves:
+        return about | {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     bounds: dict[str, Any] = {"type": "integer" if limits.counts else "number"}
     ends = ((limits.low, limits.open_low, "minimum"), (limits.top, limits.open_high, "maximum"))
     for bound, excluded, word in ends:

@@ -1,0 +1,70 @@
+"""One model in two parts: leaves that the server averages, and leaves that stay at each client; what such methods share."""
+
+from abc import abstractmethod
+from typing import TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Algorithm, Client, Federation, Layout, Memory, Part, Personal, Task, Upload, Vector
+
+Shared: TypeAlias = Float[Array, "shared"]
+Own: TypeAlias = Float[Array, "own"]
+
+
+class Parts(eqx.Module):
+    """The state: the shared leaves in full, and every client's own.
+
+    Attributes:
+        whole: the model of round 0, of which the shared leaves are kept up to date.
+        memory: each client's own leaves.
+        own: which they are.
+    """
+
+    whole: Vector
+    memory: Memory
+    own: Part = eqx.field(static=True)
+
+
+class Parted(Algorithm[Parts]):
+    """FedAvg of the shared leaves. A client trains its whole model, and uploads the shared leaves alone.
+
+    A client uses its own leaves with the shared ones; the global model has the mean of everybody's own.
+    """
+
+    @abstractmethod
+    def own(self, layout: Layout) -> Part:
+        """The leaves that stay at each client."""
+
+    def check_model(self, task: Task, layout: Layout) -> None:
+        self.own(layout)
+
+    def init(self, fed: Federation, w: Vector) -> Parts:
+        own = self.own(fed.layout)
+        return Parts(w, fed.memory(own.take(w)), own)
+
+    def round(self, fed: Federation, state: Parts) -> Parts:
+        shared = state.own.others
+        down = shared.take(state.whole)
+        mean, memory = fed.average(self.train, fed.sample(), down, memory=state.memory)
+        return Parts(shared.put(state.whole, mean), memory, state.own)
+
+    def model(self, state: Parts) -> Vector:
+        return state.own.put(state.whole, state.memory.mean())
+
+    def personal(self, state: Parts) -> Personal:
+        return Personal(self.joined, (state.own.others.take(state.whole),), state.memory)
+
+    def joined(self, client: Client, shared: Shared, own: Own) -> Vector:
+        """The client's model."""
+        part, w = self.own(client.layout), jnp.zeros(client.layout.dim, shared.dtype)
+        return part.put(part.others.put(w, shared), own)
+
+    def train(self, client: Client, shared: Shared, own: Own) -> Upload[Shared]:
+        part, w = self.own(client.layout), self.local(client, self.joined(client, shared, own))
+        return Upload(part.others.take(w), reference=shared, memory=part.take(w))
+
+    def local(self, client: Client, w: Vector) -> Vector:
+        """The client's model after its work."""
+        return client.minimize(start=w)
