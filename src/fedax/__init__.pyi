@@ -75,6 +75,7 @@ from .core import Upload as Upload
 from .core import hyper as hyper
 from .engines.eager import Eager as Eager
 from .engines.flower import Flower as Flower
+from .engines.hosts import connect_hosts as connect_hosts
 from .engines.loop import run as run
 from .engines.loop import run_grid as run_grid
 from .engines.mpi import MPI as MPI

@@ -56,7 +56,7 @@ def _refuse(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fedax.engines.mpi import ending
+    from fedax.engines import ending
 
     here = ending.place()
     head = f"Error ({here}): " if here and here.rank else "Error: "

@@ -80,6 +80,7 @@ Settings = Annotated[
 ]
 
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+OnHosts = Annotated[bool, typer.Option("--hosts", help="This is one of several hosts; see the guide to hosts.")]
 Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
 
 
@@ -90,21 +91,23 @@ def run(
     out: Out = None,
     jobs: Jobs = 1,
     engine: Annotated[str | None, typer.Option(help="Engine: {engines}.", show_default=False)] = None,
+    hosts: OnHosts = False,
 ) -> None:
     """Run the experiment of a TOML file.
 
-    With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. Rank 0 shows and keeps the results.
+    With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. With `--hosts` the simulation uses the
+    devices of all hosts: `srun fedax run FILE --hosts`. Rank 0 shows and keeps the results.
     """
-    work.run(file, settings or (), out, jobs, engine)
+    work.run(file, settings or (), out, jobs, engine, hosts)
 
 
 @app.command(name="resume", cls=Command)
-def continue_(folder: Folder, jobs: Jobs = 1) -> None:
+def continue_(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False) -> None:
     """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run.
 
     A run of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
     """
-    work.resume(folder, jobs)
+    work.resume(folder, jobs, hosts)
 
 
 @app.command(cls=Command)
@@ -233,7 +236,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from fedax.engines.mpi import ending
+        from fedax.engines import ending
 
         if (here := ending.place()) is None:
             raise

@@ -11,8 +11,9 @@ from fedax.algorithms import algorithm_classes
 from fedax.cli.doctor import diagnosis
 from fedax.cli.listing import described, panel
 from fedax.core import UnknownName
+from fedax.engines.ending import INTERRUPTED
+from fedax.engines.hosts import connect_hosts
 from fedax.engines.mpi import MPI
-from fedax.engines.mpi.ending import INTERRUPTED
 from fedax.engines.team import Team
 from fedax.experiments import recipes as shipped
 from fedax.experiments.config import schema as schemas
@@ -44,8 +45,10 @@ def demo(out: Path | None, seconds: float, rounds: int | None) -> None:
     close(run_demo(path, display_for(console), seconds=seconds, rounds=rounds), console)
 
 
-def run(file: Path, settings: Sequence[str], out: Path | None, jobs: int, engine: str | None) -> None:
+def run(file: Path, settings: Sequence[str], out: Path | None, jobs: int, engine: str | None, hosts: bool) -> None:
     """Runs the experiment of a file, on this process or as one of several ranks."""
+    if hosts:
+        connect_hosts()
     if _follows(team()):
         return
     experiment = Experiment.read(file, [*settings, *([] if engine is None else [f'engine="{engine}"'])])
@@ -64,8 +67,10 @@ def _follows(ranks: Team) -> bool:
     return True
 
 
-def resume(folder: Path, jobs: int) -> None:
+def resume(folder: Path, jobs: int, hosts: bool) -> None:
     """Continues a run directory."""
+    if hosts:
+        connect_hosts()
     if _follows(team()):
         return
     console = Console()

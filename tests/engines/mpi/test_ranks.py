@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from fedax import cli, tasks
 from fedax.cli import work
 from fedax.core import InvalidInput
-from fedax.engines.mpi import MPI, ending
+from fedax.engines import ending
+from fedax.engines.mpi import MPI
 from fedax.experiments.config import sections
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running import ranks as running

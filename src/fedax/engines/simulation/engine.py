@@ -18,6 +18,7 @@ from fedax.core.keys import Index
 from fedax.core.view import Observer
 from fedax.engines.base import Carried, Engine, Log, Program, begin
 from fedax.engines.client import Setup
+from fedax.engines.hosts import team_of_hosts
 from fedax.engines.programs import uncached
 from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.members import RunAxes
@@ -27,7 +28,7 @@ from fedax.engines.view import all_personal, nobody, view_of
 
 
 class Simulation(Engine):
-    """The compiled engine for one machine.
+    """The compiled engine, on one machine or, after `connect_hosts`, on several.
 
     Args:
         placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
@@ -61,6 +62,10 @@ class Simulation(Engine):
         self.placement: Literal["sequential", "chunked"] = placement
         self.chunk = 1 if self.placement == "sequential" else chunk or (8 if cpu else 32)
         self.devices = devices or available
+        self.team = team_of_hosts()
+        if self.team.size > 1 and self.devices < available:
+            hint = "Simulations on several hosts use the devices of all."
+            raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
         self.microbatch = microbatch
 
     def program(
@@ -111,7 +116,7 @@ class SimulationProgram(Program):
         shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
         with uncached(self.devices):
             inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), states[0])
-        return (inner, worked), [self._log(single, count) for single in self.members.split(jax.tree.map(np.asarray, report))]
+        return (inner, worked), [self._log(single, count) for single in self.members.split(self.members.on_host(report))]
 
     def _log(self, report: Any, count: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
@@ -122,7 +127,7 @@ class SimulationProgram(Program):
         shared = self.setup, tuple(observers)
         with uncached(self.devices):
             metrics = observe(self.members, shared, self.algorithm, self.roots, states)
-        singles = self.members.split(jax.tree.map(np.asarray, metrics))
+        singles = self.members.split(self.members.on_host(metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:

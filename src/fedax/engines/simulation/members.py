@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
 _WORTH = 0.75
 """The least part of the devices that must have work for members, not clients, to be spread over them."""
@@ -69,17 +70,29 @@ class RunAxes(NamedTuple):
 
     def split(self, joined: Any) -> list[Any]:
         """The inverse of `join`."""
+        if jax.process_count() > 1:
+            joined = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, self.on_host(joined))
         if self.alone:
             return [joined]
         if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(joined)):
-            joined = jax.device_put(joined, jax.devices()[0])  # once, not for every member
+            joined = jax.device_put(joined, jax.local_devices()[0])  # once, not for every member
         places = [(i, k) for k in range(self.settings) for i in range(self.seeds)]
         return [jax.tree.map(lambda leaf, at=at: leaf[at], joined) for at in places]
+
+    def on_host(self, joined: Any) -> Any:
+        """A program's results as NumPy arrays, those from the devices of other hosts included."""
+        if jax.process_count() == 1:
+            return jax.tree.map(np.asarray, joined)
+        everywhere = NamedSharding(self.mesh, P())
+        return jax.tree.map(lambda leaf: np.asarray(_everywhere(leaf, everywhere)) if eqx.is_array(leaf) else leaf, joined)
 
     def put(self, tree: Any, of: Literal["settings", "seeds", "members", "all"]) -> Any:
         """A tree on the devices that need it."""
         arrays, rest = eqx.partition(tree, eqx.is_array)
-        return eqx.combine(jax.device_put(arrays, NamedSharding(self.mesh, self._spec(of))), rest)
+        place = NamedSharding(self.mesh, self._spec(of))
+        if jax.process_count() == 1:
+            return eqx.combine(jax.device_put(arrays, place), rest)
+        return eqx.combine(jax.tree.map(lambda leaf: _everywhere(leaf, place), arrays), rest)
 
     def _spec(self, of: str) -> P:
         if self.alone or self.spread == "clients":
@@ -115,6 +128,16 @@ class RunAxes(NamedTuple):
             return work(*arrays)
 
         return program if self.spread == "clients" else spread
+
+
+def _everywhere(leaf: Any, place: NamedSharding) -> Array:
+    """An array that every process has, on the devices of all."""
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.jit(lambda x: x, out_shardings=place)(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_everywhere(jax.random.key_data(leaf), place), impl=jax.random.key_impl(leaf))
+    plain = np.asarray(leaf)
+    return jax.make_array_from_callback(plain.shape, place, lambda part: plain[part])
 
 
 def _up(count: int, devices: int) -> int:

@@ -81,12 +81,10 @@ def run_demo(
     end = time.perf_counter() + seconds
     with display, Interruption(display) as interruption:
         try:
-            for i, plan in enumerate(plans):
-                directory.configure(comparisons)
-                budget = Budget((end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms))
-                count = _one_task(comparisons[i], plan, directory, display, interruption, budget, rounds)
-                comparisons[i] = comparisons[i].model_copy(update={"rounds": count})
             directory.configure(comparisons)
+            for i, plan in enumerate(plans):
+                budget = Budget((end - time.perf_counter()) / (len(plans) - i), len(plan.algorithms))
+                _one_task(i, plan, directory, display, interruption, budget, rounds)
         except KeyboardInterrupt:
             directory.close("interrupted")
         else:
@@ -95,16 +93,16 @@ def run_demo(
 
 
 def _one_task(
-    experiment: Experiment,
+    number: int,
     plan: Plan,
     directory: RunDirectory,
     display: Display,
     interruption: Interruption,
     budget: "Budget",
     rounds: int | None,
-) -> int:
-    """All methods on one task, for as many rounds as the first one gets; that number."""
-    length = _FIXED if rounds is not None else _TIMED
+) -> None:
+    """All methods on the task of an experiment of the directory, for as many rounds as the first one gets."""
+    experiment, length = directory.experiments[number], _FIXED if rounds is not None else _TIMED
     common = {"task": experiment.name, "draw": int(experiment.task.options.get("seed", 0))}
     for label in plan.algorithms:
         limited = dataclasses.replace(plan, arguments=plan.arguments | {"rounds": rounds or experiment.rounds})
@@ -112,11 +110,14 @@ def _one_task(
         tools: dict[str, Any] = {"display": display, "interruption": interruption, "heading": heading, "enough": enough}
         record = run_one(limited, label, experiment.seeds[0], **common, **tools)
         rounds = rounds or max(int(record.rounds[-1]), 1)
+        if directory.experiments[number].rounds != rounds:  # before a run is kept, which names the settings that it belongs to
+            now = list(directory.experiments)
+            now[number] = experiment.model_copy(update={"rounds": rounds})
+            directory.configure(now)
         directory.notes[experiment.name] = f"{describe(experiment, plan)} {_weights(experiment)} {length}"
         directory.add(record)
         if interruption.asked or record.outcome.kind == "interrupted":
             raise KeyboardInterrupt
-    return rounds or 0
 
 
 def _weights(experiment: Experiment) -> str:

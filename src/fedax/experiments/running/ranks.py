@@ -1,11 +1,13 @@
-"""Experiments among MPI ranks: rank 0 keeps the folder and shows progress, the others work along without files."""
+"""Experiments among MPI ranks or hosts: rank 0 keeps the folder and shows progress, the others work along without files."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.core import InvalidInput
-from fedax.engines.mpi import MPI, ending
+from fedax.engines import ending
+from fedax.engines.hosts import team_of_hosts
+from fedax.engines.mpi import MPI
 from fedax.engines.team import Team
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
@@ -32,8 +34,9 @@ class Following(RunDirectory):
 
 
 def team() -> Team:
-    """The ranks of this process's job; alone without a launcher."""
-    return MPI().team if ending.launched() else Team()
+    """The ranks of this process's job: connected hosts, or those of an MPI launcher; alone without either."""
+    hosts = team_of_hosts()
+    return MPI().team if hosts.size == 1 and ending.launched() else hosts
 
 
 def team_of(experiments: Sequence[Experiment], jobs: int) -> Team:
@@ -43,6 +46,11 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> Team:
         InvalidInput: several ranks, each of which would run all of it; processes beside ranks.
     """
     engines = {experiment.engine for experiment in experiments}
+    if (hosts := team_of_hosts()).size > 1:
+        if engines != {"simulation"} or jobs > 1:
+            got = f"{', '.join(sorted(engines))} with --jobs {jobs}"
+            raise InvalidInput.found("engine", got, "simulation without --jobs, on several hosts")
+        return hosts
     if "mpi" in engines:
         if jobs > 1:
             raise InvalidInput.of("--jobs", jobs, "1 with the MPI engine, whose processes are its ranks")

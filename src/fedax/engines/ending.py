@@ -36,6 +36,9 @@ def place() -> Place | None:
     """The place of this process among several; None if it is alone."""
     if (comm := _world()) is not None:
         return Place(comm.rank, comm.size) if comm.size > 1 else None
+    if _hosts():
+        jax = sys.modules["jax"]
+        return Place(jax.process_index(), jax.process_count())
     numbers = [os.environ[name] for name in _RANKS if name in os.environ]
     alone = "1" in (os.environ.get("OMPI_COMM_WORLD_SIZE"), os.environ.get("PMI_SIZE"))
     return Place(int(numbers[0])) if numbers and numbers[0].isdigit() and not alone else None
@@ -45,6 +48,12 @@ def _world() -> Any:
     """All ranks, if MPI is in use."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi.COMM_WORLD if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None
+
+
+def _hosts() -> bool:
+    """Whether JAX has connected several processes."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def end_all(say: Callable[[], None], code: int, here: Place) -> None:
@@ -57,6 +66,8 @@ def end_all(say: Callable[[], None], code: int, here: Place) -> None:
     if (comm := _world()) is not None:
         time.sleep(0.2)  # for the launcher to pass the text on
         comm.Abort(code)
+    elif _hosts():
+        os._exit(code)  # at once: an orderly end would wait for the others, which then see that this one has gone
 
 
 def end_by(error: BaseException, here: Place) -> None:
