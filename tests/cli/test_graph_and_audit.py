@@ -114,7 +114,7 @@ def test_audit_writes_areas_and_curves(tmp_path):
 def audited(area, accuracy=(0.9, 0.8)):
     curve = Curve(np.array([0.0, 0.05, 1.0]), np.array([0.0, 0.2, 1.0]), area)
     none = Traffic(np.zeros(4, int), np.zeros(4, int))
-    history = History("A", np.arange(2), {}, {}, None, none, Outcome(), np.zeros(2))
+    history = History("A", np.arange(2), {}, {}, None, none, Outcome(), np.zeros(2), np.zeros(2))
     return Membership(np.array([0, 4]), (curve,) * 2, (curve,) * 2, np.zeros(2), history, np.array([accuracy] * 2))
 
 

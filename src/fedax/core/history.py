@@ -79,6 +79,7 @@ class History:
         bits: exact traffic of every round.
         outcome: how it ended.
         seconds: wall time of each observation since the start, compilation included.
+        compiling: of these, the seconds of compiling. Shape (observations,).
         personal: with `run(..., personal=True)`, the models that the clients use themselves, in the user's own pytree with a
             first axis (clients,).
         fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words such as "theory".
@@ -97,6 +98,7 @@ class History:
     bits: Traffic
     outcome: Outcome
     seconds: np.ndarray
+    compiling: np.ndarray
     state: Any = dataclasses.field(repr=False, default=None)
     personal: PyTree = dataclasses.field(repr=False, default=None)
     lost: tuple[Memory, ...] = dataclasses.field(repr=False, default=())

@@ -165,7 +165,13 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
             np.asarray(leaf)
             for leaf in jax.tree.leaves(eqx.filter(Carried(history.state, history.lost, history.model_state), eqx.is_array))
         ]
-        own = {"rounds": history.rounds, "seconds": history.seconds, "down": history.bits.down, "up": history.bits.up}
+        own = {
+            "rounds": history.rounds,
+            "seconds": history.seconds,
+            "compiling": history.compiling,
+            "down": history.bits.down,
+            "up": history.bits.up,
+        }
         own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
         own |= {f"notes/{name}": values for name, values in history.notes.items()}
         own |= {f"state/{k}": leaf for k, leaf in enumerate(leaves)}
@@ -210,9 +216,9 @@ def _history(
     kept = [np.asarray(stored[str(k)]).view(leaf.dtype).reshape(leaf.shape) for k, leaf in enumerate(leaves)]
     carried = eqx.combine(jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in kept]), fixed)
     traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carried.state))
-    rounds, seconds = arrays[f"{i}/rounds"], arrays[f"{i}/seconds"]
+    rounds, seconds, compiling = (arrays[f"{i}/{name}"] for name in ("rounds", "seconds", "compiling"))
     outcome = Outcome(**meta["outcome"])
-    books = named("metrics"), named("notes"), params, traffic, outcome, seconds
+    books = named("metrics"), named("notes"), params, traffic, outcome, seconds, compiling
     best = None
     if kept_best := meta.get("best"):
         best = Best(

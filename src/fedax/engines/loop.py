@@ -25,6 +25,7 @@ from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.options import Divergence as Divergence
 from fedax.engines.options import Options, RunOptions, check_kind
 from fedax.engines.options import Progress as Progress
+from fedax.engines.programs import compiling
 from fedax.engines.rows import Rows
 from fedax.engines.session import Grid
 from fedax.engines.stopping import EarlyStopping as EarlyStopping
@@ -157,7 +158,7 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
         resume = checkpoints.load(program.split(states), grid.each, layout, rounds) or []
     if resume:
         states = program.join([Carried(history.state, history.lost, history.model_state) for history in resume])
-    clock = _Clock(resume[0].seconds[-1] if resume else 0.0)
+    clock = _Clock(resume[0] if resume else None)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
     drops = options.on_bad_client == "drop"
     recorders = [_Recorder(name, clock, drops, resume[i] if resume else None) for i, name in enumerate(names)]
@@ -174,7 +175,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
             for recorder, carried in zip(recorders, parts(), strict=True):  # the others go on, and this one with them
                 recorder.final = jax.tree.map(_copy, carried) if recorder.ended and not recorder.final else recorder.final
         settled = True
-        asked = options.progress and options.progress(Progress(done, rounds, clock.now, recorders[0].latest))
+        report = Progress(done, rounds, clock.now, recorders[0].latest, clock.compiling)
+        asked = options.progress and options.progress(report)
         return team.any(bool(asked))
 
     def parts() -> list[Carried]:
@@ -256,12 +258,19 @@ LOSSES = ("train_loss", "objective")
 class _Clock:
     """Seconds of the run, those before a resumption included."""
 
-    def __init__(self, before: float) -> None:
-        self._begun = time.perf_counter() - before
+    def __init__(self, before: History | None) -> None:
+        self._begun, self._compiled = time.perf_counter(), compiling().seconds
+        if before is not None:
+            self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
 
     @property
     def now(self) -> float:
         return time.perf_counter() - self._begun
+
+    @property
+    def compiling(self) -> float:
+        """Of these, the seconds of compiling."""
+        return compiling().seconds - self._compiled
 
 
 class _Recorder:
@@ -271,6 +280,7 @@ class _Recorder:
         self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
         self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
         self.seconds: list[float] = list(before.seconds) if before else []
+        self.compiling: list[float] = list(before.compiling) if before else []
         self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
         self.ended, self.final, self.best = False, None, before.best if before else None
@@ -301,6 +311,7 @@ class _Recorder:
             self.metrics.setdefault(name, Rows()).append(value)
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
+        self.compiling.append(self.clock.compiling)
         for rule in options.rules:
             values = self._values(rule.metric, f"run(stop=...), {rule}")
             if self.goes_on and done and rule.fires(self.rounds, values):
@@ -342,6 +353,6 @@ class _Recorder:
         log = merged([*past, *self.logs])
         notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
         metrics = {name: values.all() for name, values in self.metrics.items()}
-        rounds, seconds = np.asarray(self.rounds), np.asarray(self.seconds)
-        books = Traffic(log.down, log.up), self.outcome, seconds
+        rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))
+        books = Traffic(log.down, log.up), self.outcome, seconds, compiled
         return History(self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best)

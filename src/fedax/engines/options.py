@@ -37,6 +37,8 @@ class Progress(NamedTuple):
     rounds: int
     seconds: float
     metrics: dict[str, Any]
+    compiling: float = 0.0
+    """Of `seconds`, those spent on compiling."""
 
 
 class Setting(TypedDict, total=False):

@@ -1,11 +1,14 @@
 """Compiled programs and the memory that they hold."""
 
 import contextlib
+import functools
 import gc
 import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -13,6 +16,36 @@ from fedax.core.errors import InvalidInput
 
 SHARE = 0.25
 """Of the memory maps that the kernel allows a process, the share from which on programs are dropped."""
+
+
+class Compiling:
+    """The seconds that this process has spent on tracing, lowering and compiling (or loading) programs, as JAX reports them."""
+
+    def __init__(self) -> None:
+        self._before, self._spans = 0.0, list[tuple[float, float]]()
+        jax.monitoring.register_event_duration_secs_listener(self._hear)
+
+    @property
+    def seconds(self) -> float:
+        return self._before + sum(end - begin for begin, end in self._spans)
+
+    def _hear(self, event: str, duration_secs: float, **_: Any) -> None:
+        if not event.startswith("/jax/core/compile/"):
+            return
+        end = time.perf_counter()
+        begin = end - duration_secs
+        while self._spans and self._spans[-1][0] >= begin:  # a program within this one, which has its seconds too
+            self._spans.pop()
+        self._spans.append((max(begin, self._spans[-1][1] if self._spans else begin), end))
+        if len(self._spans) > 256:
+            old, self._spans = self._spans[:128], self._spans[128:]
+            self._before += sum(end - begin for begin, end in old)
+
+
+@functools.cache
+def compiling() -> Compiling:
+    """The clock of this process's compiling, which counts from the first call on."""
+    return Compiling()
 
 
 def make_room(share: float = SHARE) -> bool:

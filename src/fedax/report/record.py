@@ -34,6 +34,7 @@ class Record:
         gradients: expected minibatch gradients of one client so far, shape (observations,); None if not known.
         settings: the configuration that it was made with, as plain values; None if not known.
         fitted: numbers that the run put in place of words such as "theory", see `History.fitted`.
+        compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
         models: by name (`""` is the final one), the arrays of models that are to be kept in files beside the record, or such files;
             empty in a record that is read.
     """
@@ -50,6 +51,7 @@ class Record:
     gradients: np.ndarray | None = None
     settings: dict[str, Any] | None = None
     fitted: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    compiling: np.ndarray | None = None
     models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -69,7 +71,7 @@ class Record:
             metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
-        return cls(task, label, seed, draw, *books, fitted=fitted)
+        return cls(task, label, seed, draw, *books, fitted=fitted, compiling=history.compiling)
 
     @property
     def scalars(self) -> dict[str, np.ndarray]:
@@ -107,7 +109,8 @@ class Record:
         meta |= {"fitted": self.fitted} if self.fitted else {}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
-        arrays |= {} if self.gradients is None else {"gradients": self.gradients}
+        more = {"gradients": self.gradients, "compiling": self.compiling}
+        arrays |= {name: values for name, values in more.items() if values is not None}
         np.savez_compressed(buffer, **cast(Any, arrays))
         with zipfile.ZipFile(buffer, "a") as archive:
             archive.comment = _SUM + bytes(64)
@@ -133,7 +136,8 @@ class Record:
                     name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")
                 }
                 outcome = Outcome(**meta.pop("outcome"))
-                curves = {name: stored[name] for name in ("rounds", "seconds", "bits", "gradients") if name in stored.files}
+                known = ("rounds", "seconds", "bits", "gradients", "compiling")
+                curves = {name: stored[name] for name in known if name in stored.files}
                 return cls(**meta, **curves, metrics=metrics, outcome=outcome)
         except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
             raise ValueError(str(error) or type(error).__name__) from error

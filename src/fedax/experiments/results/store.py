@@ -271,6 +271,7 @@ class RunDirectory:
             "runs": [
                 {"file": f"runs/{i:04d}.npz", "task": r.task, "algorithm": r.label, "seed": r.seed, "draw": r.draw}
                 | {"rounds": int(r.rounds[-1]), "outcome": str(r.outcome), "seconds": round(float(r.seconds[-1]), 3)}
+                | ({} if r.compiling is None else {"compiling": round(float(r.compiling[-1]), 3)})
                 for i, r in sorted(self.runs.items())
             ],
         }

@@ -110,7 +110,9 @@ def _one_task(
         tools: dict[str, Any] = {"display": display, "interruption": interruption, "heading": heading, "enough": enough}
         record = run_one(limited, label, experiment.seeds[0], **common, **tools)
         rounds = rounds or max(int(record.rounds[-1]), 1)
-        if directory.experiments[number].rounds != rounds:  # before a run is kept, which names the settings that it belongs to
+        if (
+            directory.experiments[number].rounds != rounds
+        ):  # before a run is kept, which names the settings that it belongs to
             now = list(directory.experiments)
             now[number] = experiment.model_copy(update={"rounds": rounds})
             directory.configure(now)

@@ -122,16 +122,18 @@ def display_for(console: Console) -> Display:
 
 
 def observed(observation: Observation, begun: float) -> tuple[str, str]:
-    """Rounds per second and the loss, in words."""
+    """Rounds per second, without the time of compiling, and the loss, in words."""
     loss = observation.metrics.get("train_loss")
-    speed = observation.round / max(time.perf_counter() - begun, 1e-9)
+    speed = observation.round / max(time.perf_counter() - begun - observation.compiling, 1e-9)
     return f"{speed:.3g} rounds/s", "" if loss is None else f"loss {float(loss):.4g}"
 
 
 def finished(title: str, record: Record) -> str:
     """One line about a run that ended."""
     loss = record.metrics.get("train_loss")
+    compiled = 0.0 if record.compiling is None else float(record.compiling[-1])
     parts = [f"{int(record.rounds[-1])} rounds in {record.seconds[-1]:.1f} s"]
+    parts += [f"{compiled:.1f} s of them compiling"] if compiled >= 0.1 else []
     parts += [] if loss is None else [f"loss {loss[-1]:.4g}"]
     parts += [] if record.ending == "ok" else [record.ending]
     parts += [f"{name} {_range(values)} by theory" for name, values in record.fitted.items()]

@@ -1,0 +1,54 @@
+"""Seconds of compiling, apart from those of work."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedax
+from fedax.engines.programs import Compiling, compiling
+from problems import regression
+
+
+def test_only_the_first_run_compiles():
+    task = regression()
+    options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=3), "rounds": 4, "observe_every": 2}
+    first, second = (fedax.run(fedax.FedAvg(), task, seed=seed, **options) for seed in (0, 1))
+    assert first.compiling[-1] > 0.05
+    assert second.compiling[-1] < 0.2 * first.compiling[-1]
+    for history in (first, second):
+        assert history.compiling.shape == history.seconds.shape == (3,)
+        assert (np.diff(history.compiling) >= 0).all()
+        assert (history.compiling <= history.seconds).all()
+
+
+def test_a_resumed_run_counts_on(tmp_path):
+    options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=5), "checkpoint": tmp_path / "a"}
+    half = fedax.run(fedax.FedAvg(), regression(), rounds=2, **options)
+    whole = fedax.run(fedax.FedAvg(), regression(), rounds=4, **options)
+    assert whole.compiling[-1] >= half.compiling[-1] > 0
+    assert whole.seconds[-1] >= half.seconds[-1]
+
+
+def test_programs_within_programs_count_once():
+    clock, begun = Compiling(), time.perf_counter()
+
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x) * 3
+
+    @jax.jit
+    def outer(x):
+        return inner(x) + inner(x[:2]).sum() + jax.lax.fori_loop(0, 3, lambda i, y: inner(y), x)
+
+    outer(jnp.arange(5.0)).block_until_ready()
+    assert 0 < clock.seconds <= time.perf_counter() - begun
+
+
+def test_progress_says_it():
+    seen = []
+    fedax.run(fedax.FedAvg(), regression(), schedule=fedax.Schedule(batch_size=6), rounds=2, progress=seen.append)
+    assert all(0 <= one.compiling <= one.seconds for one in seen)
+    assert seen[-1].compiling > 0
+    assert compiling() is compiling()
