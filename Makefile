@@ -37,8 +37,9 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
 	$(BIN)/python -m pytest --quiet $(IN) -k "$(K)"
 
-laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms, and all algorithms on three hosts
-	$(PYTEST) -m slow tests/laws tests/closed_forms/test_edges.py tests/engines/hosts
+laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms, and several hosts
+	$(PYTEST) -m slow tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
+	  --deselect tests/engines/hosts/test_hosts.py::test_three_processes_run_every_algorithm
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`, and the scripts in examples/
 	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes tests/examples
