@@ -19,8 +19,9 @@ from fedax.core import Algorithm, Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.sampling import SAMPLING
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.observers import OBSERVERS, ON_DEMAND
 from fedax.experiments.config.schema import schema
-from fedax.experiments.config.sections import OBSERVERS, ON_DEMAND, SOLVERS
+from fedax.experiments.config.sections import SOLVERS
 
 THEORY = [name for name, value in vars(fedax.theory).items() if inspect.ismodule(value) and not name.startswith("_")]
 MODULES = (

@@ -8,7 +8,8 @@ from fedax.cli.new import FAMILIES
 from fedax.cli.theory import PAPERS
 from fedax.core import Schedule
 from fedax.core.hyper import declared
-from fedax.experiments.config.sections import ENGINES, OBSERVERS, SOLVERS
+from fedax.experiments.config.observers import OBSERVERS
+from fedax.experiments.config.sections import ENGINES, SOLVERS
 from fedax.experiments.running.predictions import SPLITS
 from fedax.graphs import TOPOLOGIES
 from fedax.params import FORMATS

@@ -75,6 +75,10 @@ def theory(
     price: Annotated[
         list[float] | None, typer.Option(help="Gradients that a communication costs; may be repeated.", show_default=False)
     ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Picture of the bounds: .html, or .svg, .pdf, .png (extra `paper`).", show_default=False),
+    ] = None,
 ) -> None:
     """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers, rounds.
 
@@ -82,7 +86,7 @@ def theory(
 
     Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment` writes.
     """
-    theorems.show_theory(paper, file, accuracy, price or [0.1, 1.0, 10.0, 100.0, 1000.0])
+    theorems.show_theory(paper, file, accuracy, price or [0.1, 1.0, 10.0, 100.0, 1000.0], figure)
 
 
 def export(

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedax.algorithms.decentralized.gossip import Gossip
+from fedax.cli import theory_figures as figures
 from fedax.cli.tables import show
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment, Plan
-from fedax.graphs import Graph
 from fedax.numerics.simplex import min_norm
+from fedax.report.charts import Panel
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
 
 
@@ -26,6 +27,13 @@ class Row(NamedTuple):
     quantity: str
     value: float | int | str
     source: str
+
+
+class Answer(NamedTuple):
+    """The table, and panels of a picture."""
+
+    rows: list[Row]
+    panels: list[Panel]
 
 
 class Question(NamedTuple):
@@ -71,7 +79,7 @@ def _rate(found: Measured, plan: Plan) -> float:
     return float(plan.arguments["solver"].fitted(found).step_size())
 
 
-def _local_gd(question: Question) -> list[Row]:
+def _local_gd(question: Question) -> Answer:
     found = Measured(question.plan, "equal")
     best = estimate.optimum(found.losses)
     distance = float(np.linalg.norm(best.w - np.asarray(found.start)))
@@ -94,15 +102,15 @@ def _local_gd(question: Question) -> list[Row]:
     for price in question.prices:
         interval = local_gd.best_interval(rate=fixed, price=price, **given)
         rows.append(Row(f"best H, a communication at {price:g} gradients", interval, f"gamma = {fixed:.3g}, from eq. (5)"))
-    return rows
+    return Answer(rows, figures.local_gd_panels(given, fixed, question.prices))
 
 
-def _feddane(question: Question) -> list[Row]:
+def _feddane(question: Question) -> Answer:
     found = Measured(question.plan, "shares")
     smooth, concavity = float(found.smoothness.max()), max(-found.lowest, 0.0)
     b = feddane.dissimilarity(found.gradients, found.losses.shares)
     given = {"smoothness": smooth, "dissimilarity": b, "concavity": concavity}
-    best = feddane.best_mu(**given)
+    best, gap = feddane.best_mu(**given), found.losses.value(found.start)
     rows = [
         *found.common(),
         Row("lowest eigenvalue of a client", found.lowest, "at the start; mu must exceed its negative"),
@@ -111,22 +119,24 @@ def _feddane(question: Question) -> list[Row]:
         Row("rho with it", best.decrease, "Theorems 3 and 5"),
         Row(
             "rounds",
-            feddane.rounds(gap=found.losses.value(found.start), rho=best.decrease, accuracy=question.accuracy),
+            feddane.rounds(gap=gap, rho=best.decrease, accuracy=question.accuracy),
             "Theorem 6, from a loss >= 0",
         ),
     ]
+    chosen: dict[str, float] = {}
     for label, method in question.plan.algorithms.items():
         mu = float(getattr(method, "mu", math.nan))
         if type(method).__name__ == "FedDANE" and np.ndim(mu) == 0:
             rho = feddane.decrease(mu=mu, **given) if mu > concavity else -math.inf
             rows.append(Row(f"rho of {label}", rho, "a decrease" if rho > 0 else "no decrease is promised"))
-    return rows
+            chosen[label] = mu
+    return Answer(rows, figures.feddane_panels(given, gap, question.accuracy, chosen))
 
 
-def _dfedavgm(question: Question) -> list[Row]:
+def _dfedavgm(question: Question) -> Answer:
     found, plan = Measured(question.plan, "equal"), question.plan
     gossips = [method for method in plan.algorithms.values() if isinstance(method, Gossip)]
-    graphs = [method.graph or Graph.named(method.topology, found.losses.clients) for method in gossips[:1]]
+    graphs = [method.network(found.losses.clients) for method in gossips[:1]]
     batch = plan.arguments["schedule"].batch_size
     sizes = [int(n) for n in plan.task.train.sizes]
     noise = 0.0
@@ -151,7 +161,7 @@ def _dfedavgm(question: Question) -> list[Row]:
     gap, dim = found.losses.value(found.start), int(found.start.shape[0])
     rounds = math.ceil(1 / question.accuracy**2)
     best = dfedavgm.best_step_size(setting, gap=gap, rounds=rounds)
-    return [
+    rows = [
         *found.common(),
         Row("lambda", setting.mixing, "of the first algorithm's graph" if graphs else "no graph in the file: complete"),
         Row("sigma_l^2, the largest of a client", noise, "at the start"),
@@ -164,9 +174,10 @@ def _dfedavgm(question: Question) -> list[Row]:
         Row("consensus, mean square", dfedavgm.consensus_bound(setting), "Lemma 4, corrected, at half the largest eta"),
         Row("bits below which fewer pay", dfedavgm.bit_threshold(dim=dim), "Proposition 3, corrected"),
     ]
+    return Answer(rows, figures.dfedavgm_panels(setting, gap, rounds))
 
 
-def _fedaware(question: Question) -> list[Row]:
+def _fedaware(question: Question) -> Answer:
     found = Measured(question.plan, "shares")
     gram = jnp.asarray(found.gradients @ found.gradients.T)
     shortest = np.asarray(min_norm(gram, jnp.ones(len(gram), bool)).weights, float)
@@ -174,7 +185,7 @@ def _fedaware(question: Question) -> list[Row]:
     between, zeta = fedaware.divergence(shortest, shares), fedaware.dissimilarities(found.gradients, shares)
     smooth, rate = float(found.smoothness.max()), _rate(found, question.plan)
     work: dict[str, Any] = {"local_steps": found.steps, "dissimilarities": zeta}
-    return [
+    rows = [
         *found.common(),
         Row("gradient diversity D", fedaware.diversity(found.gradients, shares), "Definition 3.1, at the start"),
         Row(
@@ -191,15 +202,16 @@ def _fedaware(question: Question) -> list[Row]:
         Row("largest eta_l", 1 / (math.sqrt(12) * smooth * int(found.steps.max())), "Lemma A.1, corrected"),
         Row("largest server step", 1 / smooth, "in place of Theorem 4.1"),
     ]
+    return Answer(rows, figures.fedaware_panels(shares, shortest, found.steps, zeta))
 
 
-def _fedbc(question: Question) -> list[Row]:
+def _fedbc(question: Question) -> Answer:
     found = Measured(question.plan, "equal")
     bounds = fedbc.multiplier_bounds(found.smoothness)
     low, high, smooth = float(bounds.low.max()), float(bounds.high.min()), float(found.smoothness.max())
     delta = fedbc.heterogeneity(found.gradients, low=low, high=low)
     given = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
-    return [
+    rows = [
         *found.common(),
         Row("lam_min", f"{bounds.low.min():.4g} to {low:.4g}", "1 + L_i"),
         Row("lam_max", f"{high:.4g} to {bounds.high.max():.4g}", "(1 + L_i)^2 / L_i"),
@@ -212,9 +224,10 @@ def _fedbc(question: Question) -> list[Row]:
             "the same",
         ),
     ]
+    return Answer(rows, figures.fedbc_panels(found.smoothness, delta, question.accuracy))
 
 
-PAPERS: dict[str, Callable[[Question], list[Row]]] = {
+PAPERS: dict[str, Callable[[Question], Answer]] = {
     "local-gd": _local_gd,
     "feddane": _feddane,
     "dfedavgm": _dfedavgm,
@@ -226,7 +239,7 @@ PAPERS: dict[str, Callable[[Question], list[Row]]] = {
 
 def suggestions(
     paper: str, plan: Plan, accuracy: float = 1e-3, prices: Sequence[float] = (0.1, 1.0, 10.0, 100.0, 1000.0)
-) -> list[Row]:
+) -> Answer:
     r"""A paper's theory on an experiment's task.
 
     Args:
@@ -247,19 +260,21 @@ def suggestions(
     return PAPERS[paper](Question(plan, accuracy, tuple(prices)))
 
 
-def show_theory(paper: str, file: Path, accuracy: float, prices: Sequence[float]) -> None:
-    """Prints a paper's theory on the task of an experiment file as a table."""
-    plan = Experiment.read(file, ()).plan()
+def show_theory(paper: str, file: Path, accuracy: float, prices: Sequence[float], figure: Path | None = None) -> None:
+    """Prints a paper's theory on the task of an experiment file as a table, and draws it."""
+    plan, console = Experiment.read(file, ()).plan(), Console()
     table: Any = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
     for title, side in (("quantity", "left"), ("value", "right"), ("source", "left")):
         table.add_column(title, justify=side, no_wrap=True)
-    for row in suggestions(paper, plan, accuracy, prices):
-        value = (
-            f"{row.value:.5g}"
-            if isinstance(row.value, float)
-            else f"{row.value:,}"
-            if isinstance(row.value, int)
-            else row.value
-        )
-        table.add_row(row.quantity, value, row.source)
-    show(table, Console())
+    found = suggestions(paper, plan, accuracy, prices)
+    rows = [(row.quantity, _text(row.value), row.source) for row in found.rows]
+    for row in rows:
+        table.add_row(*row)
+    show(table, console)
+    if figure is not None:
+        figures.save_figure(figure, f"Theory of {paper}", found.panels, rows)
+        console.print(f"[dim]{figure}[/dim]")
+
+
+def _text(value: float | int | str) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

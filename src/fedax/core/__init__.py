@@ -6,6 +6,7 @@ from fedax.core.algorithm import Constraint as Constraint
 from fedax.core.algorithm import ModelAndMemory as ModelAndMemory
 from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Reduction as Reduction
+from fedax.core.algorithm import Solved as Solved
 from fedax.core.channel import Channel as Channel
 from fedax.core.channel import Codec as Codec
 from fedax.core.channel import Message as Message

@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from fedax.core.client import Client
 from fedax.core.constants import Constants
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared
 from fedax.core.layout import Layout
+from fedax.core.local import LocalProblem
 from fedax.core.schedule import Schedule
 from fedax.core.task import Task
 
@@ -50,6 +52,13 @@ class Constraint(eqx.Module):
     model: Float[Array, "*clients dim"]
     multiplier: Float[Array, "*clients"]
     tolerance: Float[Array, "*clients"]
+
+
+class Solved(NamedTuple):
+    """A client's local problem and the solution that a round makes of it."""
+
+    problem: LocalProblem
+    solution: Float[Array, "dim"]
 
 
 class ModelAndMemory(eqx.Module):
@@ -165,4 +174,11 @@ class Algorithm(eqx.Module, Generic[State]):
 
     def constraints(self, state: State) -> Memory | None:
         """The `Constraint` of every client, of a method that holds local models near the global one by multipliers."""
+        return None
+
+    def solved(self, client: Client, w: Float[Array, "dim"], gradient: Float[Array, "dim"]) -> Solved | None:
+        r"""The local problem that the method's theory speaks of and the client's solution, if everybody worked in the next round.
+
+        `gradient` is $\nabla f(w)$. None for methods without such a theory.
+        """
         return None

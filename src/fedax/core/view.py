@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
-from fedax.core.algorithm import Constraint
+from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.client import Solver
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort
@@ -36,7 +36,7 @@ class View(ABC):
         weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`); None if those are the
             cohort's.
         constraints: of all clients, first axis (clients,), for methods that have them (`Algorithm.constraints`), else None.
-        solver, schedule: of the run.
+        method, solver, schedule: of the run.
         share: $p_k$, the clients' shares of the objective, of sum 1.
     """
 
@@ -46,6 +46,7 @@ class View(ABC):
     nodes: Float[Array, "clients dim"] | None
     weights: Float[Array, "clients"] | None
     constraints: Constraint | None
+    method: Algorithm[Any]
     solver: Solver
     schedule: Schedule
 

@@ -54,7 +54,7 @@ def view_of(setup: Setup, algorithm: Algorithm[Any], carried: Carried, worked: C
     states = carried.model_state if isinstance(carried.model_state, Memory) else None
     setup = dataclasses.replace(setup, task=seen(setup.task, carried.model_state))
     view = CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, worked, states)
-    view.equal, view.constraints = counts_alike(setup, algorithm), constraints_of(algorithm, state)
+    view.equal, view.constraints, view.method = counts_alike(setup, algorithm), constraints_of(algorithm, state), algorithm
     return view
 
 

@@ -26,6 +26,11 @@ Heterogeneity and consensus:
 - `ConsensusSquare`: mean squared distance, as in theorems.
 - `LocalSpread`: spread of the workers' models during the steps of local gradient descent.
 - `Constraints`: violation and multipliers of FedBC's constraints, its Lagrangian.
+- `Curvature`: the ends of the spectrum of the clients' Hessians.
+- `Inexactness`: how exact FedDANE's local solutions are.
+- `LocalWork`: the constants of local training and of the exchange in DFedAvgM's bounds.
+- `SurrogateDiversity`: the weights of FedAWARE on the clients' gradients, and their diversity.
+- `Optimum`: the distance to a known minimiser, and the gap.
 - `NodeAccuracy`: score of each node's own model on the global test set.
 """
 
@@ -41,11 +46,15 @@ from fedax.observe.accuracy import ValidationScore as ValidationScore
 from fedax.observe.consensus import Consensus as Consensus
 from fedax.observe.consensus import NodeAccuracy as NodeAccuracy
 from fedax.observe.constraints import Constraints as Constraints
+from fedax.observe.curvature import Curvature as Curvature
 from fedax.observe.dissimilarity import Dissimilarity as Dissimilarity
 from fedax.observe.drawn import Extremes as Extremes
 from fedax.observe.fairness import ClientAccuracy as ClientAccuracy
 from fedax.observe.fairness import LocalAccuracy as LocalAccuracy
+from fedax.observe.inexactness import Inexactness as Inexactness
+from fedax.observe.local_work import LocalWork as LocalWork
 from fedax.observe.newcomers import HeldBack as HeldBack
+from fedax.observe.optimum import Optimum as Optimum
 from fedax.observe.sets import AUC as AUC
 from fedax.observe.sets import F1 as F1
 from fedax.observe.sets import CalibrationError as CalibrationError
@@ -53,4 +62,5 @@ from fedax.observe.sets import OnPredictions as OnPredictions
 from fedax.observe.sets import SetMetric as SetMetric
 from fedax.observe.spread import LocalSpread as LocalSpread
 from fedax.observe.squares import ConsensusSquare as ConsensusSquare
+from fedax.observe.surrogate import SurrogateDiversity as SurrogateDiversity
 from fedax.observe.weights import ClientWeights as ClientWeights

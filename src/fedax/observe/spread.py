@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Client, InvalidInput, Observer, View
@@ -16,6 +17,7 @@ class LocalSpread(Observer):
 
     - `spread`: $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$ with the mean model $\hat x_t$.
     - `spread_gradient`: $\lVert g_t \rVert^2$, $g_t = \frac1M \sum_m \nabla f_m(x^m_t)$.
+    - `spread_rate`: the step size $\gamma$, a number.
     - `spread_gap`, if the minimum is known: $D_f(\hat x_t, x_*) = f(\hat x_t) - f_*$.
 
     With a method that does something else they say what local gradient descent would do. All clients count alike. Costs about two
@@ -55,6 +57,7 @@ class LocalSpread(Observer):
         found = {
             "spread": ((models - mean[None]) ** 2).sum(2).mean(0),
             "spread_gradient": (gradients.mean(0) ** 2).sum(1),
+            "spread_rate": jnp.asarray(rate, view.w.dtype),
         }
         if self.minimum is None:
             return found

@@ -29,7 +29,7 @@ _TITLES = {
 }
 """Of metrics that are in no table."""
 
-Kind = Literal["curve", "points", "paper", "ours", "runs", "beyond"]
+Kind = Literal["curve", "points", "paper", "ours", "runs", "beyond", "held", "failed"]
 _POINTS = 500  # a curve has at most so many points
 _MARKERS = 6  # of a curve
 _EARLY = 0.1  # the part of an axis in which a rising accuracy does not stretch the chart
@@ -55,7 +55,7 @@ class Series:
         x, y: the points; accuracies in percent, NaN where there is none.
         low, high: ends of an interval, of y; of x for `paper` and `ours`. May be empty.
         kind: `curve` (line with a band), `points` (a line through means with bars), or, across, the `paper` value, `ours`,
-            single `runs`, and arrows where ours is `beyond` the axis.
+            single `runs`, and arrows where ours is `beyond` the axis; marks where a statement `held` or `failed`.
         settings: hyperparameters that belong to this panel.
         marked: positions of the points that carry a marker.
         texts: beside the points.

@@ -111,6 +111,10 @@ def _finish(figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[
 
 def _style(series: Series) -> dict[str, Any]:
     """Colour, dash and marker of a series, as Matplotlib calls them."""
+    if series.kind in ("held", "failed"):
+        good = series.kind == "held"
+        shape = {"marker": "s" if good else "X", "markersize": 4.5, "markeredgewidth": 0}
+        return {"color": _COLOURS[2 if good else 7], "linestyle": "none"} | shape
     if series.kind in ("paper", "ours", "runs", "beyond"):
         colour = "0.25" if series.kind == "paper" else _COLOURS[0]
         size = {"paper": 5.5, "ours": 5.5, "runs": 2.6, "beyond": 5.5}[series.kind]

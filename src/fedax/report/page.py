@@ -15,6 +15,7 @@ from fedax.report.charts import Chart, aligned, plain, staggered
 from fedax.report.reading import in_words
 from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
 from fedax.report.summary import ABOUT, Row, best, columns_of, shown, summarize
+from fedax.report.theory import theory_charts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,7 @@ def render(page: Page) -> str:
         "sheets": [dataclasses.asdict(sheet) for sheet in page.sheets],
         "prices": dict(page.prices),
         "figures": [plain(chart) for chart in page.charts],
+        "theory": [plain(chart) for chart in theory_charts(page.records)],
     }
     from plotly.offline import get_plotlyjs  # takes long to import, so only on demand
 

@@ -62,13 +62,16 @@ class Record:
     ) -> "Record":
         """The record of a finished run; `gradients` are the expected minibatch gradients of one client and round.
 
-        Where clients were left out, the metric `dropped` says how many uploads so far.
+        Where clients were left out, the metric `dropped` says how many uploads so far. The note `gap` of methods that step along
+        the shortest combination is the metric `frank_wolfe_gap`, of the last round before each observation.
         """
         bits, taken = history.bits.cumulative[history.rounds], None if gradients is None else history.rounds * gradients
         metrics = history.metrics
         if "dropped" in history.notes:
             left_out = np.cumsum([0, *(history.notes["dropped"] >= 0).sum(1)])
             metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
+        if "gap" in history.notes and np.ndim(history.notes["gap"]) == 1:
+            metrics = metrics | {"frank_wolfe_gap": np.array([np.nan, *history.notes["gap"]])[history.rounds]}
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
         return cls(task, label, seed, draw, *books, fitted=fitted, compiling=history.compiling)

@@ -241,21 +241,21 @@
   }
 
   // ---- the figures of a recipe --------------------------------------------------------------------------------------------
-  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 } };
+  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 }, held: { colour: "--s2", symbol: "square", size: 9 }, failed: { colour: "--s7", symbol: "x", size: 8 } };
 
   function sample(entry) {
     if (!PLAIN[entry.kind]) return swatch(entry.style);
-    const node = el("span", { paper: "◇", ours: "●", runs: "•", beyond: "◂" }[entry.kind]);
+    const node = el("span", { paper: "◇", ours: "●", runs: "•", beyond: "◂", held: "■", failed: "✕" }[entry.kind]);
     node.style.color = style(PLAIN[entry.kind].colour);
     node.setAttribute("aria-hidden", "true");
     return node;
   }
 
   function drawnSeries(series) {
-    const { x, y, low, high, kind } = series, i = series.style, own = PLAIN[kind];
+    const { x, y, low, high, kind } = series, i = series.style, own = PLAIN[kind], rows = kind === "held" || kind === "failed";
     const ends = low.length > 0, name = plain(series.label), at = kind === "curve" || kind === "points" ? y : x;
     const shared = { showlegend: false, hoverinfo: "skip" }, hover = { name, hovertemplate: `${name}: %{text}<extra></extra>` };
-    const text = at.map((value, k) => value === null ? "" : `${Number(value.toPrecision(4))}${ends && low[k] !== null ? ` (${Number(low[k].toPrecision(4))} to ${Number(high[k].toPrecision(4))})` : ""}`);
+    const text = rows ? x.map((round) => `round ${round}`) : at.map((value, k) => value === null ? "" : `${Number(value.toPrecision(4))}${ends && low[k] !== null ? ` (${Number(low[k].toPrecision(4))} to ${Number(high[k].toPrecision(4))})` : ""}`);
     if (kind === "curve") {
       const band = ends ? [{ ...shared, x, y: low, mode: "lines", line: { width: 0 } }, { ...shared, x, y: high, mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faint(color(i)) }] : [];
       const line = { ...hover, x, y, text, showlegend: false, mode: "lines", line: { color: color(i), width: 2, dash: DASHES[dash(i)] } };
@@ -288,7 +288,7 @@
     };
   }
 
-  function addFigure(figure) {
+  function addFigure(figure, place) {
     const section = clone("figure-template"), key = section.querySelector(".key"), grid = section.querySelector(".charts");
     section.querySelector("h2").textContent = figure.title || figure.name;
     section.querySelector(".note").textContent = figure.note;
@@ -296,7 +296,7 @@
     key.append(...figure.legend.map((each) => entry(each, each.text)));
     if (figure.panels.some((panel) => panel.marks.some((mark) => mark.style !== null))) key.append(el("span", "◇ the paper's number"));
     grid.style.setProperty("--columns", figure.columns);
-    document.getElementById("figures").append(section);
+    document.getElementById(place).append(section);
     for (const panel of figure.panels) {
       const frame = clone("chart-template"), node = frame.querySelector(".plot"), own = el("div", undefined, "own");
       frame.querySelector("h3").textContent = panel.title;
@@ -306,6 +306,7 @@
       if (panel.y.ticks.length) node.style.height = `${90 + 34 * panel.y.ticks.length}px`;
       node.setAttribute("role", "img");
       node.setAttribute("aria-label", `${figure.title || figure.name}, ${panel.title}`);
+      if (panel.y.ticks.length && figure.panels.some((other) => !other.y.ticks.length)) frame.classList.add("wide");
       grid.append(frame);
       plots.push({ panel, node, chart: { title: `${figure.name} ${panel.title}` }, hidden: new Set() });
     }
@@ -371,8 +372,9 @@
     input.addEventListener("change", () => { state[input.name] = input.value; redraw(); });
   }
 
-  data.figures.forEach(addFigure);
+  data.figures.forEach((figure) => addFigure(figure, "figures"));
   data.tasks.forEach(addTask);
+  data.theory.forEach((figure) => addFigure(figure, "theory"));
   addOverview();
   data.sheets.forEach(addSheet);
   addPrices();

@@ -25,7 +25,11 @@ class Gossip(Algorithm[Memory]):
         return fed.memory(w)
 
     def round(self, fed: Federation, state: Memory) -> Memory:
-        return fed.exchange(self.graph or Graph.named(self.topology, fed.clients), self.send, self.receive, state)
+        return fed.exchange(self.network(fed.clients), self.send, self.receive, state)
+
+    def network(self, clients: int) -> Graph:
+        """The graph of so many clients."""
+        return self.graph or Graph.named(self.topology, clients)
 
     def model(self, state: Memory) -> Vector:
         return self.nodes(state).mean()

@@ -15,6 +15,7 @@ from fedax.core import (
     PerClient,
     Reduction,
     Scalar,
+    Solved,
     Upload,
     Vector,
     hyper,
@@ -88,6 +89,10 @@ class FedDANE(Algorithm[DaneState]):
     def solve_and_gradient(self, client: Client, w: Vector, g: Vector) -> Upload[tuple[Vector, Vector]]:
         own = client.gradient(w)
         return Upload((self._minimize(client, w, g, own), own), reference=w)
+
+    def solved(self, client: Client, w: Vector, gradient: Vector) -> Solved:
+        own = client.gradient(w)
+        return Solved(LocalProblem(w, gradient - own, client.mine(self.mu)), self._minimize(client, w, gradient, own))
 
     def _minimize(self, client: Client, w: Vector, g: Vector, own: Vector) -> Vector:
         if self.correction == "as_released":

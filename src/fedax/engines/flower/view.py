@@ -42,7 +42,7 @@ class FlowerView(View):
     ) -> None:
         self.setup, self.task, self.transport, self.root, self._worked = setup, task, transport, root, worked
         self.equal, self.nodes = counts_alike(setup, algorithm), None
-        self.solver, self.schedule = setup.solver, setup.schedule
+        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
         self.w, self._own = algorithm.model(state), algorithm.personal(state)
         self._measured: dict[tuple[str, bool], dict[int, Measured]] = {}
 

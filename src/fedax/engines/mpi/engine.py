@@ -122,7 +122,7 @@ class PeerView(View):
         self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
         self.own = own_model(setup, algorithm, carried)
         self.constraints = constraints_of(algorithm, state)
-        self.solver, self.schedule = setup.solver, setup.schedule
+        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
 
     def cohort(self) -> Cohort:
         return self._worked

@@ -17,7 +17,7 @@ from fedax.core.errors import shown
 from fedax.core.hyper import MOST_COUNT, check_population, declared
 from fedax.engines.options import BAD_CLIENT
 from fedax.experiments.config.grids import GridSection
-from fedax.experiments.config.observers import fitting, observer_of
+from fedax.experiments.config.observers import OBSERVERS, fitting, observer_of
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.plan import Member as Member
 from fedax.experiments.config.plan import Plan as Plan
@@ -26,7 +26,6 @@ from fedax.experiments.config.sections import (
     KEEP_MODELS,
     MOST_MEMBERS,
     MOST_RUNS,
-    OBSERVERS,
     SEEDS,
     TEXT,
     TRACKERS,

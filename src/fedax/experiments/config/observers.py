@@ -4,8 +4,60 @@ import contextlib
 from collections.abc import Callable, Collection
 from typing import Any
 
+from fedax import observe
 from fedax.core import InvalidInput, Observer, Task
-from fedax.experiments.config.sections import OBSERVERS, ON_DEMAND
+
+OBSERVERS: dict[str, Callable[..., Observer]] = {
+    "train_loss": observe.TrainLoss,
+    "validation_loss": observe.ValidationLoss,
+    "validation_accuracy": observe.ValidationAccuracy,
+    "test_loss": observe.TestLoss,
+    "test_accuracy": observe.TestAccuracy,
+    "client_accuracy": observe.ClientAccuracy,
+    "local_accuracy": observe.LocalAccuracy,
+    "dissimilarity": observe.Dissimilarity,
+    "consensus": observe.Consensus,
+    "consensus_square": observe.ConsensusSquare,
+    "node_accuracy": observe.NodeAccuracy,
+    "objective": observe.Objective,
+    "extremes": observe.Extremes,
+    "client_weights": observe.ClientWeights,
+    "local_spread": observe.LocalSpread,
+    "constraints": observe.Constraints,
+    "curvature": observe.Curvature,
+    "inexactness": observe.Inexactness,
+    "local_work": observe.LocalWork,
+    "surrogate_diversity": observe.SurrogateDiversity,
+    "held_back_accuracy": observe.HeldBack,
+    "validation_auc": lambda: observe.AUC(split="validation"),
+    "validation_f1": lambda: observe.F1(split="validation"),
+    "test_auc": observe.AUC,
+    "test_f1": observe.F1,
+    "test_calibration_error": observe.CalibrationError,
+}
+"""Observers by their name in experiment files."""
+ON_DEMAND = (
+    "dissimilarity",
+    "local_accuracy",
+    "consensus",
+    "consensus_square",
+    "node_accuracy",
+    "objective",
+    "extremes",
+    "client_weights",
+    "local_spread",
+    "constraints",
+    "curvature",
+    "inexactness",
+    "local_work",
+    "surrogate_diversity",
+    "validation_auc",
+    "validation_f1",
+    "test_auc",
+    "test_f1",
+    "test_calibration_error",
+)
+"""Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
 def observer_of(name: str, minimum: float | None, held_back_steps: int | None) -> Observer:

@@ -14,7 +14,8 @@ from fedax.core.keys import MOST_SEED
 from fedax.engines.options import BAD_CLIENT
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.grids import SELECT
-from fedax.experiments.config.sections import KEEP_MODELS, OBSERVERS, SOLVERS, TRACKERS
+from fedax.experiments.config.observers import OBSERVERS
+from fedax.experiments.config.sections import KEEP_MODELS, SOLVERS, TRACKERS
 
 
 def schema() -> dict[str, Any]:

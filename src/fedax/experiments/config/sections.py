@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedax import algorithms, attacks, codecs, observe, tasks
+from fedax import algorithms, attacks, codecs, tasks
 from fedax.audit import Attack
-from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Observer, Schedule, Solver, UnknownName
+from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.channel import Channel, Codec
 from fedax.core.hyper import MOST_COUNT, Hyper, declared
 from fedax.core.keys import MOST_SEED
@@ -50,51 +50,6 @@ TEXT = 200
 def are_seeds(values: Sequence[int]) -> bool:
     """Whether these are seeds of an experiment."""
     return bool(values) and min(values) >= 0 and max(values) <= MOST_SEED and len(set(values)) == len(values)
-
-
-OBSERVERS: dict[str, Callable[..., Observer]] = {
-    "train_loss": observe.TrainLoss,
-    "validation_loss": observe.ValidationLoss,
-    "validation_accuracy": observe.ValidationAccuracy,
-    "test_loss": observe.TestLoss,
-    "test_accuracy": observe.TestAccuracy,
-    "client_accuracy": observe.ClientAccuracy,
-    "local_accuracy": observe.LocalAccuracy,
-    "dissimilarity": observe.Dissimilarity,
-    "consensus": observe.Consensus,
-    "consensus_square": observe.ConsensusSquare,
-    "node_accuracy": observe.NodeAccuracy,
-    "objective": observe.Objective,
-    "extremes": observe.Extremes,
-    "client_weights": observe.ClientWeights,
-    "local_spread": observe.LocalSpread,
-    "constraints": observe.Constraints,
-    "held_back_accuracy": observe.HeldBack,
-    "validation_auc": lambda: observe.AUC(split="validation"),
-    "validation_f1": lambda: observe.F1(split="validation"),
-    "test_auc": observe.AUC,
-    "test_f1": observe.F1,
-    "test_calibration_error": observe.CalibrationError,
-}
-"""Observers by their name in experiment files."""
-ON_DEMAND = (
-    "dissimilarity",
-    "local_accuracy",
-    "consensus",
-    "consensus_square",
-    "node_accuracy",
-    "objective",
-    "extremes",
-    "client_weights",
-    "local_spread",
-    "constraints",
-    "validation_auc",
-    "validation_f1",
-    "test_auc",
-    "test_f1",
-    "test_calibration_error",
-)
-"""Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
 MOST_REMEMBERED = 4096

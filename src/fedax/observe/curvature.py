@@ -1,0 +1,45 @@
+"""The curvature of the clients' losses along a run."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Client, InvalidInput, Observer, View
+from fedax.core.work import counts
+from fedax.numerics.lanczos import extremes
+
+
+class Curvature(Observer):
+    r"""The ends of the spectrum of each client's Hessian at the global model, with the task's l2.
+
+    - `smoothness`, shape (clients,): the largest absolute eigenvalue of $\nabla^2 f_k(w)$; `smoothness_largest`.
+    - `eigenvalue`, shape (clients,): the lowest one; `eigenvalue_lowest`, $-\lambda$ of FedDANE's Theorem 5 where it is below 0.
+
+    Found by Lanczos iterations, whose values lie inside the spectrum: smoothness from below, lowest eigenvalues from above.
+    A client costs as many Hessian products as there are steps, each about two gradients.
+
+    Args:
+        steps: of the iteration, at least 1.
+
+    Raises:
+        InvalidInput: other steps.
+    """
+
+    steps: int = eqx.field(static=True, default=30)
+
+    def __check_init__(self) -> None:
+        if not counts(self.steps):
+            raise InvalidInput.of("Curvature(steps=...)", self.steps, "whole numbers >= 1")
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        start = jax.random.normal(jax.random.key(0), view.w.shape, view.w.dtype)
+
+        def ends(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            return extremes(lambda v: jax.jvp(client.gradient, (view.w,), (v,))[1], start, self.steps)
+
+        low, high = view.each(ends)
+        most = jnp.maximum(jnp.abs(low), jnp.abs(high))
+        return {"smoothness": most, "smoothness_largest": most.max(), "eigenvalue": low, "eigenvalue_lowest": low.min()}

@@ -1,0 +1,61 @@
+"""The exactness of local solutions, in the sense of FedDANE's Definition 1."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Client, Exact, InvalidInput, Observer, View
+from fedax.core.work import counts
+
+
+class Inexactness(Observer):
+    r"""$\gamma_k = \lVert w_k - \underline w_k \rVert / \lVert \underline w_k - w \rVert$ of the next round's local solutions.
+
+    With $\nabla f(w)$ in place of its estimate, $w_k$ is each client's solution of its local problem by the run's solver, and
+    $\underline w_k$ the minimiser of that problem *as the paper has it*: a method that solves another one is inexact.
+
+    - `inexactness`, shape (clients,), `inexactness_mean`, `inexactness_largest`; 0 is exact, and theorems need less than 1.
+    - `proximal`: $\mu$, the smallest of a client.
+
+    For FedDANE, its decayed and pipelined forms as in round 0; NaN for other methods. Costs the work of a round of everybody, and a
+    solution to stationarity for each client.
+
+    Args:
+        max_steps: iterations of BFGS for the minimiser, at least 1.
+
+    Raises:
+        InvalidInput: other steps.
+
+    Source: Li et al., FedDANE: A Federated Newton-Type Method (arXiv:2001.01920), Definition 1.
+    """
+
+    max_steps: int = eqx.field(static=True, default=500)
+
+    def __check_init__(self) -> None:
+        if not counts(self.max_steps):
+            raise InvalidInput.of("Inexactness(max_steps=...)", self.max_steps, "whole numbers >= 1")
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        w, gradient = view.w, view.gradients().mean.astype(view.w.dtype)
+        exact = Exact(tol=float(jnp.finfo(w.dtype).eps) ** 0.6, max_steps=self.max_steps)
+
+        def reached(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            found = view.method.solved(client, w, gradient)
+            if found is None:
+                return jnp.full((), jnp.nan, w.dtype), jnp.full((), jnp.nan, w.dtype)
+            best = exact.minimize(client, found.problem, w)
+            moved = jnp.linalg.norm(best - w)
+            off = jnp.linalg.norm(found.solution - best)
+            return jnp.where(moved > 0, off / moved, jnp.where(off > 0, jnp.inf, 0)), jnp.asarray(
+                found.problem.prox, w.dtype
+            )
+
+        gamma, mu = view.each(reached)
+        return {
+            "inexactness": gamma,
+            "inexactness_mean": gamma.mean(),
+            "inexactness_largest": gamma.max(),
+            "proximal": mu.min(),
+        }

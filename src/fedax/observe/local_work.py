@@ -1,0 +1,62 @@
+"""The constants of local work and of the exchange, on which bounds depend."""
+
+from typing import Any, cast
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Client, InvalidInput, Minibatch, Observer, View
+
+
+class LocalWork(Observer):
+    r"""The numbers of local training, and how unlike minibatches and clients are, as the bounds of DFedAvgM have them.
+
+    - `local_steps`: K, the most steps of a round; `local_rate`: $\eta$ of round 0; `local_momentum`: $\theta$.
+    - `mixing`: $\lambda$ of the graph; 0 with a server.
+    - `rounding_square`: $d s^2$ of messages that are rounded to a grid of step s, 0 if they are not, NaN if each message has a step
+      of its own; `rounding_down`: 1 if they are rounded down.
+    - `gradient_largest`: $\max_k \lVert \nabla f_k(x_k) \rVert$, at each client's own model without a server, else at the global
+      one: what Assumption 3's B must exceed.
+    - `batch_variance`: the largest mean over a client's minibatches of $\lVert \nabla f_k(\cdot; \xi) - \nabla f_k \rVert^2$ there:
+      $\sigma_l^2$ of Assumption 1.
+
+    Costs a pass over the examples of all clients, and the minibatches of a round. Needs a solver with one step size.
+
+    Source: Sun, Li and Wang, Decentralized Federated Averaging (arXiv:2104.11375), Assumptions 1 and 3, Definition 1.
+    """
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        dtype, clients = view.w.dtype, view.task.train.clients
+        models = view.nodes if view.nodes is not None else jnp.tile(view.w[None], (clients, 1))
+        solver: Any = view.solver
+        momentum, method = getattr(solver, "momentum", 0.0), cast(Any, view.method)
+        if not hasattr(solver, "learning_rate"):
+            raise InvalidInput.found("observe LocalWork", type(solver).__name__, "solvers with a learning rate, such as SGD")
+
+        def look(client: Client, w: Float[Array, "dim"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            whole, params = client.gradient(w), client.layout.unravel(w)
+
+            def add(carry: tuple[Array, Array], batch: Minibatch) -> tuple[Array, Array]:
+                off = client.layout.ravel(batch.gradient(params)) - whole
+                return carry[0] + off @ off, carry[1] + 1
+
+            total, count = client.for_each_minibatch(add, (jnp.zeros((), dtype), jnp.zeros((), dtype)))
+            return whole @ whole, jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0)
+
+        squares, noise = view.each(look, models)
+        mixing = jnp.zeros((), dtype)
+        if view.nodes is not None:
+            graph, product = method.network(clients), jnp.eye(clients, dtype=dtype)
+            for t in range(graph.period):
+                product = graph.mix(product, t)
+            mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / graph.period)
+        numbers = {"local_steps": view.schedule.most_steps(view.task.train.largest)[1], "local_momentum": momentum}
+        step = getattr(method, "step", 0.0) or (jnp.nan if hasattr(method, "rounding") else 0.0)
+        numbers |= {"rounding_square": view.w.shape[0] * step**2}
+        numbers |= {"rounding_down": float(getattr(method, "rounding", "") == "floor")}
+        return {name: jnp.asarray(value, dtype) for name, value in numbers.items()} | {
+            "local_rate": jnp.asarray(solver.learning_rate, dtype),
+            "mixing": mixing,
+            "gradient_largest": jnp.sqrt(squares.max()),
+            "batch_variance": noise.max(),
+        }

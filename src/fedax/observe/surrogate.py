@@ -1,0 +1,42 @@
+"""The surrogate weights of FedAWARE on the clients' gradients."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedax.core import Client, Observer, View
+from fedax.numerics.simplex import min_norm
+
+
+class SurrogateDiversity(Observer):
+    r"""The largest surrogate diversity that weights of the clients can reach at the global model, and what these weights are.
+
+    - `diversity`: $D = \sqrt{\sum_k p_k \lVert \nabla f_k \rVert^2} / \lVert \sum_k p_k \nabla f_k \rVert$.
+    - `surrogate_diversity`: $\tilde D$, with the shortest convex combination $d = \sum_k \tilde\lambda_k \nabla f_k$ below;
+      infinite where one client is at a stationary point of its own.
+    - `surrogate_distance`: $N + \chi^2 - 2 \chi = \sum_k (\tilde\lambda_k - p_k)^2 / p_k^2$; Theorem 4.1 as printed needs less
+      than 0.382.
+    - `surrogate_gap`: $\lVert d \rVert^2 - \min_k \langle d, \nabla f_k \rangle \ge 0$, the certificate of the weights.
+    - `surrogate_weight`, shape (clients,): $\tilde\lambda_k$.
+
+    The shares $p_k$ are those of the objective, as in `Objective`. Costs clients x dim numbers.
+
+    Source: Zeng et al., FedAWARE (arXiv:2310.02702), Definitions 3.1 and 3.2, eq. (8), Theorem 4.1.
+    """
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        def gradient(client: Client) -> Float[Array, "dim"]:
+            return client.gradient(view.w)
+
+        found, share = view.each(gradient), view.share.astype(view.w.dtype)
+        best = min_norm(found @ found.T, jnp.ones(len(found), bool)).weights
+        square, short = share @ (found**2).sum(1), best @ found
+        length = short @ short
+        return {
+            "diversity": jnp.sqrt(square) / jnp.linalg.norm(share @ found),
+            "surrogate_diversity": jnp.sqrt(square / length),
+            "surrogate_distance": (((best - share) / share) ** 2).sum(),
+            "surrogate_gap": jnp.maximum(length - (found @ short).min(), 0),
+            "surrogate_weight": best,
+        }

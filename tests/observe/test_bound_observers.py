@@ -1,0 +1,169 @@
+"""Observers of the constants in theorems, against NumPy on quadratics: curvature, exactness, surrogate weights, local work."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+from fedax.numerics.lanczos import extremes
+from fedax.observe import Curvature, Inexactness, LocalWork, Optimum, SurrogateDiversity
+from fedax.theory import fedaware, feddane
+from problems import quadratic, random_quadratic
+
+A, B = random_quadratic(clients=4, dim=3, high=3.0)
+A, B = A - np.diag([1.0, 0.0, 0.0]), B + 20  # of both signs; no convex combination of gradients vanishes
+TASK = quadratic(A, B, sizes=[2, 5, 7, 1])
+SHARE = np.array([2, 5, 7, 1]) / 15
+ENGINES = {"chunked": lambda: fedax.Simulation("chunked", chunk=3, devices=2), "eager": fedax.Eager}
+MU, RATE, STEPS = 4.0, 0.05, 6
+
+
+def gradients(x):
+    return np.einsum("kij,kj->ki", A, x - B)
+
+
+@pytest.fixture(scope="module", params=["chunked", pytest.param("eager", marks=pytest.mark.slow)])
+def watched(request):
+    observers = [Curvature(), Inexactness(), SurrogateDiversity(), LocalWork()]
+    schedule = fedax.Schedule(cohort=2, steps=STEPS, batch_size="full")
+    options = {"solver": fedax.SGD(RATE), "schedule": schedule, "rounds": 1, "observe": observers}
+    return fedax.run(fedax.FedDANE(mu=MU), TASK, engine=ENGINES[request.param](), **options)
+
+
+def models(run):
+    return np.zeros(3), np.asarray(run.params)
+
+
+def test_the_curvature_of_indefinite_clients(watched):
+    ends = np.linalg.eigvalsh(A)
+    for t in range(2):
+        np.testing.assert_allclose(watched.metrics["smoothness"][t], np.abs(ends).max(1), rtol=1e-8)
+        np.testing.assert_allclose(watched.metrics["eigenvalue"][t], ends[:, 0], rtol=1e-8)
+        assert watched.metrics["eigenvalue_lowest"][t] == pytest.approx(ends.min())
+        assert ends.min() < 0
+        assert watched.metrics["smoothness_largest"][t] == pytest.approx(np.abs(ends).max())
+
+
+def test_inexactness_is_that_of_the_definition(watched):
+    """Full-gradient steps in NumPy, and the minimiser by a linear system."""
+    for t, w in enumerate(models(watched)):
+        g, own = SHARE @ gradients(w), gradients(w)
+        for k in range(4):
+            exact, solution = w - np.linalg.solve(A[k] + MU * np.eye(3), g), w
+            for _ in range(STEPS):
+                step = A[k] @ (solution - B[k]) + g - own[k] + MU * (solution - w)
+                solution = solution - RATE * step
+            truth = feddane.inexactness(solution, exact, w)
+            assert watched.metrics["inexactness"][t][k] == pytest.approx(truth, rel=1e-4)
+        assert watched.metrics["inexactness_largest"][t] == watched.metrics["inexactness"][t].max()
+        assert watched.metrics["proximal"][t] == MU
+
+
+def test_surrogate_weights_are_the_best(watched):
+    for t, w in enumerate(models(watched)):
+        found, weights = gradients(w), watched.metrics["surrogate_weight"][t]
+        assert watched.metrics["diversity"][t] == pytest.approx(fedaware.diversity(found, SHARE))
+        most = fedaware.diversity(found, SHARE, np.asarray(weights) / weights.sum())
+        assert watched.metrics["surrogate_diversity"][t] == pytest.approx(most, rel=1e-6)
+        others = np.random.default_rng(0).dirichlet(np.ones(4), size=200)
+        assert max(fedaware.diversity(found, SHARE, each) for each in others) <= most * (1 + 1e-9)
+        assert watched.metrics["surrogate_distance"][t] == pytest.approx(fedaware.divergence(weights, SHARE).gap, rel=1e-6)
+        assert watched.metrics["surrogate_gap"][t] <= 1e-12 * np.sum(found**2)
+
+
+def test_with_a_server_nothing_is_mixed_and_full_batches_have_no_noise(watched):
+    last = {name: series[-1] for name, series in watched.metrics.items()}
+    assert (last["local_steps"], last["local_rate"], last["local_momentum"]) == (STEPS, RATE, 0)
+    assert last["mixing"] == 0
+    assert last["batch_variance"] < 1e-25
+    assert last["gradient_largest"] == pytest.approx(np.linalg.norm(gradients(np.asarray(watched.params)), axis=1).max())
+
+
+def test_the_solution_of_another_problem_is_inexact():
+    """The released correction solves what the paper does not have, however exactly."""
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(6, 2)), "y": rng.integers(0, 3, size=6)} for _ in range(3)]
+
+    def loss(params, examples):
+        logits = examples["x"] @ params["a"].T + params["b"][None]
+        return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, examples["y"][:, None], 1)[:, 0]
+
+    task = fedax.tasks.from_loss(loss, {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, clients=data)
+    for correction, exact in (("exact", True), ("as_released", False)):
+        method = fedax.FedDANE(mu=1.0, correction=correction)
+        run = fedax.run(method, task, solver=fedax.Exact(), rounds=0, observe=[Inexactness()])
+        assert (run.metrics["inexactness_largest"][0] < 1e-4) == exact
+
+
+def test_methods_without_such_a_problem_have_none():
+    run = fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Inexactness()])
+    assert np.isnan(run.metrics["inexactness_largest"][0])
+
+
+def test_the_constants_of_a_ring():
+    """Minibatches of one of two examples are as far from their mean as it is from them."""
+
+    def loss(w, x):
+        return ((w[None] - x) ** 2).sum(1) / 2
+
+    task = fedax.tasks.from_loss(loss, np.zeros(2), [np.array([[k, 0.0], [k, 2.0]]) for k in range(5)])
+    options = {"solver": fedax.SGD(0.1, momentum=0.5), "schedule": fedax.Schedule(epochs=2, batch_size=1), "rounds": 1}
+    run = fedax.run(fedax.DFedAvgM(), task, observe=[LocalWork()], **options)
+    last = {name: series[-1] for name, series in run.metrics.items()}
+    assert last["batch_variance"] == pytest.approx(1.0)
+    assert last["mixing"] == pytest.approx(fedax.Graph.ring(5).lam)
+    assert (last["local_steps"], last["local_momentum"]) == (4, 0.5)
+    nodes = np.asarray(run.state.all() if not hasattr(run.state, "x") else run.state.x)
+    steepest = np.linalg.norm(nodes - np.array([[k, 1.0] for k in range(5)]), axis=1).max()
+    assert last["gradient_largest"] == pytest.approx(steepest)
+
+
+def test_the_optimum():
+    convex = A + np.diag([1.0, 0.0, 0.0])
+    task, p = quadratic(convex, B, sizes=[2, 5, 7, 1]), np.full(4, 0.25)
+    best = np.linalg.solve(np.einsum("k,kij->ij", p, convex), np.einsum("k,kij,kj->i", p, convex, B))
+    options = {"schedule": fedax.Schedule(steps=2, batch_size="full", weights="equal"), "solver": fedax.SGD(0.1)}
+    run = fedax.run(fedax.LocalGD(), task, rounds=1, observe=[Optimum(jnp.asarray(best))], **options)
+    for t, w in enumerate((np.zeros(3), np.asarray(run.params))):
+        off = w - best
+        assert run.metrics["distance"][t] == pytest.approx(np.linalg.norm(off))
+        assert run.metrics["optimum_gap"][t] == pytest.approx(off @ np.einsum("k,kij->ij", p, convex) @ off / 2)
+        squares = np.sum(np.einsum("kij,kj->ki", convex, best - B) ** 2, axis=1)
+        assert run.metrics["optimum_variance"][t] == pytest.approx(squares.mean())
+
+
+@pytest.mark.parametrize("dim", [1, 2, 40])
+def test_the_ends_of_spectra(dim):
+    """Steps as many as dimensions, fewer, and more; also where the iteration ends early."""
+    rng = np.random.default_rng(dim)
+    q = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
+    for spectrum in (rng.normal(size=dim), np.where(np.arange(dim) % 2, -0.5, 2.0), np.zeros(dim)):
+        matrix = jnp.asarray((q * spectrum) @ q.T)
+        low, high = extremes(lambda v: matrix @ v, jnp.asarray(rng.normal(size=dim)), 50)  # noqa: B023
+        np.testing.assert_allclose([low, high], [spectrum.min(), spectrum.max()], atol=1e-8)
+    wide = jnp.asarray(np.linspace(-1, 3, dim))
+    low, high = extremes(lambda v: wide * v, jnp.ones(dim), 20)
+    np.testing.assert_allclose([low, high], [wide.min(), wide.max()], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("observer", "message"),
+    [
+        (lambda: Curvature(steps=0), r"Curvature\(steps=\.\.\.\): got 0; allowed: whole numbers >= 1"),
+        (lambda: Inexactness(max_steps=0), r"Inexactness\(max_steps=\.\.\.\): got 0; allowed: whole numbers >= 1"),
+    ],
+)
+def test_bad_arguments_are_refused(observer, message):
+    with pytest.raises(InvalidInput, match=message):
+        observer()
+
+
+def test_what_does_not_fit_a_run_is_refused():
+    with pytest.raises(
+        InvalidInput, match=r"Optimum\(point=\.\.\.\): got shape \(2,\); allowed: a flat vector of 3 numbers"
+    ):
+        fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Optimum(jnp.zeros(2))])
+    with pytest.raises(InvalidInput, match="observe LocalWork: got Exact; allowed: solvers with a learning rate"):
+        fedax.run(fedax.FedAvg(), TASK, solver=fedax.Exact(), rounds=0, observe=[LocalWork()])
