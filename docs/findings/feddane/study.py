@@ -3,12 +3,18 @@
 python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as FOLDER/<set>-<variant>-<seed>.npz
 """
 
+import dataclasses
 import sys
 from pathlib import Path
+
+import numpy as np
 
 import fedax
 from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, TrainLoss
 from fedax.report import Record
+from fedax.report.charts import Axis, Chart, Mark, Panel, Series, staggered
+from fedax.report.figures import save_charts
+from fedax.report.theory import theory_charts
 
 SETS = {
     "iid": {"iid": True},
@@ -30,6 +36,7 @@ VARIANTS = {
 }
 WATCHED = ("exact", "as released")
 ROUNDS = 20
+ORDER = ("1", "0.5", "0", "iid")
 
 
 def run(name: str, variant: str, seed: int) -> Record:
@@ -52,12 +59,87 @@ def run(name: str, variant: str, seed: int) -> Record:
     return Record.of(history, task=title, label=variant, seed=seed)
 
 
+def held(record: Record) -> dict[str, Series]:
+    """The curves of the report's panels by label, as the theory has them."""
+    (chart,) = (chart for chart in theory_charts([record]) if "FedDANE" in chart.title)
+    return {series.label: series for panel in chart.panels[1:] for series in panel.series}
+
+
+def panels(folder: Path, name: str) -> list[Panel]:
+    """One column: decrease, mu, exactness and dissimilarity of the exact and the released correction."""
+    runs = {variant: kept(folder, name, variant) for variant in WATCHED}
+    curves = {variant: held(run) for variant, run in runs.items()}
+    title, rounds = runs["exact"].task, Axis("rounds")
+
+    def row(what: str, lines: list[tuple[str, int, str, str]], log: bool = True, marks: tuple[Mark, ...] = ()) -> Panel:
+        series = []
+        for place, (label, style, variant, source) in enumerate(lines):
+            if source in curves[variant]:
+                given = curves[variant][source]
+                marked = (
+                    tuple(range(len(given.x)))
+                    if place < 2 and what == "change of f"
+                    else staggered(len(given.x), place, len(lines))
+                )
+                series.append(dataclasses.replace(given, label=label, style=style, marked=marked))
+        return Panel(title, rounds, Axis(what, log), series, marks)
+
+    exact, released = WATCHED
+    return [
+        row("change of f", [("f fell by", 3, exact, "it fell by"), ("f rose by", 7, exact, "it rose by"),
+                            ("promised, rho |∇f|²", 2, exact, "promised, rho |∇f|²")]),
+        row("mu", [("mu of the runs", 6, exact, "mu"),
+                   ("best mu of the theory", 2, exact, "best mu of the theory, exact solutions")]),
+        row("gamma, largest of a device", [("exact correction", 0, exact, "gamma, largest of a client"),
+                                           ("as released", 1, released, "gamma, largest of a client")],
+            marks=(Mark("", 1.0),)),
+        row("B", [("exact correction", 0, exact, "B"), ("as released", 1, released, "B")], log=False),
+    ]  # fmt: skip
+
+
+def kept(folder: Path, name: str, variant: str, seed: int = 0) -> Record:
+    return Record.from_bytes((folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz").read_bytes())
+
+
+def draw(folder: Path) -> None:
+    """The pictures and the numbers."""
+    columns = [panels(folder, name) for name in reversed(ORDER)]
+    assumptions = [column[row] for row in range(4) for column in columns]
+    repairs = []
+    for name in reversed(ORDER):
+        series = []
+        for place, variant in enumerate(VARIANTS):
+            runs = [
+                kept(folder, name, variant, seed)
+                for seed in range(9)
+                if (folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz").exists()
+            ]
+            if runs:
+                values = np.stack([run.metrics["objective"] for run in runs])
+                series.append(
+                    Series(
+                        variant,
+                        place,
+                        runs[0].rounds.astype(float),
+                        values.mean(0),
+                        marked=staggered(ROUNDS + 1, place, len(VARIANTS)),
+                    )
+                )
+                tops = [f"{each:.3f}" for each in (values[:, 0].mean(), values[:, -1].mean(), values.max())]
+                print(name, variant, len(runs), *tops, f"fell {np.mean(np.diff(values, axis=1) < 0):.2f}", sep=" | ")
+        repairs.append(Panel(kept(folder, name, "exact").task, Axis("rounds"), Axis("f", True), series))
+    save_charts([Chart("assumptions", "", assumptions, 4), Chart("repairs", "", repairs, 4)], Path(__file__).parent, ["png"])
+
+
 def main() -> None:
     folder = Path(sys.argv[2])
+    if sys.argv[1] == "draw":
+        draw(folder)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(int(sys.argv[3])):
         for variant in VARIANTS:
-            for name in ("1", "0.5", "0", "iid"):
+            for name in ORDER:
                 path = folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz"
                 if not path.exists():
                     path.write_bytes(run(name, variant, seed).to_bytes())

@@ -28,7 +28,7 @@ class Check(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a paper's theory says of a run."""
+    """The statements of a paper's theory about a run."""
 
     paper: str
     checks: list[Check]
