@@ -85,13 +85,15 @@ def test_local_gd_on_logistic_regression(data_folder):
 
 
 @pytest.mark.parametrize("paper", sorted(PAPERS.keys() - {"local-gd"}))
-def test_every_paper_says_something_finite(paper, plan):
+def test_every_paper_says_something_finite(paper, plan, tmp_path):
     found = suggestions(paper, plan, accuracy=0.01)
     for row in found.rows:
         assert isinstance(row.value, str) or (math.isfinite(row.value) and row.value >= -1), row
     for panel in found.panels:
         assert panel.series, panel.title
         assert all(np.isfinite(series.y).all() and (series.y > 0).all() for series in panel.series), panel.title
+    save_figure(tmp_path / "a.svg", "T", found.panels, [])
+    assert (tmp_path / "a.svg").stat().st_size > 10_000
     if paper == "dfedavgm":
         assert values(paper, plan)["lambda"] == pytest.approx(fedax.Graph.ring(4).lam)
 

@@ -174,7 +174,7 @@ def _draw(axes: Any, panel: Panel, chart: Chart, first: bool) -> None:
             getattr(axes, f"{name}axis").set_tick_params(which="minor", length=0)
         if axis.low is not None:
             getattr(axes, f"set_{name}lim")(axis.low, axis.high)
-    if panel.x.title.endswith("rounds"):
+    if panel.x.title.endswith("rounds") and not panel.x.log:
         axes.locator_params(axis="x", integer=True)
     if not panel.x.ticks and not panel.x.log and axes.get_xlim()[1] >= 1e4:
         from matplotlib.ticker import EngFormatter

@@ -282,7 +282,7 @@
       ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x }))), ...(big ? { tickformat: "~s" } : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
       shapes: across.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.value, y1: mark.value, line: { color: style("--quiet"), width: 1.2, dash: "dash" } })),
       annotations: [
-        ...across.map((mark) => ({ xref: "paper", x: 1, y: mark.value, xanchor: "right", yanchor: "bottom", text: plain(mark.text), showarrow: false, font: { size: 10 }, bgcolor: style("--panel"), opacity: 0.85 })),
+        ...across.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "right", yanchor: "bottom", text: plain(mark.text), showarrow: false, font: { size: 10 }, bgcolor: style("--panel"), opacity: 0.85 })),
         ...ends.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "center", yanchor: "middle", text: "◇", hovertext: plain(`paper, ${mark.text}`), showarrow: false, font: { size: 16, color: color(mark.style) } })),
       ],
     };
