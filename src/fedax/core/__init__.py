@@ -7,6 +7,9 @@ from fedax.core.algorithm import ModelAndMemory as ModelAndMemory
 from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Reduction as Reduction
 from fedax.core.algorithm import Solved as Solved
+from fedax.core.availability import Availability as Availability
+from fedax.core.availability import Daily as Daily
+from fedax.core.availability import Trace as Trace
 from fedax.core.channel import Channel as Channel
 from fedax.core.channel import Codec as Codec
 from fedax.core.channel import Message as Message

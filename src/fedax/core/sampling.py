@@ -2,16 +2,15 @@
 
 import dataclasses
 import functools
-import re
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedax.core.errors import InvalidInput
 from fedax.core.keys import Index
+from fedax.core.rule import Rule
 
 SAMPLING: dict[str, "type[Sampling]"] = {}
 """Sampling rules by their name in experiment files."""
@@ -24,7 +23,7 @@ Drawn = tuple[Int[Array, "capacity"], Int[Array, ""] | int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling(ABC):
+class Sampling(Rule, ABC):
     r"""A rule by which a cohort is drawn.
 
     A new rule is one frozen dataclass with `draw`; by its name (`PowerOfTwo` is `"power_of_two"`) experiment files have it too.
@@ -49,39 +48,8 @@ class Sampling(ABC):
     repeats: ClassVar[bool] = False
     may_be_empty: ClassVar[bool] = False
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        SAMPLING[cls.name()] = cls
-
-    @classmethod
-    def name(cls) -> str:
-        """The class's name as experiment files spell it."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-
-    @staticmethod
-    def of(spelling: Any) -> "Sampling":
-        """A rule as experiment files spell it: a name, or a table with a name and parameters; a rule itself stays.
-
-        Raises:
-            InvalidInput: no such rule, or parameters that it does not have.
-        """
-        if isinstance(spelling, Sampling):
-            return spelling
-        parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
-        rule = SAMPLING.get(str(parameters.pop("name", "")))
-        if rule is None:
-            known = ", ".join(map(repr, SAMPLING))
-            raise InvalidInput.of("Schedule(sampling=...)", spelling, f"one of {known}, or a `Sampling`")
-        known = [field.name for field in dataclasses.fields(rule)]
-        if unknown := set(parameters) - set(known):
-            raise InvalidInput.of("Schedule(sampling=...)", spelling, f"parameters {known} of {rule.name()!r}", f"{unknown}")
-        return rule(**parameters)
-
-    @property
-    def spelling(self) -> Any:
-        """The inverse of `of`."""
-        parameters = dataclasses.asdict(self)
-        return {"name": self.name()} | parameters if parameters else self.name()
+    known: ClassVar[dict[str, Any]] = SAMPLING
+    argument = "sampling"
 
     def capacity(self, cohort: int, clients: int) -> int:
         """The largest number of clients that `draw` can return."""
@@ -100,6 +68,14 @@ class Sampling(ABC):
             Client ids, `capacity` many, and how many of them count.
         """
 
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        """As `draw`, where only some clients can be reached; fewer are drawn if there are not enough of them.
+
+        By default those who were drawn and are not there drop out. The rules of this library draw among those who are there.
+        """
+        ids, count = self.draw(key, offsets, cohort)
+        return first(ids, there[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
+
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(Sampling):
@@ -107,6 +83,9 @@ class Uniform(Sampling):
 
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         return subset(key, offsets.shape[0] - 1, cohort), cohort
+
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        return weighted_subset_among(key, jnp.ones(there.shape, jnp.float32), cohort, there)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +97,13 @@ class Proportional(Sampling):
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         tickets = jax.random.randint(key, (cohort,), 0, offsets[-1], jnp.int32)
         return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
+
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        sizes = jnp.where(there, jnp.diff(offsets), 0)
+        within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
+        tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
+        ids = jnp.searchsorted(within, tickets, side="right").astype(jnp.int32) - 1
+        return jnp.minimum(ids, there.shape[0] - 1), jnp.where(there.any(), cohort, 0).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +118,9 @@ class ProportionalWithoutReplacement(Sampling):
             return weighted_subset(key, jnp.diff(offsets).astype(jnp.float32), cohort), cohort
         return successive_subset(key, offsets, cohort), cohort
 
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        return weighted_subset_among(key, jnp.diff(offsets).astype(jnp.float32), cohort, there)
+
 
 @dataclasses.dataclass(frozen=True)
 class Poisson(Sampling):
@@ -145,7 +134,7 @@ class Poisson(Sampling):
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         clients = offsets.shape[0] - 1
         chosen = jax.random.uniform(key, (clients,), jnp.float32) < jnp.float32(cohort / clients)
-        return jnp.argsort(~chosen, stable=True).astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)
+        return first(jnp.arange(clients, dtype=jnp.int32), chosen)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
@@ -190,3 +179,20 @@ def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count
     # two sort keys: an offset that puts weights of 0 last would round their noise away
     scores = jnp.where(weights > 0, jnp.log(jnp.where(weights > 0, weights, 1)), 0) + noise
     return jnp.lexsort((-scores, weights <= 0))[:count].astype(jnp.int32)
+
+
+def weighted_subset_among(
+    key: Key[Array, ""], weights: Float[Array, "clients"], count: int, there: Bool[Array, "clients"]
+) -> Drawn:
+    """As `weighted_subset` from the clients who are there, and how many of the places count, fewer if they do not suffice.
+
+    Those of weight 0 who are there fill up, uniformly.
+    """
+    order = weighted_subset(key, weights, there.shape[0])
+    ids, all_ = first(order, there[order])
+    return ids[:count], jnp.minimum(all_, count)
+
+
+def first(ids: Int[Array, "capacity"], chosen: Bool[Array, "capacity"]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
+    """The chosen ones first, in their order, and how many they are."""
+    return ids[jnp.argsort(~chosen, stable=True)].astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)

@@ -7,12 +7,13 @@ from typing import Any, Literal, NamedTuple, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from fedax.core.availability import Availability
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.keys import Index
-from fedax.core.sampling import Drawn, Sampling, weighted_subset
+from fedax.core.sampling import Drawn, Sampling, first, weighted_subset, weighted_subset_among
 from fedax.core.work import LocalWork, counts, real
 
 
@@ -46,6 +47,10 @@ class Schedule(LocalWork):
             steps, if the schedule is in steps). In [0, 1].
         dropouts: the probability that a drawn client never answers; it counts as not drawn. In [0, 1). Phases with everyone
             wait for everyone.
+        availability: the clients who can be reached, an `Availability`, or as files spell it, `{"name": "daily", "fraction": 0.5}`
+            or `{"name": "trace", "file": "trace.csv"}`. A cohort is drawn among those; if they are fewer, it is all of them,
+            and in a round in which nobody is there the state stays. `History.notes` counts who was `available`, and `drawn`.
+            Phases with everyone wait for everyone.
         weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for $\frac1N \sum_k f_k$ (not with
             proportional sampling).
     """
@@ -53,6 +58,9 @@ class Schedule(LocalWork):
     cohort: int | None = eqx.field(static=True, default=None, kw_only=True)
     sampling: Sampling | str = eqx.field(static=True, default="uniform", converter=Sampling.of, kw_only=True)
     dropouts: float = eqx.field(static=True, default=0.0, kw_only=True)
+    availability: Availability | dict[str, Any] | str | None = eqx.field(
+        static=True, default=None, converter=lambda given: given if given is None else Availability.of(given), kw_only=True
+    )
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
 
     def __check_init__(self) -> None:
@@ -66,6 +74,8 @@ class Schedule(LocalWork):
         """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
         clients = len(sizes)
         self.check_steps(max(sizes))
+        if self.reach is not None:
+            self.reach.check(clients)
         if self.cohort is not None and self.cohort > clients:
             raise InvalidInput.of("Schedule(cohort=...)", self.cohort, f"1 to {clients}, the number of clients, or None")
 
@@ -75,10 +85,15 @@ class Schedule(LocalWork):
         return cast(Sampling, self.sampling)
 
     @property
+    def reach(self) -> Availability | None:
+        """The rule of availability, None if everyone is always there."""
+        return cast(Availability | None, self.availability)
+
+    @property
     def options(self) -> dict[str, Any]:
         """All arguments as experiment files spell them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {"sampling": self.rule.spelling}
+        return values | {"sampling": self.rule.spelling, "availability": self.reach and self.reach.spelling}
 
     @property
     def weights_equal(self) -> bool:
@@ -88,29 +103,46 @@ class Schedule(LocalWork):
     @property
     def may_be_empty(self) -> bool:
         """Whether it may happen that nobody works in a round."""
-        return self.dropouts > 0 or (self.cohort is not None and self.rule.may_be_empty)
+        return self.dropouts > 0 or self.reach is not None or (self.cohort is not None and self.rule.may_be_empty)
 
     def capacity(self, clients: int) -> int:
         """The largest number of clients that `draw` can return."""
         return clients if self.cohort is None else self.rule.capacity(self.cohort, clients)
 
     def draw(
-        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], weights: Float[Array, "clients"] | None = None
+        self,
+        key: Key[Array, ""],
+        offsets: Int[Array, "bounds"],
+        weights: Float[Array, "clients"] | None = None,
+        there: Bool[Array, "clients"] | None = None,
     ) -> tuple[Int[Array, "capacity"], Int[Array, ""] | int]:
-        """Client ids, and how many of them count (the rest is padding); see `Federation.sample` for `weights`."""
-        ids, count = self._invited(key, offsets, weights)
+        """Client ids, and how many of them count (the rest is padding); see `Federation.sample` for `weights`.
+
+        `there` says who can be reached, None for everyone.
+        """
+        ids, count = self._invited(key, offsets, weights, there)
         if not self.dropouts:
             return ids, count
         lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
-        there = (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts)
-        return ids[jnp.argsort(~there, stable=True)], jnp.sum(there, dtype=jnp.int32)
+        return first(ids, (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts))
 
-    def _invited(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], weights: Float[Array, "clients"] | None) -> Drawn:
+    def _invited(
+        self,
+        key: Key[Array, ""],
+        offsets: Int[Array, "bounds"],
+        weights: Float[Array, "clients"] | None,
+        there: Bool[Array, "clients"] | None,
+    ) -> Drawn:
         clients = offsets.shape[0] - 1
         if self.cohort is None:
-            return jnp.arange(clients, dtype=jnp.int32), clients
+            every = jnp.arange(clients, dtype=jnp.int32)
+            return (every, clients) if there is None else first(every, there)
         if weights is not None:
-            return weighted_subset(key, weights, self.cohort), self.cohort
+            if there is None:
+                return weighted_subset(key, weights, self.cohort), self.cohort
+            return weighted_subset_among(key, weights, self.cohort, there)
+        if there is not None:
+            return self.rule.among(key, offsets, self.cohort, there)
         return self.rule.draw(key, offsets, self.cohort)
 
 

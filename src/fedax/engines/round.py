@@ -81,7 +81,13 @@ class Round(Federation):
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         key = stream(self.root, "cohort", self.round, self._draws)
         self._draws += 1
-        drawn = self.setup.schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights)
+        there, schedule = None, self.setup.schedule
+        if schedule.reach is not None:
+            there = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
+            self.note(available=there.sum(dtype=jnp.int32))
+        drawn = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, there)
+        if there is not None:
+            self.note(drawn=jnp.asarray(drawn[1], jnp.int32))
         return self._cohort(*self.transport.present(*drawn), drawn=weights is None)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:

@@ -66,6 +66,7 @@ def cases():
         "Quantized random": fedax.QuantizedDFedAvgM(b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)),
         "Coded": fedax.FedAvg(),
         **{sampling: fedax.SCAFFOLD() for sampling in BY_SIZE},
+        "Daily": fedax.SCAFFOLD(),
     }
 
 
@@ -90,7 +91,8 @@ def main(names, own):
         algorithm = cases()[name]
         channel = fedax.Channel(up=codecs.Quantizer(b=8)) if name == "Coded" else None
         sampling = name if name in BY_SIZE else "uniform"
-        schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling)
+        there = {"name": "daily", "fraction": 0.4, "period": 5} if name == "Daily" else None
+        schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling, availability=there)
         options = {**OPTIONS, "schedule": schedule, "channel": channel}
         watched = {"observe": OBSERVERS, "personal": True} if name in WATCHED else {}
         made = functools.partial(stateful, name) if name in STATEFUL else task

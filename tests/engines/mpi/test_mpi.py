@@ -29,7 +29,15 @@ def results():
 
 
 CASES = ["FedAvg", "SCAFFOLD", "FedDANE", "FedBC", "FedAWARE", "PFedMe", "AFL", "DFedAvgM", "Quantized 8", "Coded"]
-CASES += ["State", "Local state", "State on a graph", "FedAWARE, all", "proportional", "proportional_without_replacement"]
+CASES += [
+    "State",
+    "Local state",
+    "State on a graph",
+    "FedAWARE, all",
+    "proportional",
+    "proportional_without_replacement",
+    "Daily",
+]
 pytestmark = pytest.mark.slow
 
 

@@ -294,11 +294,17 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
             raise UnknownName.among(field, key, known)
 
 
-@remembered
 def schedule_of(given: dict[str, Any]) -> Schedule:
     """The schedule with the given arguments, keys checked."""
+    return _read_schedule(given) if "availability" in given else _schedule(given)  # a trace is read anew
+
+
+def _read_schedule(given: dict[str, Any]) -> Schedule:
     check_names("schedule", given, [field.name for field in dataclasses.fields(Schedule)])
     return Schedule(**given)
+
+
+_schedule = remembered(_read_schedule)
 
 
 def check_ranks(engine: str, task: Section) -> None:
