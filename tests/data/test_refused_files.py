@@ -12,7 +12,7 @@ import pytest
 
 from fedax import data, tasks
 from fedax.core import DataError
-from fedax.data.leaf import characters, read_glove, words
+from fedax.data import characters, read_glove, words
 
 
 def clients(tmp_path, **files):

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fedax import data, tasks
 from fedax.core import FedaxError
-from fedax.data.leaf import characters, read_glove, words
+from fedax.data import characters, read_glove, words
 from fedax.experiments.config.experiment import Experiment
 from fedax.report import Record
 from samples import TINY, record

@@ -12,12 +12,8 @@ from fedax.data.leaf import femnist as femnist
 from fedax.data.leaf import femnist_letters as femnist_letters
 from fedax.data.leaf import leaf as leaf
 from fedax.data.leaf import numbers as numbers
-from fedax.data.leaf import read_glove as read_glove
 from fedax.data.leaf import read_users as read_users
-from fedax.data.leaf import sent140 as sent140
 from fedax.data.leaf import shakespeare as shakespeare
-from fedax.data.leaf import tweet_vectors as tweet_vectors
-from fedax.data.leaf import words as words
 from fedax.data.partition import PARTITIONS as PARTITIONS
 from fedax.data.partition import by_index as by_index
 from fedax.data.partition import by_user as by_user
@@ -48,6 +44,11 @@ from fedax.data.sources.play import roles_of as roles_of
 from fedax.data.sources.play import tinyshakespeare as tinyshakespeare
 from fedax.data.sources.synthetic import synthetic as synthetic
 from fedax.data.sources.texts import texts_by_client as texts_by_client
+from fedax.data.sources.tweets import read_glove as read_glove
+from fedax.data.sources.tweets import read_tweets as read_tweets
+from fedax.data.sources.tweets import sent140 as sent140
+from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
+from fedax.data.sources.tweets import words as words
 from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
 from fedax.data.text import encode as encode
 from fedax.data.text import windows as windows

@@ -1,19 +1,16 @@
 """The JSON files of LEAF: `users`, `num_samples` and `user_data[user] = {x, y}`."""
 
-import io
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
+from fedax.data.folder import MissingFile, data_folder, read_whole
 from fedax.data.limits import checked
 from fedax.data.text import LEAF_CHARACTERS, encode
 
@@ -106,14 +103,17 @@ def leaf(
 
     Source: Caldas et al., LEAF (arXiv:1812.01097).
     """
-    change = convert or numbers
-    training = {user: own for user, own in read_users(train).items() if own[1]}
+    return of_users(read_users(train), None if test is None else read_users(test), classes, convert or numbers, name)
+
+
+def of_users(train: Users, test: Users | None, classes: int, change: Convert, name: str) -> FederatedData:
+    """Users as federated data, one client for each who has training examples; see `leaf`."""
+    training = {user: own for user, own in train.items() if own[1]}
     clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
     if test is None:
         return FederatedData(clients, classes, name=name)
-    tested = read_users(test)
     nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
-    others = [change(*tested[user], f"user {user!r}") if tested.get(user, ([], []))[1] else nothing for user in training]
+    others = [change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing for user in training]
     return FederatedData(clients, classes, others, name=name)
 
 
@@ -140,91 +140,6 @@ def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
         raise DataError.of("leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length")
     codes = encode("".join(x), LEAF_CHARACTERS, where).reshape(len(x), -1)
     return {"x": codes, "y": encode("".join(y), LEAF_CHARACTERS, where)}
-
-
-def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
-    """Sent140: tweets as the numbers of their first words and marks, and 1 for a positive one (label 4 in the raw data, or 1).
-
-    Args:
-        vocabulary: from a word to its number 0, 1, ..., as `read_glove` gives it. Other words, and the end of short tweets, are
-            `len(vocabulary)`.
-        length: words of a tweet that are kept.
-
-    >>> tweet = ["1", "Mon", "", "me", "so good, really"]
-    >>> {key: values.tolist() for key, values in words({"so": 0, "good": 1}, 5)([tweet], ["4"], "user 'me'").items()}
-    {'x': [[0, 1, 2, 2, 2]], 'y': [1]}
-    """
-    positive = {"0": 0, "1": 1, "4": 1}
-
-    def convert(x: list[Any], y: list[Any], where: str) -> Labelled:
-        for label in y:
-            if str(label) not in positive:
-                raise DataError.of("leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive")
-        codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
-        for row, tweet in zip(codes, x):
-            for place, word in enumerate(tokens(_text(tweet, where))[:length]):
-                row[place] = vocabulary.get(word, len(vocabulary))
-        return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
-
-    return convert
-
-
-def _text(tweet: Any, where: str) -> str:
-    """The words of a tweet: itself, or the fifth field of a record."""
-    text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
-    if not isinstance(text, str):
-        raise DataError.of("leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field")
-    return text
-
-
-def tokens(text: str) -> list[str]:
-    """The words and marks of a tweet, as FedProx has them.
-
-    >>> tokens("so good, really")
-    ['so', 'good', ',', 'really']
-    """
-    return re.findall(r"[\w']+|[.,!?;]", text)
-
-
-@checked()
-def read_glove(
-    path: str | Path, among: Container[str] | None = None
-) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
-    r"""Word vectors in GloVe's text format (`glove.6B.300d.txt`), and a last row of zeros for unknown words and padding.
-
-    Args:
-        path: the file, plain or gzipped.
-        among: reads only the vectors of these words; of all by default.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "glove.txt"
-    ...     _ = path.write_text("so 0.5 1\ngood -1 2\n")
-    ...     read_glove(path)[1].tolist()
-    [[0.5, 1.0], [-1.0, 2.0], [0.0, 0.0]]
-
-    Raises:
-        DataError: a missing file, or lines that are not a word and as many numbers as in the first line.
-
-    Source: Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, 2014.
-    """
-    path = Path(path)
-    rows: dict[str, np.ndarray] = {}
-    try:
-        for line in io.BytesIO(read_whole(path)):
-            word, _, numbers = line.decode("utf-8", errors="replace").rstrip().partition(" ")
-            if among is None or word in among:
-                rows[word] = np.array(numbers.split(" "), dtype=np.float32)
-        table = np.array(list(rows.values()), dtype=np.float32)
-        if not np.isfinite(table).all():
-            raise ValueError("NaN or infinity")
-    except ValueError as error:
-        raise DataError.of(
-            path.name, f"a file at {path} with {error}", "lines of a word and numbers, all of one length"
-        ) from error
-    if not rows:
-        raise DataError.of(path.name, f"a file at {path} without any of the words", "vectors of some words of the texts")
-    return {word: number for number, word in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
 
 
 @checked()
@@ -256,39 +171,6 @@ def femnist_letters(folder: str | Path | None = None) -> FederatedData:
 
 
 @checked()
-def sent140(vocabulary: Mapping[str, int] | None = None, folder: str | Path | None = None) -> FederatedData:
-    """Sent140 from the folders `train` and `test` that LEAF writes: 25 words, 2 classes.
-
-    Args:
-        vocabulary: as in `words`; by default that of `tweet_vectors`.
-        folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
-
-    Raises:
-        DataError: see `leaf` and `tweet_vectors`.
-    """
-    known = tweet_vectors(folder)[0] if vocabulary is None else vocabulary
-    return _parts(folder, 2, words(known), "Sent140", _COMMANDS["sent140"])
-
-
-@checked()
-def tweet_vectors(folder: str | Path | None = None) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
-    """The vectors of the words that occur in Sent140, as `read_glove` gives them.
-
-    Args:
-        folder: that holds the folders `train` and `test`, and `glove.6B.300d.txt` (or `.gz`); by default `sent140` in
-            `fedax.data.data_folder`.
-
-    Raises:
-        DataError: a missing or broken file.
-    """
-    train, test = _folders(folder, "Sent140", _COMMANDS["sent140"])
-    how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
-    path = data_file(_GLOVE, train.parent, how, [f"{_GLOVE}.gz"])
-    texts = (tweet for part in (train, test) if part.is_dir() for x, _ in read_users(part).values() for tweet in x)
-    return read_glove(path, {word for tweet in texts for word in tokens(_text(tweet, "a user"))})
-
-
-@checked()
 def shakespeare(folder: str | Path | None = None) -> FederatedData:
     """Shakespeare from the folders `train` and `test` that LEAF writes: windows of 80 characters, 80 classes.
 
@@ -301,7 +183,6 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
     return _parts(folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"])
 
 
-_GLOVE = "glove.6B.300d.txt"
 _ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."
 _LEAF = "Run `./preprocess.sh {}` in data/{} of github.com/TalwalkarLab/leaf, and put the folders train and test there."
 _COMMANDS = {

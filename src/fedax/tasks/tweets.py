@@ -30,14 +30,24 @@ class WordVectors:
 
 
 @checked(l2=real(low=0))
-def sent140(folder: str | Path | None = None, model: str | Model = "lstm", l2: float | int = 0.0) -> Task:
-    """Tweets by user, positive or negative, from LEAF's files and GloVe's frozen vectors; see `fedax.data.sent140`.
+def sent140(
+    folder: str | Path | None = None,
+    model: str | Model = "lstm",
+    l2: float | int = 0.0,
+    *,
+    minimum: int = 30,
+    clients: int | None = None,
+    test_fraction: float | int = 0.2,
+    seed: int = 0,
+) -> Task:
+    """Tweets by user, positive or negative, with GloVe's frozen vectors; see `fedax.data.sent140`.
 
     Args:
-        folder: that holds the folders `train` and `test`, and `glove.6B.300d.txt`; by default `sent140` in
-            `fedax.data.data_folder`.
+        folder: that holds LEAF's folders `train` and `test`, or the published table of tweets, and `glove.6B.300d.txt`; by
+            default `sent140` in `fedax.data.data_folder`.
         model: "lstm" (`SentimentLSTM`, 243,861 parameters), or a model on words' vectors with two logits.
         l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
+        minimum, clients, test_fraction, seed: of the table, as in `fedax.data.sent140`.
 
     Raises:
         DataError: a missing or broken file.
@@ -46,6 +56,7 @@ def sent140(folder: str | Path | None = None, model: str | Model = "lstm", l2: f
     """
     if isinstance(model, str) and model != "lstm":
         raise UnknownName.among("sent140(model=...)", model, ["lstm"])
-    vocabulary, table = data.tweet_vectors(folder)
+    choice = {"minimum": minimum, "clients": clients, "test_fraction": test_fraction, "seed": seed}
+    vocabulary, table = data.tweet_vectors(folder, **choice)
     chosen = SentimentLSTM(table.shape[1]) if isinstance(model, str) else model
-    return classification(data.sent140(vocabulary, folder), chosen, augment=WordVectors(table), l2=l2)
+    return classification(data.sent140(vocabulary, folder, **choice), chosen, augment=WordVectors(table), l2=l2)

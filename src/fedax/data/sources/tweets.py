@@ -1,0 +1,227 @@
+"""Tweets by user: Sent140, from the files that LEAF writes or from the published table, and the vectors of GloVe."""
+
+import csv
+import io
+import re
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from fedax.core import DataError, InvalidInput
+from fedax.data.federated import FederatedData, Labelled, parts_of
+from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
+from fedax.data.leaf import Convert, Users, leaf_folders, of_users, read_users
+from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
+
+
+def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
+    """Sent140: tweets as the numbers of their first words and marks, and 1 for a positive one (label 4 in the raw data, or 1).
+
+    Args:
+        vocabulary: from a word to its number 0, 1, ..., as `read_glove` gives it. Other words, and the end of short tweets, are
+            `len(vocabulary)`.
+        length: words of a tweet that are kept.
+
+    >>> tweet = ["1", "Mon", "", "me", "so good, really"]
+    >>> {key: values.tolist() for key, values in words({"so": 0, "good": 1}, 5)([tweet], ["4"], "user 'me'").items()}
+    {'x': [[0, 1, 2, 2, 2]], 'y': [1]}
+    """
+    positive = {"0": 0, "1": 1, "4": 1}
+
+    def convert(x: list[Any], y: list[Any], where: str) -> Labelled:
+        for label in y:
+            if str(label) not in positive:
+                raise DataError.of("leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive")
+        codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
+        for row, tweet in zip(codes, x):
+            for place, word in enumerate(tokens(_text(tweet, where))[:length]):
+                row[place] = vocabulary.get(word, len(vocabulary))
+        return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
+
+    return convert
+
+
+def _text(tweet: Any, where: str) -> str:
+    """The words of a tweet: itself, or the fifth field of a record."""
+    text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
+    if not isinstance(text, str):
+        raise DataError.of("leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field")
+    return text
+
+
+def tokens(text: str) -> list[str]:
+    """The words and marks of a tweet, as FedProx has them.
+
+    >>> tokens("so good, really")
+    ['so', 'good', ',', 'really']
+    """
+    return re.findall(r"[\w']+|[.,!?;]", text)
+
+
+@checked()
+def read_glove(
+    path: str | Path, among: Container[str] | None = None
+) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+    r"""Word vectors in GloVe's text format (`glove.6B.300d.txt`), and a last row of zeros for unknown words and padding.
+
+    Args:
+        path: the file, plain or gzipped.
+        among: reads only the vectors of these words; of all by default.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "glove.txt"
+    ...     _ = path.write_text("so 0.5 1\ngood -1 2\n")
+    ...     read_glove(path)[1].tolist()
+    [[0.5, 1.0], [-1.0, 2.0], [0.0, 0.0]]
+
+    Raises:
+        DataError: a missing file, or lines that are not a word and as many numbers as in the first line.
+
+    Source: Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, 2014.
+    """
+    path = Path(path)
+    rows: dict[str, np.ndarray] = {}
+    try:
+        for line in io.BytesIO(read_whole(path)):
+            word, _, numbers = line.decode("utf-8", errors="replace").rstrip().partition(" ")
+            if among is None or word in among:
+                rows[word] = np.array(numbers.split(" "), dtype=np.float32)
+        table = np.array(list(rows.values()), dtype=np.float32)
+        if not np.isfinite(table).all():
+            raise ValueError("NaN or infinity")
+    except ValueError as error:
+        raise DataError.of(
+            path.name, f"a file at {path} with {error}", "lines of a word and numbers, all of one length"
+        ) from error
+    if not rows:
+        raise DataError.of(path.name, f"a file at {path} without any of the words", "vectors of some words of the texts")
+    return {word: number for number, word in enumerate(rows)}, np.vstack([table, np.zeros_like(table[:1])])
+
+
+@checked()
+def read_tweets(path: str | Path) -> Users:
+    r"""The users of the published table of Sent140: records of id, date, query, user and text, and labels 0 or 4.
+
+    Every line has six quoted values, in Latin-1: label, id, date, query, user, text. There is no header.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "tweets.csv"
+    ...     _ = path.write_text('"4","7","Mon Apr 06","NO_QUERY","me","so good"\n')
+    ...     read_tweets(path)
+    {'me': ([['7', 'Mon Apr 06', 'NO_QUERY', 'me', 'so good']], ['4'])}
+
+    Raises:
+        DataError: a missing or broken file, a line without six values or with another label; with its number.
+
+    Source: Go, Bhayani and Huang, Twitter Sentiment Classification using Distant Supervision, 2009.
+    """
+    path, users = Path(path), Users()
+    rows = csv.reader(io.StringIO(read_whole(path).decode("latin-1"), newline=""))
+    try:
+        for row in rows:
+            if len(row) != 6 or row[0] not in ("0", "4"):
+                allowed = "six values: label (0 or 4), id, date, query, user, text"
+                raise DataError.of(f"{path.name}, line {rows.line_num}", row, allowed, f"The file is {path}.")
+            x, y = users.setdefault(row[4], ([], []))
+            x.append(row[1:])
+            y.append(row[0])
+    except csv.Error as error:
+        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a table in CSV") from error
+    return users
+
+
+@checked(minimum=whole(low=1), test_fraction=TEST_FRACTION, seed=SEED)
+def sent140(
+    vocabulary: Mapping[str, int] | None = None,
+    folder: str | Path | None = None,
+    *,
+    minimum: int = 30,
+    clients: int | None = None,
+    test_fraction: float | int = 0.2,
+    seed: int = 0,
+) -> FederatedData:
+    """Sent140, tweets by user: 25 words, 2 classes.
+
+    From the folders `train` and `test` that LEAF writes; or, if there is no `train`, from the published table
+    `training.1600000.processed.noemoticon.csv` (or `.csv.gz`).
+
+    Args:
+        vocabulary: as in `words`; by default that of `tweet_vectors`.
+        folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
+        minimum: of the table, users with fewer tweets are left out, as LEAF's `-k` does.
+        clients: of the table, so many of the others, drawn at random; all by default.
+        test_fraction: of the table, share of each user's tweets kept for testing, drawn at random, in [0, 1).
+        seed: of the draws.
+
+    Raises:
+        DataError: see `leaf`, `read_tweets` and `tweet_vectors`; no user with `minimum` tweets, or fewer than `clients`.
+    """
+    choice = {"minimum": minimum, "clients": clients, "test_fraction": test_fraction, "seed": seed}
+    known = tweet_vectors(folder, **choice)[0] if vocabulary is None else vocabulary
+    return of_users(*_users(folder, **choice), 2, words(known), "Sent140")
+
+
+@checked(minimum=whole(low=1), test_fraction=TEST_FRACTION, seed=SEED)
+def tweet_vectors(
+    folder: str | Path | None = None,
+    *,
+    minimum: int = 30,
+    clients: int | None = None,
+    test_fraction: float | int = 0.2,
+    seed: int = 0,
+) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+    """The vectors of the words that occur in Sent140, as `read_glove` gives them.
+
+    Args:
+        folder: that holds the tweets (see `sent140`) and `glove.6B.300d.txt` (or `.gz`); by default `sent140` in
+            `fedax.data.data_folder`.
+        minimum, clients, test_fraction, seed: as in `sent140`.
+
+    Raises:
+        DataError: a missing or broken file.
+    """
+    parts = _users(folder, minimum=minimum, clients=clients, test_fraction=test_fraction, seed=seed)
+    how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
+    path = data_file(GLOVE, _place(folder), how, [f"{GLOVE}.gz"])
+    texts = (tweet for part in parts if part is not None for x, _ in part.values() for tweet in x)
+    return read_glove(path, {word for tweet in texts for word in tokens(_text(tweet, "a user"))})
+
+
+GLOVE, TABLE = "glove.6B.300d.txt", "training.1600000.processed.noemoticon.csv"
+
+
+def _place(folder: str | Path | None) -> Path:
+    return data_folder() / "sent140" if folder is None else data_folder(folder)
+
+
+def _users(
+    folder: str | Path | None, *, minimum: int, clients: int | None, test_fraction: float | int, seed: int
+) -> tuple[Users, Users | None]:
+    """The users of the training and of the test part."""
+    table = next((path for name in (TABLE, f"{TABLE}.gz") if (path := _place(folder) / name).is_file()), None)
+    if table is None or (_place(folder) / "train").is_dir():
+        try:
+            train, test = leaf_folders(folder, "Sent140")
+        except MissingFile as error:
+            raise MissingFile(f"{error} The published table, {TABLE}, does as well, in {_place(folder)}.") from error
+        return read_users(train), read_users(test) if test.is_dir() else None
+    every = {user: own for user, own in sorted(read_tweets(table).items()) if len(own[1]) >= minimum}
+    if not every:
+        raise DataError.of("sent140(minimum=...)", minimum, "numbers of tweets that some user reaches")
+    if clients is not None:
+        if not CLIENTS.allows(clients) or clients > len(every):
+            raise InvalidInput.of(
+                "sent140(clients=...)", clients, f"1 to {len(every)}, the users with {minimum} tweets, or None"
+            )
+        drawn = np.sort(np.random.default_rng([seed, 4]).permutation(len(every))[:clients])
+        every = {user: every[user] for user in (list(every)[k] for k in drawn)}
+    parts: tuple[Users, Users] = {}, {}
+    for k, (user, (x, y)) in enumerate(every.items()):
+        for part, rows in zip(parts, parts_of(len(y), test_fraction, seed, k), strict=True):
+            part[user] = [x[i] for i in rows], [y[i] for i in rows]
+    return parts[0], parts[1] if test_fraction else None
