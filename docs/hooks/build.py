@@ -82,7 +82,7 @@ def on_config(config: Any) -> Any:
 GUIDES = ("heterogeneity", "personalization", "decentralized", "compression", "privacy", "sweeps", "hosts", "resuming")
 
 
-TUTORIALS = ("own-model", "own-data", "own-method", "from-pytorch", "from-flower")
+TUTORIALS = ("start", "own-model", "own-data", "own-method", "from-pytorch", "from-flower")
 
 
 def _tutorials() -> list[str]:

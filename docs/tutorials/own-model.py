@@ -41,8 +41,8 @@ holdout = client([0, 1, 2, 3], count=200)
 # ## In plain JAX
 #
 # `examples` is what a client holds, with a first axis over the examples of a minibatch. The loss returns an array of that length,
-# not its mean: minibatches of different sizes, padding and the weights of clients are then exact. A loss that couples examples,
-# such as one with batch normalisation, is refused before anything is compiled.
+# not its mean: minibatches of different sizes, padding and the weights of clients are then exact. A loss that couples examples is
+# refused before anything is compiled, unless it says so (see the end of this page).
 
 
 # %%
@@ -90,27 +90,38 @@ jax.tree.map(jnp.shape, history.params)
 # %% [markdown]
 # ## An Equinox module
 #
-# A module also holds what is not trained, such as activation functions. `eqx.partition` separates the arrays; the rest stays in
-# the loss. Flax and Haiku models work in the same way: the parameters are the pytree, and the loss calls `apply`.
+# A module also holds what is not trained, such as activation functions. `from_equinox` splits that off and puts it back; the loss
+# is a function of the module's outputs and the examples. A function of a random key in place of the module gives every seed a
+# starting point of its own. [Flax and Haiku](../libraries.md) modules go in the same way.
 
 # %%
 import equinox as eqx
 
-network = eqx.nn.MLP(in_size=2, out_size=4, width_size=16, depth=1, activation=jax.nn.tanh, key=jax.random.key(0))
-arrays, rest = eqx.partition(network, eqx.is_inexact_array)
+
+def network(key):
+    return eqx.nn.MLP(in_size=2, out_size=4, width_size=16, depth=1, activation=jax.nn.tanh, key=key)
 
 
-def module_loss(arrays, examples):
-    z = jax.vmap(eqx.combine(arrays, rest))(examples["x"])
-    return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, examples["y"][:, None], axis=1)[:, 0]
+def cross_entropy(outputs, examples):
+    return jax.nn.logsumexp(outputs, axis=1) - jnp.take_along_axis(outputs, examples["y"][:, None], axis=1)[:, 0]
 
 
-task = fedax.tasks.from_loss(module_loss, arrays, clients)
+task = fedax.tasks.from_equinox(network, cross_entropy, clients, holdout=holdout)
 history = fedax.run(
-    fedax.SCAFFOLD(), task, solver=fedax.SGD(0.2), schedule=fedax.Schedule(cohort=2, batch_size=20), rounds=10
+    fedax.SCAFFOLD(),
+    task,
+    solver=fedax.SGD(0.2),
+    schedule=fedax.Schedule(cohort=2, epochs=2, batch_size=20),
+    rounds=30,
+    observe_every=30,
 )
-trained = eqx.combine(history.params, rest)
-trained(jnp.array([2.0, 0.0])).argmax()
+print(f"accuracy {history.last('test_accuracy'):.2f}")
+
+# %% [markdown]
+# Accuracy is a score by itself where there are whole labels and an output for each. `history.params` is a module again:
+
+# %%
+[int(history.params(jnp.array(centre)).argmax()) for centre in centres]
 
 # %% [markdown]
 # ## The usual stumbles
@@ -118,6 +129,7 @@ trained(jnp.array([2.0, 0.0])).argmax()
 # - **A scalar loss.** `jnp.mean` inside the loss is refused with the shape that was expected.
 # - **Randomness.** A loss with a third argument gets a key: `loss(params, examples, key)`. The key is `None` when the loss is only
 #   observed, so that dropout is off there.
-# - **State beside parameters.** Running averages are not parameters. Use group or layer normalisation.
+# - **State beside parameters.** Running averages are a state: modules of Flax bring theirs, a loss of your own takes `state` and
+#   returns `(losses, new state)`. A loss that couples the examples of a minibatch takes `mask`, which is False for padding.
 # - **Precision.** Parameters keep the type in which they are given; Python numbers become JAX's default, 32 bits unless
 #   `jax_enable_x64` is set.
