@@ -12,7 +12,7 @@ Runs:
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better.
 - `Progress`: the argument of a progress hook.
 - `History`: the result of a run; `Outcome` is its end, `Best` its best model.
-- `load_params`, `save_params`: models from and to files.
+- `load_params`, `load_state`, `save_params`: models from and to files.
 - `connect_hosts`: use the devices of several hosts.
 - `keep_programs`: keep compiled programs between processes.
 - `Simulation`, `Eager`, `MPI`, `Flower`: engines: compiled, step by step for reference, one process for each client, deployed.

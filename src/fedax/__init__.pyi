@@ -91,6 +91,7 @@ from .engines.stopping import EarlyStopping as EarlyStopping
 from .engines.trace import footprint as footprint
 from .graphs import Graph as Graph
 from .params import load_params as load_params
+from .params import load_state as load_state
 from .params import save_params as save_params
 
 __version__: str

@@ -26,7 +26,7 @@ Names: TypeAlias = Mapping[str, str] | Callable[[str], str] | None
 Axes: TypeAlias = Collection[str] | Mapping[str, Sequence[int]]
 """Names of leaves whose arrays lie transposed in a file, all axes reversed; or by name the axes that `numpy.transpose` takes."""
 
-_ABOUT = "fedax"
+_ABOUT, _STATE = "fedax", "state of the model: "
 _TYPES = {
     **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     **{f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -68,6 +68,7 @@ def save_params(
     names: Names = None,
     transpose: Axes = (),
     about: Mapping[str, Any] | None = None,
+    state: PyTree = None,
 ) -> None:
     """Writes a model to a file: safetensors, or a NumPy archive if it ends in `.npz`.
 
@@ -80,6 +81,7 @@ def save_params(
         names: from the name of a leaf to that of its array in the file, a mapping (other leaves keep theirs) or a function.
         transpose: names of leaves that the file has transposed; as in `load_params`, which reverses it.
         about: facts to keep, as JSON can hold them.
+        state: of the model, a pytree of arrays such as batch statistics, which `load_state` reads.
 
     Raises:
         InvalidInput: a path of another ending, a name that the model does not have.
@@ -92,7 +94,7 @@ def save_params(
     (3, 2)
     """
     path = Path(path)
-    content = to_bytes(params, format_of(path), names=names, transpose=transpose, about=about)
+    content = to_bytes(params, format_of(path), names=names, transpose=transpose, about=about, state=state)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, content)
@@ -141,6 +143,36 @@ def load_params(
     return like.assembled(found) if isinstance(like, Task) else found
 
 
+def load_state(path: str | Path, like: PyTree) -> PyTree:
+    """Reads the state of a model, such as batch statistics, that `History.save` or `save_params(state=...)` wrote beside it.
+
+    Args:
+        path: of the file.
+        like: a state of the same structure, or a task with one.
+
+    Returns:
+        The state in the structure and the types of `like`; None if the file has none.
+
+    Raises:
+        InvalidInput: as `load_params`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_params(jnp.ones(2), f"{folder}/a.npz", state={"mean": jnp.zeros(3)})
+    ...     load_state(f"{folder}/a.npz", like={"mean": jnp.ones(3)})["mean"].tolist()
+    [0.0, 0.0, 0.0]
+    """
+    path = Path(path)
+    return state_in(read_weights(path).arrays, like, str(path))
+
+
+def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
+    """The state among the arrays of a file; see `load_state`."""
+    held = {name.removeprefix(_STATE): values for name, values in arrays.items() if name.startswith(_STATE)}
+    like = like.state if isinstance(like, Task) else like
+    return placed(held, like, f"{where}, state") if held and like is not None else None
+
+
 def placed(
     arrays: Mapping[str, Any], like: Any, where: str, *, names: Names = None, transpose: Axes = (), strict: bool = True
 ) -> PyTree:
@@ -151,6 +183,7 @@ def placed(
     strict = strict and not (isinstance(like, Task) and like.frozen is not None)
     shapes = jax.eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
     leaves, structure = jax.tree.flatten(shapes)
+    arrays = {name: values for name, values in arrays.items() if not name.startswith(_STATE)}
     own, taken, made = leaf_names(shapes), set[str](), []
     _check_leaves("names", names if isinstance(names, Mapping) else (), own)
     _check_leaves("transpose", transpose, own)
@@ -176,6 +209,7 @@ def to_bytes(
     names: Names = None,
     transpose: Axes = (),
     about: Mapping[str, Any] | None = None,
+    state: PyTree = None,
 ) -> bytes:
     """The content of a model's file; see `save_params`. Equal models with equal facts give equal bytes."""
     own = leaf_names(params)
@@ -188,6 +222,8 @@ def to_bytes(
             if key in arrays:
                 raise InvalidInput.of("save_params(names=...)", key, "a name of its own for every leaf")
             arrays[key] = np.asarray(_turned(np.asarray(leaf), name, transpose, back=True), order="C")
+    own_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
+    arrays |= {f"{_STATE}{name}": np.asarray(leaf, order="C") for name, leaf in own_state}
     if format == "npz":
         return _npz(arrays)
     from safetensors.numpy import save

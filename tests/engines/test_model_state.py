@@ -257,3 +257,69 @@ def test_frozen_leaves_are_left_alone():
     assert np.array_equal(frozen.params["w"], by_hand.params)
     assert np.array_equal(frozen.params["scale"], START["scale"])
     assert frozen.bits.up[0] == by_hand.bits.up[0] == 3 * 3 * 64
+
+
+@pytest.mark.parametrize("policy", ["average", "local"])
+def test_a_saved_model_comes_back_with_its_state(policy, tmp_path):
+    """Loaded into a run, it is looked at as it was; of states that clients keep, the mean is saved."""
+    found, path = history(policy), tmp_path / "model.safetensors"
+    found.save(path)
+    _, _, states = transcription(policy)
+    state = fedax.load_state(path, like=task(policy))
+    np.testing.assert_allclose(state["mean"], np.mean(states, axis=0), rtol=1e-10)
+    assert state["count"].dtype == np.int32
+    assert fedax.load_params(path, like=task(policy)).keys() == START.keys()
+    options = {"params": path, "rounds": 0, "observe": [fedax.observe.TrainLoss()], "engine": ENGINES["in turn"]}
+    again = fedax.run(fedax.FedAvg(), task(policy), **options)
+    assert again.metrics["train_loss"][0] == pytest.approx(found.metrics["train_loss"][-1], rel=1e-12)
+    with pytest.raises(InvalidInput, match=r"state: mean: got shape \(3,\); allowed: shape \(2,\)"):
+        fedax.load_state(path, like={"mean": np.zeros(2), "count": STATE["count"]})
+
+
+def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
+    """The test set becomes worse from some round on: of the model there, and its state, after breaks too."""
+    worse = [{"x": client["x"], "y": -3 * client["y"]} for client in CLIENTS]
+    options = {
+        "solver": fedax.SGD(RATE),
+        "schedule": SCHEDULE,
+        "engine": ENGINES["in turn"],
+        "stop": fedax.EarlyStopping("test_loss", 2),
+    }
+    options |= {"observe": [fedax.observe.TestLoss()], "checkpoint": str(tmp_path), "checkpoint_every": 1}
+    method, own = fedax.FedAvg(), task("average", test=worse)
+    fedax.run(method, own, rounds=1, **options)
+    found = fedax.run(method, own, rounds=6, **options)
+    assert (found.outcome.kind, len(found.bits.up) - found.best.round) == ("stopped", 2)
+    best, last = (transcription("average", rounds)[2][0] for rounds in (found.best.round, len(found.bits.up)))
+    np.testing.assert_allclose(found.best.state["mean"], best, rtol=1e-10)
+    np.testing.assert_allclose(found.model_state["mean"], last, rtol=1e-10)
+    for again in (
+        fedax.run(method, own, rounds=6, **options),
+        fedax.run(method, own, rounds=6, resume=found, **options | {"checkpoint": None}),
+    ):
+        assert again.outcome == found.outcome
+        assert np.array_equal(again.model_state["mean"], found.model_state["mean"])
+        assert np.array_equal(again.best.state["mean"], found.best.state["mean"])
+
+
+@pytest.mark.parametrize("policy", ["average", "local", "frozen"])
+def test_clients_held_back_adapt_the_state_too(policy):
+    """Two steps from the global model and its state, on the client's own examples; then the client's running mean is its own."""
+    whole = fedax.tasks.with_held_back(task(policy, test=CLIENTS), 0.3)
+    options = {"solver": fedax.SGD(RATE), "schedule": SCHEDULE, "engine": ENGINES["in turn"], "rounds": 1}
+    found = fedax.run(fedax.FedAvg(), whole, observe=[fedax.observe.HeldBack("loss", steps=2)], **options)
+    own = {name: np.asarray(values) for name, values in whole.held_back.train.client(0).items()}
+    mean = STATE["mean"]
+    if policy == "average":
+        mean = np.asarray(found.model_state["mean"])
+    elif policy == "local":
+        mean = np.asarray(found.model_state.all()["mean"]).mean(0)
+    model = np.asarray(found.params["w"]), np.asarray(found.params["scale"])
+    adapted = (*model, mean)
+    for begin in (0, 4):
+        adapted = step(*adapted, own["x"][begin : begin + 4], own["y"][begin : begin + 4])
+    if policy == "frozen":
+        adapted = (*adapted[:2], mean)
+    for name, (w, scale, running) in (("held_back_loss", (*model, mean)), ("held_back_loss_adapted", adapted)):
+        expected = (((own["x"] - running) * scale @ w - own["y"]) ** 2 / 2).mean()
+        np.testing.assert_allclose(found.metrics[name][-1], expected, rtol=1e-10)

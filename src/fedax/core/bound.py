@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
+from fedax.core.federation import Memory
+from fedax.core.layout import accumulator
+
 POLICIES = ("average", "local", "frozen")
 """The choices of `Task(state_policy=...)`."""
 Policy: TypeAlias = Literal["average", "local", "frozen"]
@@ -59,3 +62,29 @@ class Bound(eqx.Module):
 def assembled(params: PyTree, frozen: PyTree) -> PyTree:
     """The user's own pytree of trained and frozen leaves."""
     return params if frozen is None else eqx.combine(params, frozen)
+
+
+def lifted(state: PyTree) -> PyTree:
+    """The state in real numbers, of which there are means; whole numbers such as counts come back by `settled`."""
+
+    def real(leaf: Any) -> Any:
+        return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(accumulator(jnp.result_type(float)))
+
+    return jax.tree.map(real, state)
+
+
+def settled(mean: PyTree, like: PyTree) -> PyTree:
+    """The mean of lifted states in the types of a state; whole numbers are rounded."""
+
+    def of(value: Any, old: Any) -> Any:
+        whole = not jnp.issubdtype(old.dtype, jnp.floating)
+        return (jnp.round(value) if whole else value).astype(old.dtype)
+
+    return jax.tree.map(of, mean, like)
+
+
+def looked_at(state: Any) -> PyTree:
+    """The state in which the global model is looked at: as it is, or of states that clients keep here, their mean; else None."""
+    if type(state) is Memory:
+        return settled(state.each(lifted).mean(), state.of(0))
+    return None if isinstance(state, Memory) else state

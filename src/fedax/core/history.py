@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import PyTree
 
+from fedax.core.bound import looked_at
 from fedax.core.channel import Traffic
 from fedax.core.federation import Memory
 
@@ -49,12 +50,14 @@ class Best:
         round: rounds completed then.
         value: of the metric.
         params: the model, in the user's own pytree.
+        state: its state then, such as batch statistics, if it has one that changes: of states that clients keep, their mean.
     """
 
     metric: str
     round: int
     value: float
     params: PyTree
+    state: PyTree = dataclasses.field(repr=False, default=None)
 
 
 def more_is_better(metric: str) -> bool:
@@ -107,7 +110,9 @@ class History:
     model_state: Any = dataclasses.field(repr=False, default=None)
 
     def save(self, path: str | Path) -> None:
-        """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` reads it.
+        """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.
+
+        With its state, such as batch statistics, if it has one that changes: of states that clients keep, their mean.
 
         Raises:
             InvalidInput: another ending.
@@ -115,7 +120,7 @@ class History:
         """
         from fedax.params import save_params
 
-        save_params(self.params, path, about=self.about)
+        save_params(self.params, path, about=self.about, state=looked_at(self.model_state))
 
     def table(self, every: int = 1) -> str:
         """The observations as a text table: rounds, seconds, and all metrics that are one number; `every` takes some of them."""

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.bound import looked_at
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, WriteFailed
 from fedax.core.federation import Memory
@@ -176,8 +177,10 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
         own |= {f"notes/{name}": values for name, values in history.notes.items()}
         own |= {f"state/{k}": leaf for k, leaf in enumerate(leaves)}
         own |= {} if history.best is None else {"best": np.asarray(Layout.of(history.params).ravel(history.best.params))}
-        arrays |= {f"{i}/{name}": _storable(values) for name, values in own.items()}
+        seen = [] if history.best is None else jax.tree.leaves(history.best.state)
+        own |= {f"best state/{k}": np.asarray(leaf) for k, leaf in enumerate(seen)}
         best = history.best and {name: getattr(history.best, name) for name in ("metric", "round", "value")}
+        arrays |= {f"{i}/{name}": _storable(values) for name, values in own.items()}
         members.append({"algorithm": history.algorithm, "outcome": dataclasses.asdict(history.outcome), "best": best})
     arrays["meta"] = np.array(json.dumps({"identity": identity, "done": done, "members": members}))
     buffer = io.BytesIO()
@@ -221,7 +224,12 @@ def _history(
     books = named("metrics"), named("notes"), params, traffic, outcome, seconds, compiling
     best = None
     if kept_best := meta.get("best"):
+        leaves, structure = jax.tree.flatten(looked_at(carried.model_state))
+        seen, like = named("best state"), [(leaf.dtype, leaf.shape) for leaf in leaves]
+        model_state = [jax.numpy.asarray(seen[str(k)].view(d).reshape(s)) for k, (d, s) in enumerate(like) if seen]
         best = Best(
-            **kept_best, params=layout.unravel(jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype))))
+            **kept_best,
+            params=layout.unravel(jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype)))),
+            state=jax.tree.unflatten(structure, model_state) if seen else None,
         )
     return History(meta["algorithm"], rounds, *books, **carried._asdict(), best=best)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.bound import looked_at
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed
 from fedax.core.history import Best, History, Outcome, more_is_better
@@ -169,8 +170,10 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
         seen = observed(program, states, options.observe or (), done, grid.task)
         better = [recorder.observe(metrics, done, options) for recorder, metrics in zip(recorders, seen, strict=True)]
         if any(better):
-            for recorder, w in zip(compress(recorders, better), compress(models(parts()), better), strict=True):
-                recorder.keep(grid.task.assembled(layout.unravel(jnp.array(w))))
+            now = parts()
+            for recorder, w, carried in compress(zip(recorders, models(now), now, strict=True), better):
+                state = jax.tree.map(_copy, looked_at(carried.model_state))
+                recorder.keep(grid.task.assembled(layout.unravel(jnp.array(w))), state)
         if any(recorder.ended and not recorder.final for recorder in recorders) and not all(r.ended for r in recorders):
             for recorder, carried in zip(recorders, parts(), strict=True):  # the others go on, and this one with them
                 recorder.final = jax.tree.map(_copy, carried) if recorder.ended and not recorder.final else recorder.final
@@ -285,7 +288,11 @@ class _Recorder:
         self.logs: list[Log] = []
         self.ended, self.final, self.best = False, None, before.best if before else None
         if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
-            self.outcome, self.ended, self.final = before.outcome, True, Carried(before.state, before.lost)
+            self.outcome, self.ended, self.final = (
+                before.outcome,
+                True,
+                Carried(before.state, before.lost, before.model_state),
+            )
 
     @property
     def goes_on(self) -> bool:
@@ -329,10 +336,10 @@ class _Recorder:
         self.best = Best(metric, done, value, None)
         return True
 
-    def keep(self, params: Any) -> None:
+    def keep(self, params: Any, state: Any) -> None:
         """The model that has just become the best."""
         assert self.best is not None, "nothing was better"
-        self.best = dataclasses.replace(self.best, params=params)
+        self.best = dataclasses.replace(self.best, params=params, state=state)
 
     def interrupt(self, done: int) -> None:
         if self.goes_on:

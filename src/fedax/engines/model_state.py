@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from fedax.core.bound import lifted as lifted
+from fedax.core.bound import settled as settled
 from fedax.core.federation import Gathered, Memory
-from fedax.core.layout import accumulator
 from fedax.core.task import Task
 
 
@@ -22,25 +23,6 @@ class Sent(eqx.Module):
 def traveling(task: Task) -> PyTree:
     """The state that the server sends and averages, before round 0; None if none travels."""
     return task.state if task.state_policy == "average" else None
-
-
-def lifted(state: PyTree) -> PyTree:
-    """The state in real numbers, of which there are means; whole numbers such as counts come back by `settled`."""
-
-    def real(leaf: Any) -> Any:
-        return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(accumulator(jnp.result_type(float)))
-
-    return jax.tree.map(real, state)
-
-
-def settled(mean: PyTree, like: PyTree) -> PyTree:
-    """The mean of lifted states in the types of a state; whole numbers are rounded."""
-
-    def of(value: Any, old: Any) -> Any:
-        whole = not jnp.issubdtype(old.dtype, jnp.floating)
-        return (jnp.round(value) if whole else value).astype(old.dtype)
-
-    return jax.tree.map(of, mean, like)
 
 
 def mean_of_rows(gathered: Gathered[Any]) -> PyTree:

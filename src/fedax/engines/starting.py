@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from fedax.core.task import Given, Task
-from fedax.params import leaf_names, placed, read_weights
+from fedax.params import leaf_names, placed, read_weights, state_in
 
 
 def started(task: Task, params: Any) -> Task:
@@ -15,7 +15,7 @@ def started(task: Task, params: Any) -> Task:
 
     Args:
         task: of the run.
-        params: a pytree with leaves of the task's names and shapes, or the path of a file with such a model.
+        params: a pytree with leaves of the task's names and shapes, or the path of a file with such a model, and perhaps its state.
 
     Raises:
         InvalidInput: a model that is not the task's; the message names the leaf.
@@ -23,6 +23,8 @@ def started(task: Task, params: Any) -> Task:
     if params is None:
         return task
     if isinstance(params, str | Path):
-        return dataclasses.replace(task, start=Given(placed(read_weights(Path(params)).arrays, task, str(params))))
+        held = read_weights(Path(params)).arrays
+        start = Given(placed(held, task, str(params)))
+        return dataclasses.replace(task.at(state_in(held, task, str(params))), start=start)
     arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
     return dataclasses.replace(task, start=Given(placed(arrays, task, "run(params=...)")))

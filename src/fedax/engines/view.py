@@ -111,12 +111,20 @@ class CompiledView(View):
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         if self.own is None and self.states is None:
             return self.per_client(split, score)
+        own, states = self.own or (lambda k: self.w), self.states
+        return self.of_each(split, score, lambda k: (own(k), None if states is None else states.of(k)))
+
+    def of_each(
+        self, split: OfClients, score: str, used: Callable[[Index], tuple[Float[Array, "dim"], Any]]
+    ) -> Float[Array, "clients"]:
+        """As `per_client`, for the model and its state (None for the global one) that each client uses."""
         data: Ragged = getattr(self.task, split)
-        own, width = self.own or (lambda k: self.w), min(PIECE, data.largest)
+        width = min(PIECE, data.largest)
 
         def mean(k: Index) -> Float[Array, ""]:
-            function = self.task.at(None if self.states is None else self.states.of(k)).functions[score]
-            params, part, wide = self.setup.layout.unravel(own(k)), Part.of(data, k), accumulator(self.w.dtype)
+            w, state = used(k)
+            function = self.task.at(state).functions[score]
+            params, part, wide = self.setup.layout.unravel(w), Part.of(data, k), accumulator(self.w.dtype)
 
             def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
                 place = i * width + jnp.arange(width, dtype=jnp.int32)
@@ -234,10 +242,15 @@ def held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | Non
         schedule = dataclasses.replace(schedule, steps=steps, times=None, stragglers=0.0)
     apart = dataclasses.replace(setup, task=task, population=task.train.population, schedule=schedule, first=0)
 
-    def adapted(k: Index) -> Float[Array, "dim"]:
-        return CompiledClient(apart, k, 0, jax.random.key(0), 0).minimize(start=w)
+    view = CompiledView(apart, w)
+    if steps is None:
+        return view.per_client("test", score)
 
-    return CompiledView(apart, w, own=None if steps is None else adapted).personal("test", score)
+    def adapted(k: Index) -> tuple[Float[Array, "dim"], Any]:
+        client = CompiledClient(apart, k, 0, jax.random.key(0), 0)
+        return client.minimize(start=w), client.model_state
+
+    return view.of_each("test", score, adapted)
 
 
 def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]) -> tuple[Any, Any]:
