@@ -65,7 +65,7 @@ for name, method in methods.items():
 #
 # ## A mistake
 #
-# What does not fit is said before anything is compiled:
+# A mistake is said before anything is compiled:
 
 # %%
 try:

@@ -15,7 +15,7 @@ TABLE = "training.1600000.processed.noemoticon.csv"
 LINE = '"{}","{}","Mon Apr 06 22:19:45 PDT 2009","NO_QUERY","{}","{}"\n'
 TWEETS = {
     "anna": [("so good, really", 4), ("bad day", 0)] * 2,
-    "zoë": [("good", 4)] * 3 + [("no no bad", 0)] * 2,
+    "zoë": [("good", 4)] * 3 + [('no "no" bad', 0)] * 2,
     "few": [("hm", 0)],
 }
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_headless(name, tmp_path, monkeypatch):
-    """What the site offers for download, in a kernel of its own."""
+    """The file that the site offers for download, in a kernel of its own."""
     for package in ("jupytext", "nbclient", "ipykernel"):
         pytest.importorskip(package, reason="a library of other people")
     import nbformat

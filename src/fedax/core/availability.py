@@ -68,7 +68,8 @@ class Daily(Availability):
         spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the world, with 0 at the same hour.
         seed: of the hours.
 
-    >>> [int(Daily(0.5, period=4, spread=0.0).there(None, t, 1)[0]) for t in range(6)]
+    >>> day = Daily(0.5, period=4, spread=0.0)
+    >>> [int(day.there(jax.random.key(0), t, clients=1)[0]) for t in range(6)]
     [1, 1, 0, 0, 1, 1]
     """
 
@@ -120,7 +121,7 @@ class Trace(Availability):
     ...     path = Path(folder) / "trace.csv"
     ...     _ = path.write_text("device,from,to\n0,0,120\n1,60,240\n")
     ...     trace = Trace(str(path), round_length=60)
-    >>> [trace.there(None, t, 2).tolist() for t in range(4)]
+    >>> [trace.there(jax.random.key(0), t, clients=2).tolist() for t in range(4)]
     [[True, False], [True, True], [False, True], [False, True]]
     """
 
