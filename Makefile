@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes fuzz faults docs release-check check clean
+.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes deployments fuzz faults docs release-check check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -46,6 +46,9 @@ recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one 
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
 	$(PYTEST) -m slow tests
+
+deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
+	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deploy.py
 
 fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: refused in words or read
 	$(BIN)/python tests/fuzz/fuzz.py bits 3000

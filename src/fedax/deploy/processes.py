@@ -58,7 +58,8 @@ def supernode(deployment: Deployment, partition: int, port: int, data: Path | No
     node = f"partition-id={partition} deployment={quoted(deployment.folder)}"
     node += "" if data is None else f" data={quoted(data)}"
     return [
-        *("flower-supernode", "--superlink", deployment.address, "--isolation", "process"),
+        *(sys.executable, "-P", str(Path(__file__).with_name("node.py")), "--superlink", deployment.address),
+        *("--isolation", "process"),
         *("--root-certificates", str(deployment.path("keys", "ca.crt"))),
         *("--auth-supernode-private-key", str(deployment.path("keys", f"client-{partition}"))),
         *("--host", "127.0.0.1", "--port", str(port), "--node-config", node),
