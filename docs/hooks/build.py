@@ -24,7 +24,12 @@ COPIED = {
     "benchmarks/README.md": "project/performance.md",
 }
 """Documents from outside of `docs`, and the pages that show them."""
-NAMED = {"mpi.md": "MPI peers", "flower.md": "Deploying with Flower", "theory.md": "Theory that runs"}
+NAMED = {
+    "mpi.md": "MPI peers",
+    "flower.md": "Deploying with Flower",
+    "privacy.md": "Differential privacy",
+    "theory.md": "Theory that runs",
+}
 """Guides directly below `docs` by their titles; others that are put there come after them under their own."""
 
 _execute = True

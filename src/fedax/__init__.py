@@ -56,6 +56,7 @@ Modules:
 - `graphs`: topologies and mixing matrices.
 - `models`: the papers' models.
 - `observe`: observers of a run.
+- `privacy`: accounting of differential privacy.
 - `tasks`: ready-made tasks.
 - `theory`: the papers' theorems as formulas.
 """

@@ -11,6 +11,7 @@ from . import layers as layers
 from . import models as models
 from . import observe as observe
 from . import params as params
+from . import privacy as privacy
 from . import tasks as tasks
 from . import theory as theory
 from .algorithms.decentralized.dfedavgm import DFedAvgM as DFedAvgM
@@ -69,6 +70,7 @@ from .core import InvalidInput as InvalidInput
 from .core import LocalProblem as LocalProblem
 from .core import Optax as Optax
 from .core import Outcome as Outcome
+from .core import Privacy as Privacy
 from .core import Schedule as Schedule
 from .core import Task as Task
 from .core import Upload as Upload
@@ -81,6 +83,8 @@ from .engines.loop import run_grid as run_grid
 from .engines.mpi import MPI as MPI
 from .engines.options import Divergence as Divergence
 from .engines.options import Progress as Progress
+from .engines.private import noise_for as noise_for
+from .engines.private import privacy_spent as privacy_spent
 from .engines.programs import keep_programs as keep_programs
 from .engines.session import Report as Report
 from .engines.session import RunState as RunState

@@ -18,8 +18,10 @@ def writing(path: Path) -> Iterator[None]:
         raise WriteFailed(f"{error.filename or path}: cannot be written: {error.strerror or error}.") from error
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Writes a file whole: a reader, a crash or a loss of power sees the old content or the new one.
+
+    Nobody but the owner can read it before it has its `mode`, less the user's mask.
 
     The content goes to a hidden file beside it, is forced to the disk, and takes the name in one step.
     """
@@ -31,7 +33,7 @@ def write(path: Path, content: str | bytes) -> None:
             os.fsync(stream.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        os.chmod(temporary, mode & ~umask)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -59,7 +59,7 @@ def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -
         raise RunExists(f"{out} is not empty. Choose another folder with --out.")
     plan, seed = experiment.plan(), experiment.seeds[0]
     looks = sorted({0, *range(every, experiment.rounds + 1, every), experiment.rounds})
-    options = {"solver": plan.arguments["solver"], "schedule": plan.arguments["schedule"]}
+    options = {name: plan.arguments[name] for name in ("solver", "schedule", "channel")}
     found: dict[str, Membership] = {}
     for label, algorithm in plan.algorithms.items():
         found[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)

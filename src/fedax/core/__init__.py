@@ -46,6 +46,7 @@ from fedax.core.layout import Part as Part
 from fedax.core.layout import Vector as Vector
 from fedax.core.leaves import Which as Which
 from fedax.core.local import LocalProblem as LocalProblem
+from fedax.core.privacy import Privacy as Privacy
 from fedax.core.schedule import Schedule as Schedule
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact

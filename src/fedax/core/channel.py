@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.core.attack import Attack
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import check_declared
+from fedax.core.privacy import Privacy
 
 
 class Codec(eqx.Module):
@@ -111,6 +112,7 @@ class Channel(eqx.Module):
         down: codec of what the server sends; the same message goes to everybody. No feedback.
         attack: harm that a part of the clients does, before anything is coded; see `fedax.attacks`. Single numbers, and what a
             client keeps for itself, are honest.
+        privacy: clipping and noise that hide which clients took part, for methods whose uploads are means; see `Privacy`.
 
     Example:
         >>> import fedax
@@ -121,6 +123,7 @@ class Channel(eqx.Module):
     up: Any = None
     down: Any = None
     attack: Any = None
+    privacy: Any = None
 
     def __check_init__(self) -> None:
         for name, codec in (("up", self.up), ("down", self.down)):
@@ -128,6 +131,8 @@ class Channel(eqx.Module):
                 raise InvalidInput.of(f"Channel({name}=...)", codec, "a codec of fedax.codecs, or None")
         if self.attack is not None and not isinstance(self.attack, Attack):
             raise InvalidInput.of("Channel(attack=...)", self.attack, "an attack of fedax.attacks, or None")
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
+            raise InvalidInput.of("Channel(privacy=...)", self.privacy, "a fedax.Privacy, or None")
 
     @property
     def feedback(self) -> bool:

@@ -17,8 +17,8 @@ class Outcome:
     """The end of a run: a value, not an exception.
 
     Attributes:
-        kind: `"ok"`, `"stopped"` (early, by a rule of `fedax.EarlyStopping`, which is ok too), `"diverged"` (a stop rule fired),
-            `"non-finite"` (something is NaN or infinite), `"interrupted"`.
+        kind: `"ok"`, `"stopped"` (early, by `fedax.EarlyStopping` or a budget of privacy, which is ok too), `"diverged"` (a stop
+            rule fired), `"non-finite"` (something is NaN or infinite), `"interrupted"`.
         round: the round, from 0, in which it happened (None for ok).
         client: the client that sent the first non-finite upload, or whose part it is (None otherwise).
         part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal model"` of the client, `"the
@@ -91,6 +91,7 @@ class History:
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if that changes: a pytree, or the
             clients' memories of theirs.
+        bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape (parts,).
     """
 
     algorithm: str
@@ -108,6 +109,7 @@ class History:
     fitted: dict[str, np.ndarray] = dataclasses.field(default_factory=dict[str, np.ndarray])
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
+    bounds: Any = dataclasses.field(repr=False, default=None)
 
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.

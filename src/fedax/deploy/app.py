@@ -1,6 +1,7 @@
 """The Flower app of a deployment: a folder that `flwr run` takes, and the two functions that it calls."""
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fedax.core import InvalidInput, RunExists
+from fedax.deploy.keys import private
 from fedax.deploy.processes import end_with_parent
 from fedax.deploy.settings import Deployment, quoted
 from fedax.engines.flower import Flower
@@ -123,12 +125,20 @@ def serve(grid: Any, config: Any) -> None:
     out = Path(str(config["out"]))
     options = {name: getattr(deployment, name) for name in ("clients", "deadline", "minimum", "patience")}
     display = display_for(Console(width=120))
-    with here(Flower(grid, run=str(out), **options)):
+    with here(Flower(grid, run=str(out), secret=_secret(deployment), **options)):
         if config["resume"]:
             directory = _resumed(out, display)
         else:
             directory = run_experiment(deployment.experiment("flower"), out, display)
     print(directory.line())
+
+
+def _secret(deployment: Deployment) -> bytes:
+    """The server's own, of the noise of privacy; a run that is continued has the same."""
+    path = deployment.path("keys", "noise.key")
+    if not path.exists():
+        private(path, os.urandom(32))
+    return path.read_bytes()
 
 
 def _resumed(out: Path, display: Display) -> RunDirectory:

@@ -73,9 +73,7 @@ def private(path: Path, content: bytes) -> None:
     """Writes what only the owner may read, and which nobody could read before."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(content)
+        write(path, content, 0o600)
 
 
 def _name(text: str) -> x509.Name:

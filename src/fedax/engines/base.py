@@ -50,26 +50,29 @@ class Carried(NamedTuple):
         state: the algorithm's.
         lost: for each phase what the clients' last messages lost.
         model_state: the model's, or the clients' memories of theirs; None if it has none that changes.
+        bounds: of adaptive clipping; None where there is none.
     """
 
     state: Any
     lost: tuple[Memory, ...] = ()
     model_state: Any = None
+    bounds: Any = None
 
 
 def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Carried:
     """The start of a run at a model; before it nothing was lost."""
     channel, state, task = transport.setup.channel, algorithm.init(Round(transport, 0, root), w), transport.setup.task
+    bounds = None if transport.setup.private is None else transport.setup.private.start()
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
     if not feedback and not changing:
-        return Carried(state)
+        return Carried(state, bounds=bounds)
     phases = look(algorithm, transport.setup).phases
     nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
     lost = tuple(map(transport.memory, nothing)) if feedback else ()
     if not changing:
-        return Carried(state, lost)
+        return Carried(state, lost, bounds=bounds)
     apart = task.state_policy == "local" or any(phase.links for phase in phases)  # without a server, every node has its own
-    return Carried(state, lost, transport.memory(task.state) if apart else jax.tree.map(jnp.array, task.state))
+    return Carried(state, lost, transport.memory(task.state) if apart else jax.tree.map(jnp.array, task.state), bounds)
 
 
 def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:

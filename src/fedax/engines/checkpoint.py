@@ -154,6 +154,10 @@ def _rows_of_clients(states: Sequence[Carried]) -> set[str]:
     return found
 
 
+def _carried(history: History) -> Carried:
+    return Carried(history.state, history.lost, history.model_state, history.bounds)
+
+
 def _round(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
 
@@ -162,10 +166,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, history in enumerate(histories):
-        leaves = [
-            np.asarray(leaf)
-            for leaf in jax.tree.leaves(eqx.filter(Carried(history.state, history.lost, history.model_state), eqx.is_array))
-        ]
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(_carried(history), eqx.is_array))]
         own = {
             "rounds": history.rounds,
             "seconds": history.seconds,

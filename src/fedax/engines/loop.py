@@ -152,13 +152,15 @@ def _done(histories: Sequence[History]) -> int:
 
 def _run(grid: Grid, resume: list[History]) -> list[History]:
     options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
-    rounds, every = options.rounds, options.observe_every
+    rounds, every = grid.rounds, options.observe_every
     checkpoints = _checkpoints(grid)
     states = None if resume else grid.init()
     if checkpoints and not resume:
-        resume = checkpoints.load(program.split(states), grid.each, layout, rounds) or []
+        resume = checkpoints.load(program.split(states), grid.each, layout, options.rounds) or []
     if resume:
-        states = program.join([Carried(history.state, history.lost, history.model_state) for history in resume])
+        states = program.join(
+            [Carried(history.state, history.lost, history.model_state, history.bounds) for history in resume]
+        )
     clock = _Clock(resume[0] if resume else None)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
     drops = options.on_bad_client == "drop"
@@ -167,7 +169,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
 
     def look() -> bool:
         nonlocal settled
-        seen = observed(program, states, options.observe or (), done, grid.task)
+        spent = {} if (epsilon := grid.private and grid.private.spent(done)) is None else {"epsilon": np.asarray(epsilon)}
+        seen = [found | spent for found in observed(program, states, options.observe or (), done, grid.task)]
         better = [recorder.observe(metrics, done, options) for recorder, metrics in zip(recorders, seen, strict=True)]
         if any(better):
             now = parts()
@@ -213,6 +216,8 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
                 checkpoints.save(done, finished(whole()))
         if asked and done < rounds:
             raise KeyboardInterrupt
+        for recorder in recorders if rounds < options.rounds else ():
+            recorder.stop(done)
     except KeyboardInterrupt:
         if team.size > 1 and not asked:
             raise  # the other ranks do not know of it
@@ -340,6 +345,11 @@ class _Recorder:
         """The model that has just become the best."""
         assert self.best is not None, "nothing was better"
         self.best = dataclasses.replace(self.best, params=params, state=state)
+
+    def stop(self, done: int) -> None:
+        """The end of the budget of privacy."""
+        if self.goes_on:
+            self.outcome = Outcome("stopped", done - 1)
 
     def interrupt(self, done: int) -> None:
         if self.goes_on:

@@ -39,6 +39,7 @@ class PlainTransport(Transport):
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
         uploads, kept, states = zip(*self.each(job, cohort, held), strict=True)
         values, clipped = zip(*(opened(upload.value) for upload in uploads), strict=True)
+        values = [job.bounded(value) for value in values]
         broken = np.array(states, np.int32)
         own = [upload.weight for upload in uploads if upload.weight is not None]
         weights = jnp.stack(own).astype(cohort.weights.dtype) if own else cohort.weights
@@ -113,7 +114,7 @@ class PlainProgram(Program):
             fed, after = Round(transport, t, root, *carried[1:]), carried
             try:
                 state = algorithm.round(fed, carried.state)
-                after, worked = Carried(state, tuple(fed.lost), fed.model_state), fed.last
+                after, worked = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
             except NobodyError:
                 fed.nobody, worked = True, None
             report = fed.report(carried.state, after.state)

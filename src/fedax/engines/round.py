@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.core.channel import bits_of, coded, pack, unpack
+from fedax.core.channel import bits_of, coded, opened, pack, unpack
 from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import Index, stream
@@ -51,6 +51,7 @@ class Round(Federation):
         root: of all random streams.
         lost: for each phase what the clients' last messages lost, if the channel has feedback.
         model_state: the model's state, or the clients' memories of theirs; None if it has none that changes.
+        bounds: of adaptive clipping, None where they do not change.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class Round(Federation):
         root: Key[Array, ""],
         lost: Sequence[Memory] = (),
         model_state: Any = None,
+        bounds: Float[Array, "parts"] | None = None,
     ) -> None:
         self.transport, self.setup, self.round, self.root = transport, transport.setup, round, root
         self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
-        self.model_state = model_state
+        self.model_state, self.bounds = model_state, bounds
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
@@ -93,7 +95,15 @@ class Round(Federation):
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
         population = self.setup.population
         share = share_of(population.sizes_of(ids), population.total, self.setup.layout.dtype)
-        return Cohort(ids, count, *cohort_weights(self.setup.schedule, ids, share, count, self.clients, drawn))
+        weights, terms, part = cohort_weights(self.setup.schedule, ids, share, count, self.clients, drawn)
+        if self._noised and drawn and self.setup.schedule.cohort is not None:  # how many came is nobody's to know
+            part = jnp.asarray(self.setup.schedule.cohort / self.clients, part.dtype)
+        return Cohort(ids, count, weights, terms, part)
+
+    @property
+    def _noised(self) -> bool:
+        """Whether means are those of `Privacy`."""
+        return self.setup.private is not None and self.setup.private.central
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)
@@ -114,7 +124,10 @@ class Round(Federation):
             self.notes[name] = value
 
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        answer = self._phase(work, cohort, down, memory, gather=False)
+        job, answer = self._phase(work, cohort, down, memory, gather=False)
+        if self._noised:
+            mean = self._noisy(job, answer)
+            return mean if memory is None else (mean, answer.held["own"])
         total, weight, *default = answer.sums
         if default:  # an algorithm's own weights may all be zero
             total = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), total, default[0])
@@ -124,8 +137,21 @@ class Round(Federation):
             self.model_state, mean = settled(mean.state, self.model_state), mean.value
         return mean if memory is None else (mean, answer.held["own"])
 
+    def _noisy(self, job: Job, answer: Answer) -> PyTree:
+        """The mean with noise; adaptive clipping goes on to its next bounds."""
+        private, total = self.setup.private, answer.sums[0]
+        phase, key = private.phase(job), self.key(f"privacy {len(self.traffic)}")
+        key = self.transport.noise_key(key, total)
+        mean = private.mean(phase, total, job.bounding, opened(job.down)[0], key)
+        if self.bounds is not None:
+            self.bounds, share = private.adapted(phase, total, self.bounds, key)
+            self.note(
+                clip=self.bounds, unclipped=jnp.concatenate([self.notes.get("unclipped", jnp.zeros(0, share.dtype)), share])
+            )
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, answer.form)
+
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        answer = self._phase(work, cohort, down, memory, gather=True)
+        _, answer = self._phase(work, cohort, down, memory, gather=True)
         values, weights = answer.rows
         valid = self._there(cohort, answer)
         if isinstance(values, Sent):
@@ -165,6 +191,8 @@ class Round(Federation):
         """The clients of a cohort whose uploads count, as a cohort of their own."""
         if not self.setup.drop:
             return cohort
+        if self._noised:  # they count as clients whose upload is 0
+            return cohort
         there = self._there(cohort, answer)
         order = jnp.argsort(~there, stable=True)
         ids, count = self.transport.present(cohort.ids[order], jnp.sum(there, dtype=jnp.int32))
@@ -174,13 +202,16 @@ class Round(Federation):
 
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
-    ) -> Answer:
+    ) -> tuple[Job, Answer]:
         job, held = self._job(work, down, memory)
         if isinstance(cohort.count, int) and cohort.count == 0:
-            raise NobodyError
-        answer = self.transport.work(job, cohort, held, gather)
+            if not self._noised:
+                raise NobodyError
+            answer = self.setup.private.phase(job).empty(held)  # that nobody came is hidden as well
+        else:
+            answer = self.transport.work(job, cohort, held, gather)
         self._book(cohort, job, answer, cohort.count)
-        return answer
+        return job, answer
 
     def _job(self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None) -> tuple[Job, dict[str, Memory]]:
         """The phase's work with what the server sends, and the clients' memories that it takes and leaves."""
@@ -196,7 +227,8 @@ class Round(Federation):
         if isinstance(state, Memory):
             held["model"], state = state, None
         more |= {"model_state": state, "sends_state": self._sends_state}
-        return Job(work, down, codec, self.root, self.round, self._occurrence(work), **more), held
+        job = Job(work, down, codec, self.root, self.round, self._occurrence(work), **more)
+        return (job if self.setup.private is None else self.setup.private.job(job, self.bounds)), held
 
     @property
     def _sends_state(self) -> bool:
@@ -216,7 +248,7 @@ class Round(Federation):
         if self.setup.drop:
             left_out = (answer.broken > 0) & jnp.logical_not(abandoned)
             self.left_out.append(jnp.where(left_out, cohort.ids, -1))
-        self.nobody = abandoned | (self.last.count == 0)
+        self.nobody = abandoned if self._noised else abandoned | (self.last.count == 0)
         if "lost" in answer.held:
             self.lost[len(self.traffic)] = answer.held["lost"]
         self.model_state = answer.held.get("model", self.model_state)
@@ -231,11 +263,11 @@ class Round(Federation):
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + answer.clipped)
         self.note(**answer.notes)
         self._check(cohort, answer)
-        if isinstance(self.last.count, int) and self.last.count == 0:
+        if isinstance(self.last.count, int) and self.last.count == 0 and not self._noised:
             raise NobodyError
 
     def _check(self, cohort: Cohort, answer: Answer) -> None:
-        if self.setup.drop:
+        if self.setup.drop or not answer.broken.shape[0]:
             return
         place = jnp.argmax(answer.broken > 0)
         first = (self.broken == 0) & (answer.broken[place] > 0)

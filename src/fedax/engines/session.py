@@ -24,6 +24,7 @@ from fedax.engines.client import Setup
 from fedax.engines.fitting import fit
 from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind
+from fedax.engines.private import private_of
 from fedax.engines.programs import make_room
 from fedax.engines.starting import started
 
@@ -115,6 +116,9 @@ class Grid:
                 algorithm.check_model(task, self.layout)
             for observer in options.observe or ():
                 observer.check(task)
+            self.private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
+        setup = dataclasses.replace(setup, private=self.private)
+        self.rounds = options.rounds if self.private is None else self.private.affordable(options.rounds)
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
 

@@ -143,6 +143,7 @@ class Recording(Transport):
         program, (upload, kept) = jax.make_jaxpr(lambda: job(Probe(self.setup, job), rows), return_shape=True)()
         self._record(job, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
         value, clipped = opened(_zeros(upload.value))
+        value = job.bounded(value)
         capacity = cohort.ids.shape[0]
         after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights

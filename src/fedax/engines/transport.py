@@ -14,6 +14,7 @@ from fedax.core.channel import Codec, attacked, coded, opened
 from fedax.core.client import Client
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.keys import Index
+from fedax.core.privacy import LocalNoise
 from fedax.engines.client import Setup
 from fedax.engines.model_state import Sent, lifted, settled
 
@@ -47,6 +48,8 @@ class Job(eqx.Module):
         receives: whether it is the receiving half of an exchange, which returns the new memory and sends nothing.
         model_state: the model's state that the server sends beside it, None if it sends none.
         sends_state: whether the state after the work goes up beside the upload, where the work trained the model.
+        local: clipping and noise at the client, where the channel has such privacy.
+        bounding: clipping where uploads arrive, where it has the other one.
     """
 
     work: Callable[..., Any]
@@ -60,6 +63,8 @@ class Job(eqx.Module):
     receives: bool = eqx.field(static=True, default=False)
     model_state: PyTree = None
     sends_state: bool = eqx.field(static=True, default=False)
+    local: LocalNoise | None = None
+    bounding: Callable[[PyTree, PyTree], PyTree] | None = None
 
     def __call__(self, client: Client, held: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
         """The client's upload, messages unopened, and the memories that it keeps.
@@ -82,6 +87,8 @@ class Job(eqx.Module):
             place = jnp.minimum(jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1)
             wrong, key = self.hostile[place] == client.index, client.key("attack")
             value = attacked(value, self.attack, wrong, key, upload.reference)
+        if self.local is not None:
+            value = self.local(value, upload.reference, client.key("privacy"))
         if self.codec is not None:
             value, lost = coded(value, self.codec, client.key("uplink"), upload.reference, held.get("lost"))
             kept = {"lost": lost} if "lost" in held else {}
@@ -92,6 +99,10 @@ class Job(eqx.Module):
         if self.sends_state and client.trained:
             value = Sent(value, lifted(client.model_state))
         return Upload(value, upload.weight), kept
+
+    def bounded(self, value: PyTree) -> PyTree:
+        """An upload's value, opened, as it may be added up: clipped, if the channel says so."""
+        return value if self.bounding is None else self.bounding(value, opened(self.down)[0])
 
     def broken(self, value: PyTree, held: dict[str, PyTree], kept: dict[str, PyTree]) -> Int[Array, ""]:
         """`UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps is so no longer, else 0.
@@ -151,6 +162,10 @@ class Transport(ABC):
         if callable(initial):
             return Memory(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial))
+
+    def noise_key(self, key: Key[Array, ""], total: PyTree) -> Key[Array, ""]:
+        """The random stream of the noise on a sum; of the run's seed, so that a simulation can be repeated."""
+        return key
 
     @abstractmethod
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:

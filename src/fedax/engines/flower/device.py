@@ -1,7 +1,9 @@
 """The clients' side: one client with its own examples, which answers the orders of a server."""
 
+import dataclasses
 import functools
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt
 
 from fedax.core.channel import is_message, is_vector, opened
 from fedax.core.errors import FedaxError, InvalidInput
@@ -22,8 +24,10 @@ from fedax.engines.client import Setup
 from fedax.engines.flower.plan import PROTOCOL, Assignment, Own, Phase, Plan, plan_of
 from fedax.engines.flower.quiet import need_flower
 from fedax.engines.flower.store import NEVER, Store, Version
+from fedax.engines.private import private_of
 from fedax.engines.transport import Job
 from fedax.engines.view import CompiledView
+from fedax.files import write, writing
 
 LOG = logging.getLogger("fedax.flower")
 
@@ -100,6 +104,8 @@ class Device:
         root, round = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32)), int(order["round"])
         codec = None if known.assignment.channel is None else known.assignment.channel.up
         job = Job(phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"]))
+        if known.setup.private is not None and not known.setup.private.central:
+            job = known.setup.private.job(job, None, self._secret())
         upload, kept, broken = work_alone(job, known.setup, rows, jnp.int32(self.partition))
         if not broken:
             for name in kept:
@@ -153,7 +159,17 @@ class Device:
         # of the others' sizes a client knows the sum
         population = Population(np.linspace(0, total, clients + 1).astype(np.int32), clients, total)
         setup = Setup(self.task, solver, schedule, self.layout, population, channel)
+        setup = dataclasses.replace(setup, private=private_of(algorithm, setup))
         return Known(assignment, setup, plan_of(algorithm, setup))
+
+    def _secret(self) -> UInt[Array, "words"]:
+        """Numbers of which its noise is drawn: its own, and the same for an order that comes again."""
+        path = self.folder / "noise.key"
+        with writing(path):
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write(path, os.urandom(32), 0o600)
+            return jnp.asarray(np.frombuffer(path.read_bytes(), np.uint32))
 
 
 def _phase_for(plan: Plan, work: str, record: Any) -> Phase:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -44,6 +45,7 @@ class Flower(Engine):
         deadline: seconds for the answers of a phase, above 0; 600 by default.
         minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the state as it was.
         patience: seconds to wait for all clients at the start, at least 0; 600 by default.
+        secret: from which noise of `Privacy` is drawn, the same for a run that is continued; by default a new one.
 
     Raises:
         FedaxError: Flower is not installed.
@@ -59,6 +61,7 @@ class Flower(Engine):
         deadline: float = 600.0,
         minimum: int = 1,
         patience: float = 600.0,
+        secret: bytes | None = None,
     ) -> None:
         need_flower()
         for name, value in (("clients", clients), ("minimum", minimum)):
@@ -70,6 +73,7 @@ class Flower(Engine):
             raise InvalidInput.of("Flower(patience=...)", patience, "numbers >= 0")
         self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
+        self.secret = secret or os.urandom(32)
         self.roster: Any = None
 
     def has_all(self, task: Task) -> bool:
@@ -126,7 +130,10 @@ class FlowerProgram(PlainProgram):
         from fedax.engines.flower.transport import FlowerTransport
 
         super().__init__(
-            algorithms, setup, roots, lambda a: FlowerTransport(setup, a, engine.roster, engine.run, engine.minimum)
+            algorithms,
+            setup,
+            roots,
+            lambda a: FlowerTransport(setup, a, engine.roster, engine.run, engine.minimum, engine.secret),
         )
         self.task = _without_examples(setup.task, engine.roster.sizes)
         self._done, self._kept = 0, list[int]()

@@ -106,7 +106,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         carried = begin(transport, algorithm, root, w)
         for t in (0, 1):  # a first round may be another one
-            state = algorithm.round(Round(transport, t, root, carried.lost), carried.state)
+            state = algorithm.round(Round(transport, t, root, carried.lost, None, carried.bounds), carried.state)
         how = algorithm.personal(state)
         if how is not None:
             memory = None if how.memory is None else form(how.memory.of(jnp.int32(0)))

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.channel import is_vector, opened
 from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.layout import accumulator
+from fedax.core.privacy import hidden
 from fedax.engines.client import Setup
 from fedax.engines.flower.plan import PROTOCOL, Assignment, Phase, form, plan_of
 from fedax.engines.flower.records import Refused, bits_sent, bytes_sent, record_of, tree_of
@@ -79,17 +80,28 @@ class FlowerTransport(PlainTransport):
         roster: the clients.
         run: a name that is the same when the run is continued.
         minimum: the fewest uploads of a phase that count.
+        secret: that no client has, of the noise of privacy.
 
     Attributes:
         floor: the first round whose memories may be asked for again.
     """
 
-    def __init__(self, setup: Setup, algorithm: Algorithm[Any], roster: Roster, run: str, minimum: int) -> None:
+    def __init__(
+        self, setup: Setup, algorithm: Algorithm[Any], roster: Roster, run: str, minimum: int, secret: bytes
+    ) -> None:
+        self._secret = secret
         self.setup, self.roster, self.run, self.minimum = setup, roster, run, minimum
         self.algorithm, self.floor, self._slots = type(algorithm).__name__, 0, 0
         self.plan = plan_of(algorithm, setup)
         self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(setup.layout)
         self._round, self._books = -1, dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0)
+
+    def noise_key(self, key: Key[Array, ""], total: PyTree) -> Key[Array, ""]:
+        """Of a secret, because clients know the seed; and of the sum, so that a round done anew shares no noise with the first."""
+        digest = hashlib.sha256(self._secret)
+        for leaf in jax.tree.leaves(total):
+            digest.update(np.asarray(leaf).tobytes())
+        return hidden(key, np.frombuffer(digest.digest(), np.uint32))
 
     def memory(self, initial: PyTree) -> Memory:
         first = initial if callable(initial) else lambda k: initial

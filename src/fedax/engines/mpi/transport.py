@@ -30,7 +30,9 @@ class PeerTransport(Transport):
         peers = self.peers
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
         form = eqx.filter_eval_shape(work_alone, *self._inputs(job, held))[0]
-        arrived = eqx.filter_eval_shape(lambda sent: (*opened(sent.value), sent.weight), form)
+        arrived = eqx.filter_eval_shape(
+            lambda sent: (job.bounded(opened(sent.value)[0]), opened(sent.value)[1], sent.weight), form
+        )
         value, clipped, given = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrived)
         broken = 0
         if places:
@@ -39,6 +41,7 @@ class PeerTransport(Transport):
                 places = []  # what it sent, and what it would keep, counts no more
             else:
                 (value, clipped), given, held = opened(upload.value), upload.weight, after
+                value = job.bounded(value)
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
         if job.receives:

@@ -152,7 +152,8 @@ def one_round(
     """The carry after a round, its report, and the cohort that worked last."""
     fed = Round(SimulatedTransport(setup), round, root, *carried[1:])
     state = algorithm.round(fed, carried.state)
-    after, worked = Carried(state, tuple(fed.lost), fed.model_state), fed.last or nobody(0, setup.layout.dtype)
+    after = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds)
+    worked = fed.last or nobody(0, setup.layout.dtype)
     count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
     if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state

@@ -165,7 +165,7 @@ class _Phase(eqx.Module):
         """Value, its weight, what is kept, the default weight, the part that is not finite, what was clipped."""
         value, clipped = opened(upload.value)
         broken = self.job.broken((value, upload.weight), self.own(place), kept)
-        return value, upload.weight, kept, self.cohort.weights[place], broken, clipped
+        return self.job.bounded(value), upload.weight, kept, self.cohort.weights[place], broken, clipped
 
 
 def _zeros(shapes: Any, rows: int | None = None) -> Any:

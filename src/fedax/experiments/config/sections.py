@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax import algorithms, attacks, codecs, tasks
 from fedax.audit import Attack
-from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
+from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Privacy, Schedule, Solver, UnknownName
 from fedax.core.channel import Channel, Codec
 from fedax.core.hyper import MOST_COUNT, Hyper, declared
 from fedax.core.keys import MOST_SEED
@@ -206,17 +206,30 @@ class AttackSection(Section):
         return attacks.make_attack(self.name, **as_declared(self.options, known))
 
 
+class PrivacySection(BaseModel):
+    """`[channel.privacy]`: clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a list."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    def make(self) -> Privacy:
+        given = dict(self.model_extra or {})
+        check_names("option of privacy", given, [field.name for field in dataclasses.fields(Privacy)])
+        clip = given.get("clip")
+        return Privacy(**given | ({"clip": tuple(clip)} if isinstance(clip, list) else {}))
+
+
 class ChannelSection(BaseModel):
-    """`[channel]`: codecs of what clients and server send (`up`, `down`), and an `attack` of clients; see `fedax.Channel`."""
+    """`[channel]`: codecs of what clients and server send (`up`, `down`), an `attack`, and `privacy`; see `fedax.Channel`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     up: CodecSection | None = None
     down: CodecSection | None = None
     attack: AttackSection | None = None
+    privacy: PrivacySection | None = None
 
     def make(self) -> Channel:
-        parts = (("up", self.up), ("down", self.down), ("attack", self.attack))
+        parts = (("up", self.up), ("down", self.down), ("attack", self.attack), ("privacy", self.privacy))
         return Channel(**{name: None if part is None else part.make() for name, part in parts})
 
 

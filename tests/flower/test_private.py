@@ -1,0 +1,78 @@
+"""Privacy over Flower: as in a simulation, but with noise that nobody else can tell."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from federation import federation, run
+
+import fedax
+from problems import vector
+
+SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=3, weights="equal")
+
+
+def both(folder, privacy, rounds=2, algorithm=None, **options):
+    """The deployed run and the simulated one."""
+    algorithm, channel = algorithm or fedax.FedAvg(), fedax.Channel(privacy=privacy)
+    engine = federation(folder, algorithm, schedule=SCHEDULE, channel=channel, **options)
+    given = {"schedule": SCHEDULE, "channel": channel, "rounds": rounds, "observe": []}
+    return run(algorithm, engine, **given), run(algorithm, **given)
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        fedax.Privacy(clip=0.05, noise=0.0, quantile=0.5),
+        fedax.Privacy(clip=0.05, noise=0.0, where="client"),
+    ],
+    ids=["server", "client"],
+)
+def test_clipping_is_that_of_the_simulation(privacy, tmp_path):
+    ours, theirs = both(tmp_path, privacy)
+    np.testing.assert_allclose(vector(ours), vector(theirs), rtol=0, atol=1e-12)
+    assert np.abs(vector(ours) - vector(run(fedax.FedAvg(), schedule=SCHEDULE, rounds=2))).max() > 1e-3
+
+
+def test_noise_at_the_server_comes_from_its_secret(tmp_path):
+    """Another secret, other noise; the same, the same: that of a run that is continued. Clients know the seed alone."""
+    private = fedax.Privacy(clip=0.05, noise=1.0, delta=1e-3)
+    runs = [both(tmp_path / str(i), private, 1, secret=secret) for i, secret in enumerate((b"a", b"b", b"a"))]
+    ours = [vector(deployed) for deployed, _ in runs]
+    assert np.array_equal(ours[0], ours[2])
+    assert np.abs(ours[0] - ours[1]).max() > 1e-3
+    assert np.abs(ours[0] - vector(runs[0][1])).max() > 1e-3
+    assert runs[0][0].metrics["epsilon"][-1] == runs[0][1].metrics["epsilon"][-1] > 0
+
+
+def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
+    """Otherwise the difference of both would be an upload without noise."""
+    private = fedax.Privacy(clip=0.05, noise=1.0, delta=1e-3)
+
+    def lose(message, answer):
+        return [] if message.metadata.dst_node_id == lost else [answer]
+
+    channel, found = fedax.Channel(privacy=private), []
+    for lost in (None, 101, 102, 103):
+        engine = federation(
+            tmp_path / str(lost), fedax.FedAvg(), schedule=SCHEDULE, channel=channel, spoil=lose, secret=b"a"
+        )
+        given = {"schedule": SCHEDULE, "channel": channel, "rounds": 1, "observe": [], "on_bad_client": "drop"}
+        found.append(vector(run(fedax.FedAvg(), engine, **given)))
+    moved = [np.linalg.norm(other - found[0]) for other in found[1:] if not np.array_equal(other, found[0])]
+    assert moved
+    # the largest difference of two means without noise is one bound over three clients
+    assert max(moved) > 0.05 / 3
+
+
+def test_noise_at_a_client_is_its_own_and_kept_for_a_repeated_order(tmp_path):
+    private = fedax.Privacy(clip=0.05, noise=1.0, where="client", delta=1e-3)
+    first, simulated = both(tmp_path / "a", private, 1)
+    again, _ = both(tmp_path / "a", private, 1, run="another")
+    other, _ = both(tmp_path / "b", private, 1)
+    assert np.array_equal(vector(first), vector(again))
+    assert min(np.abs(vector(first) - vector(x)).max() for x in (other, simulated)) > 1e-4
+    keys = list(tmp_path.rglob("noise.key"))
+    assert len(keys) >= 6
+    assert all(key.stat().st_mode & 0o077 == 0 for key in keys)

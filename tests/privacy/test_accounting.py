@@ -1,0 +1,77 @@
+"""Epsilon by the accountant: equal to dp-accounting's own, for what the rounds of a method give away."""
+
+import math
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+import fedax
+from fedax.privacy import Ledger, Release, epsilon_of, noise_of, rounds_of
+
+TASK = fedax.tasks.from_loss(
+    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=[np.full((1, 2), k) for k in 1.0 * np.arange(10)]
+)
+POISSON = fedax.Schedule(cohort=2, sampling="poisson", weights="equal")
+UNIFORM = fedax.Schedule(cohort=2, weights="equal")
+EVERYONE = fedax.Schedule(weights="equal")
+
+
+def own(event, delta):
+    return RdpAccountant().compose(event).get_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule", "privacy", "event"),
+    [
+        (
+            fedax.FedAvg(),
+            POISSON,
+            fedax.Privacy(noise=1.1, delta=1e-3),
+            dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(1.1)), 30),
+        ),
+        (fedax.SCAFFOLD(), EVERYONE, fedax.Privacy(noise=4.0), dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 30)),
+        # a fixed number of clients gives no amplification; FedDANE has two phases
+        (fedax.FedDANE(), UNIFORM, fedax.Privacy(noise=9.0), dp.SelfComposedDpEvent(dp.GaussianDpEvent(9.0), 60)),
+        # two draws of a round are sampled one by one
+        (
+            fedax.FedDANE(),
+            POISSON,
+            fedax.Privacy(noise=2.0),
+            dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(2.0)), 60),
+        ),
+        # at the client two inputs differ by up to 2 C, and nothing hides who was drawn
+        (
+            fedax.FedAvg(),
+            POISSON,
+            fedax.Privacy(noise=8.0, where="client"),
+            dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 30),
+        ),
+    ],
+    ids=["poisson", "everyone", "fixed", "two draws", "local"],
+)
+def test_epsilon_is_that_of_dp_accounting(method, schedule, privacy, event):
+    spent = fedax.privacy_spent(method, TASK, schedule=schedule, privacy=privacy, rounds=30)
+    assert spent == pytest.approx(own(event, privacy.delta), rel=1e-6)
+
+
+def test_phases_of_one_draw_are_sampled_together():
+    ledger = Ledger((Release(0.1, 2),), (Release(0.1, 2),))
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 2)), 7)
+    assert epsilon_of(ledger, 2.0, 1e-5, 7) == pytest.approx(own(event, 1e-5), rel=1e-9)
+
+
+def test_another_first_round_counts_as_it_is():
+    ledger = Ledger((Release(1.0, 3),), (Release(1.0, 1),))
+    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 12)
+    assert epsilon_of(ledger, 2.0, 1e-5, 10) == pytest.approx(own(event, 1e-5), rel=1e-9)
+
+
+def test_noise_and_rounds_are_inverse_to_epsilon():
+    ledger = Ledger((Release(0.2, 1),), (Release(0.2, 1),))
+    noise = noise_of(ledger, 3.0, 1e-4, 50)
+    assert epsilon_of(ledger, noise, 1e-4, 50) <= 3.0 < epsilon_of(ledger, 0.995 * noise, 1e-4, 50)
+    last = rounds_of(ledger, noise, 1e-4, 2.0, 50)
+    assert epsilon_of(ledger, noise, 1e-4, last) <= 2.0 < epsilon_of(ledger, noise, 1e-4, last + 1)
+    assert epsilon_of(ledger, 0.0, 1e-4, 1) == math.inf

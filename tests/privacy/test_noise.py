@@ -1,0 +1,194 @@
+"""Clipping and noise in the rounds: against NumPy, on every engine, and refused where no guarantee holds."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax.engines.loop import run_grid
+
+RATE, DIM = 0.5, 3
+DATA = np.random.default_rng(0).normal(size=(6, 1, DIM)) * np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None, None]
+CONVEX = fedax.tasks.from_loss(lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.full(DIM, 0.2), clients=list(DATA))
+EVERYONE = fedax.Schedule(steps=1, weights="equal")
+DRAWN = fedax.Schedule(steps=1, weights="equal", cohort=3)
+POISSON = fedax.Schedule(steps=1, weights="equal", cohort=3, sampling="poisson")
+
+
+def go(method, privacy=None, schedule=EVERYONE, task=CONVEX, rounds=3, **more):
+    channel = None if privacy is None else fedax.Channel(privacy=privacy)
+    given = {"solver": fedax.SGD(RATE), "seed": 4, "observe": [], "engine": fedax.Eager()} | more
+    return fedax.run(method, task, schedule=schedule, channel=channel, rounds=rounds, **given)
+
+
+def vector(history):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
+
+
+@pytest.mark.parametrize(
+    ("method", "schedule"), [(fedax.FedAvg(), POISSON), (fedax.SCAFFOLD(), DRAWN)], ids=["FedAvg", "SCAFFOLD"]
+)
+def test_no_noise_and_no_clipping_is_the_plain_run(method, schedule):
+    off = fedax.Privacy(clip=math.inf, noise=0.0)
+    assert vector(go(method, off, schedule)).tobytes() == vector(go(method, None, schedule)).tobytes()
+
+
+@pytest.mark.parametrize("method", [fedax.SCAFFOLD(), fedax.FedDANE()], ids=lambda m: type(m).__name__)
+def test_a_wide_bound_without_noise_is_the_plain_run_up_to_rounding(method):
+    wide = go(method, fedax.Privacy(clip=1e6, noise=0.0), DRAWN)
+    np.testing.assert_allclose(vector(wide), vector(go(method, None, DRAWN)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"])
+def test_clipped_means_are_those_of_the_paper(engine):
+    """One local step of SGD on a square moves by RATE (b_k - w); McMahan et al. 2018, Alg. 1, in NumPy."""
+    w = np.full(DIM, 0.2)
+    for _ in range(3):
+        moves = [RATE * (x[0] - w) for x in DATA]
+        w = w + np.mean([d * min(1, 0.7 / np.linalg.norm(d)) for d in moves], 0)
+    ours = go(fedax.FedAvg(), fedax.Privacy(clip=0.7, noise=0.0), engine=engine)
+    np.testing.assert_allclose(vector(ours), w, rtol=0, atol=1e-12)
+
+
+def steps(method, privacy, schedule, task, rounds, engine):
+    """The models of a run before each round and after the last."""
+    session = fedax.start(
+        method,
+        task,
+        seed=4,
+        solver=fedax.SGD(RATE),
+        schedule=schedule,
+        engine=engine,
+        channel=fedax.Channel(privacy=privacy),
+    )
+    state = session.init()
+    models = [np.asarray(session.params(state))]
+    for _ in range(rounds):
+        state, _ = session.step(state)
+        models.append(np.asarray(session.params(state)))
+    return np.stack(models)
+
+
+def test_poisson_means_have_a_fixed_denominator_and_empty_rounds_are_noisy():
+    """Clients that all move by RATE: a round moves by count RATE / m, whatever the count. An empty round moves by its noise."""
+    same = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.ones(2), clients=[np.ones((1, 2))] * 6)
+    rare = fedax.Schedule(steps=1, weights="equal", cohort=1, sampling="poisson")
+    plain = steps(fedax.FedAvg(), fedax.Privacy(clip=9.0, noise=0.0), rare, same, 8, fedax.Simulation(devices=1))
+    counts = np.diff(plain[:, 0]) / RATE
+    np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
+    assert 0 in np.round(counts)
+    assert len(set(np.round(counts))) > 2
+    private = fedax.Privacy(clip=9.0, noise=0.01, delta=1e-3)
+    eager, compiled = (
+        steps(fedax.SCAFFOLD(), private, rare, same, 8, engine) for engine in (fedax.Eager(), fedax.Simulation(devices=2))
+    )
+    np.testing.assert_allclose(eager, compiled, rtol=0, atol=1e-12)
+    assert (np.diff(eager, axis=0) != 0).all()
+
+
+STILL = fedax.tasks.from_loss(lambda w, x: 0 * x[:, 0] * w.sum(), np.zeros(4000), clients=[np.ones((1, 1))] * 5)
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy", "expected"),
+    [
+        (fedax.FedAvg(), fedax.Privacy(clip=0.5, noise=2.0), 0.5 * 2.0 / 5),
+        # two parts of an upload: each has noise for both
+        (fedax.SCAFFOLD(), fedax.Privacy(clip=(0.5, 3.0), noise=2.0), 0.5 * 2.0 * math.sqrt(2) / 5),
+        # a share of the multiplier goes to the counts (Andrew et al. 2021, Theorem 1)
+        (
+            fedax.FedAvg(),
+            fedax.Privacy(clip=0.5, noise=2.0, quantile=0.5, count_noise=1.25),
+            0.5 / 5 / math.sqrt(1 / 4 - 1 / 6.25),
+        ),
+        # at the clients: the mean of five noises
+        (fedax.FedAvg(), fedax.Privacy(clip=0.5, noise=2.0, where="client"), 0.5 * 2.0 / math.sqrt(5)),
+    ],
+    ids=["mean", "two parts", "adaptive", "local"],
+)
+def test_the_noise_on_an_aggregate(method, privacy, expected):
+    """Clients that do not move: what is left is the noise."""
+    assert np.std(vector(go(method, privacy, task=STILL, rounds=1))) == pytest.approx(expected, rel=0.05)
+
+
+def test_bounds_adapt_as_in_the_paper(tmp_path):
+    """C <- C exp(-0.2 (b - 0.5)), b the share of lengths up to C; and a broken run goes on with its bounds."""
+    private, w, bound, bounds = fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5), np.full(DIM, 0.2), 0.3, []
+    for _ in range(6):
+        moves = [RATE * (x[0] - w) for x in DATA]
+        lengths = [np.linalg.norm(d) for d in moves]
+        w = w + np.mean([d * min(1, bound / n) for d, n in zip(moves, lengths, strict=True)], 0)
+        bound *= math.exp(-0.2 * (np.mean([n <= bound for n in lengths]) - 0.5))
+        bounds.append(bound)
+    whole = go(fedax.FedAvg(), private, rounds=6)
+    np.testing.assert_allclose(whole.notes["clip"][:, 0], bounds, rtol=1e-5)
+    np.testing.assert_allclose(vector(whole), w, rtol=1e-5)
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    go(fedax.FedAvg(), private, rounds=3, **kept)
+    assert vector(go(fedax.FedAvg(), private, rounds=6, **kept)).tobytes() == vector(whole).tobytes()
+
+
+def test_a_budget_ends_the_run():
+    private = fedax.Privacy(noise=2.0, delta=1e-3, budget=5.0)
+    spent = [fedax.privacy_spent(fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t) for t in range(12)]
+    last = max(t for t in range(12) if spent[t] <= 5.0)
+    history = go(fedax.FedAvg(), private, rounds=12)
+    assert 0 < last < 11
+    assert (history.outcome.kind, history.outcome.round, len(history.bits.up)) == ("stopped", last - 1, last)
+    np.testing.assert_allclose(history.metrics["epsilon"], spent[: last + 1])
+    with pytest.raises(fedax.core.InvalidInput, match=r"Privacy\(budget=...\): got 0.1; allowed: numbers >= 1"):
+        go(fedax.FedAvg(), fedax.Privacy(noise=2.0, delta=1e-3, budget=0.1))
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        (fedax.FedAWARE(), {}, "FedAWARE: phase [a-z]+ gathers single uploads"),
+        (fedax.FedBC(), {}, "FedBC: uploads of phase primal_dual have weights of their own"),
+        (fedax.DFedAvgM(graph=fedax.Graph.ring(6)), {}, "DFedAvgM: a method without a server"),
+        (fedax.FedAvg(), {"weights": "size"}, r"Schedule\(weights=...\): got 'size'; allowed: 'equal' with privacy"),
+        (fedax.FedAvg(), {"sampling": "proportional", "weights": "size"}, "Schedule"),
+        (fedax.FedAvg(), {"sampling": "proportional_without_replacement", "weights": "size"}, "Schedule"),
+    ],
+    ids=["gathers", "weights", "graph", "sizes", "proportional", "without replacement"],
+)
+def test_refused_with_the_reason(method, changes, message):
+    schedule = fedax.Schedule(**{"cohort": 3, "weights": "equal"} | changes)
+    with pytest.raises(fedax.core.InvalidInput, match=message):
+        go(method, fedax.Privacy(noise=1.0), schedule)
+
+
+def test_noise_at_clients_fits_methods_that_gather():
+    private = fedax.Privacy(clip=0.5, noise=0.1, where="client")
+    assert go(fedax.FedAWARE(), private, DRAWN).outcome.ok
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"clip": 0.0}, r"Privacy\(clip=...\): got 0.0; allowed: numbers in \(0, infinity\)"),
+        ({"clip": math.inf}, "Infinity needs noise=0"),
+        ({"clip": (1.0, 2.0)}, "allowed: a number, or 1 of them"),
+        ({"noise": -1.0}, "noise"),
+        ({"delta": 1.0}, r"numbers in \(0, 1\)"),
+        ({"where": "nowhere"}, "one of"),
+        ({"quantile": 0.5, "where": "client"}, "None with where"),
+        ({"quantile": 0.5}, "count_noise"),
+        ({"quantile": 0.5, "count_noise": 0.4}, "half the noise"),
+        ({"budget": 0.0}, "numbers > 0"),
+    ],
+)
+def test_values_out_of_range(given, message):
+    with pytest.raises(fedax.core.InvalidInput, match=message):
+        go(fedax.FedAvg(), fedax.Privacy(**given))
+
+
+def test_members_of_a_grid_are_private_alike():
+    channel = fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-3))
+    given = {"solver": fedax.SGD(RATE), "schedule": DRAWN, "rounds": 2, "observe": [], "channel": channel}
+    both = run_grid([fedax.FedProx(mu=0.1), fedax.FedProx(mu=1.0)], CONVEX, seed=4, **given)
+    alone = fedax.run(fedax.FedProx(mu=1.0), CONVEX, seed=4, **given)
+    np.testing.assert_allclose(vector(both[1]), vector(alone), rtol=0, atol=1e-12)
+    assert both[0].metrics["epsilon"][-1] == alone.metrics["epsilon"][-1] > 0
