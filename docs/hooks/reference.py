@@ -33,6 +33,7 @@ MODULES = (
     "fedax.codecs",
     "fedax.core",
     "fedax.audit",
+    "fedax.privacy",
     *(f"fedax.theory.{name}" for name in THEORY),
 )
 """Those with public names, in the order in which they are read; a name is documented at the first."""

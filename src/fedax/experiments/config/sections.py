@@ -212,10 +212,11 @@ class PrivacySection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     def make(self) -> Privacy:
-        given = dict(self.model_extra or {})
+        given: dict[str, Any] = dict(self.model_extra or {})
         check_names("option of privacy", given, [field.name for field in dataclasses.fields(Privacy)])
-        clip = given.get("clip")
-        return Privacy(**given | ({"clip": tuple(clip)} if isinstance(clip, list) else {}))
+        if isinstance(given.get("clip"), list):
+            given["clip"] = tuple(given["clip"])
+        return Privacy(**given)
 
 
 class ChannelSection(BaseModel):
