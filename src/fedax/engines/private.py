@@ -150,7 +150,7 @@ class Private(NamedTuple):
         return epsilon_of(self.ledger, self.privacy.noise, self.privacy.delta, rounds)
 
     def affordable(self, rounds: int) -> int:
-        """How many rounds of so many the budget allows.
+        """The rounds, of so many, that the budget allows.
 
         Raises:
             InvalidInput: not even one.
@@ -289,7 +289,7 @@ def _expected(seen: _Seen, setup: Setup) -> int:
 
 
 def _releases(round: list[_Seen], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
-    """What a round gives away. Sampling amplifies for independent (Poisson) draws that nobody outside sees, and for no other."""
+    """The releases of a round. Sampling amplifies for independent (Poisson) draws that nobody outside sees, and for no other."""
     drawn: dict[int | None, int] = {}
     for seen in round:
         drawn[seen.draw] = drawn.get(seen.draw, 0) + 1

@@ -1,6 +1,6 @@
 """Accounting of differential privacy, by `dp-accounting`.
 
-- `Release`, `Ledger`: what the rounds of a run give away.
+- `Release`, `Ledger`: sums that the rounds of a run give away.
 - `epsilon_of`, `noise_of`, `rounds_of`: of a ledger, the privacy that is spent, the noise for some of it, and how long it lasts.
 """
 

@@ -1,4 +1,4 @@
-"""Accounting: what a run has spent, by the Renyi accountant of `dp-accounting`."""
+"""Accounting of privacy that is spent, by the Renyi accountant of `dp-accounting`."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ class Release(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What a run gives away.
+    """The releases of a run.
 
     Attributes:
         first: in its first round.
