@@ -23,7 +23,7 @@ TESTS = PROGRAM.parents[2]
 
 
 def launch(processes, folder, *cases, limit=400):
-    """What each process printed, and how it ended."""
+    """Output and end of each process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
