@@ -1,4 +1,4 @@
-"""A Flax CNN with batch norm, on digits of another contrast at every client: norms averaged, statistics local, or all local (FedBN)."""
+"""A Flax CNN with batch norm, on digits of another contrast at every client: averaged, with local statistics, by FedBN."""
 
 import numpy as np
 import optax

@@ -5,6 +5,7 @@ import optax
 import pytest
 
 import fedax
+from fedax.experiments.config.sections import SolverSection
 from problems import quadratic, random_quadratic, vector
 
 ONE = fedax.Simulation("sequential", devices=1)
@@ -234,25 +235,31 @@ def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
     np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-9, rtol=0)
 
 
-def test_clipping_and_weight_decay_through_optax():
-    """The gradient is cut to norm 1, then 0.1 w is added, then momentum and the step follow; momentum begins anew in each round."""
+@pytest.mark.parametrize(("clip", "weight_decay"), [(1.0, 0.0), (np.inf, 0.1), (1.0, 0.1)])
+def test_clipping_and_weight_decay(clip, weight_decay):
+    """The gradient is cut to the norm, then a part of w is added, then momentum and the step follow, anew in each round."""
     models = np.zeros((len(A), 3))
     for _ in range(2):
         models[:] = models.mean(0)
         speed = np.zeros_like(models)
         for _ in range(3):
             g = np.einsum("kij,kj->ki", A, models - B)
-            g *= np.minimum(1, 1 / np.linalg.norm(g, axis=1, keepdims=True))
-            speed = 0.5 * speed + g + 0.1 * models
+            assert (np.linalg.norm(g, axis=1) > 1).any()
+            g *= np.minimum(1, clip / np.linalg.norm(g, axis=1, keepdims=True))
+            speed = 0.5 * speed + g + weight_decay * models
             models -= 0.2 * speed
-    parts = optax.clip_by_global_norm(1.0), optax.add_decayed_weights(0.1), optax.sgd(0.2, momentum=0.5)
-    found = run(
-        fedax.FedAvg(),
-        2,
-        schedule=fedax.Schedule(steps=3, batch_size="full"),
-        solver=fedax.Optax(optax.chain(*parts)),
-    )
-    np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-12, rtol=0)
+    parts = optax.clip_by_global_norm(clip), optax.add_decayed_weights(weight_decay), optax.sgd(0.2, momentum=0.5)
+    section = SolverSection(learning_rate=0.2, momentum=0.5, clip=clip, weight_decay=weight_decay)  # `[solver]` of a file
+    for solver in (section.make(), *[fedax.Optax(optax.chain(*parts))] * bool(weight_decay)):
+        found = run(fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver)
+        np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("changed", [{"clip": 1.0}, {"weight_decay": 0.1}])
+@pytest.mark.parametrize("method", [fedax.GD(), fedax.FedNova()])
+def test_formulas_of_plain_steps_refuse_clipping_and_weight_decay(method, changed):
+    with pytest.raises(fedax.InvalidInput, match="clipping, weight decay or decay by step"):
+        run(method, 1, solver=fedax.SGD(0.1, **changed))
 
 
 @pytest.mark.parametrize("method", [fedax.GD(), fedax.FedNova()])

@@ -175,7 +175,10 @@ MISTAKES = {
         lambda: from_loss(cross_entropy, START | {"w": np.zeros((2, 2), int)}, CLIENTS),
         r"leaf 'w': got an array of type int.*Write .astype\(float\)",
     ),
-    "two types": (lambda: from_loss(cross_entropy, START | {"w": np.zeros((2, 2), np.float16)}, CLIENTS), "the same dtype"),
+    "no float type": (
+        lambda: from_loss(cross_entropy, START, CLIENTS, compute="int8"),
+        r"compute=...\): got 'int8'; allowed: a float type such as 'bfloat16'",
+    ),
     "a missing key": (lambda: from_loss(lambda p, e: e["z"] @ p["b"], START, CLIENTS), r"no 'z' among .*\['x', 'y'\]"),
     "batch statistics": (
         lambda: from_loss(cross_entropy, START | {"batch_stats": np.zeros(2)}, CLIENTS),

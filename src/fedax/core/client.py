@@ -196,13 +196,13 @@ class Solver(eqx.Module):
 
     def step_size(self) -> Scalar:
         """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
-        raise InvalidInput.of(
-            "run(solver=...)", self, "SGD without momentum or decay by step, which this method's formulas need"
-        )
+        allowed = "SGD without momentum, clipping, weight decay or decay by step, which this method's formulas need"
+        raise InvalidInput.of("run(solver=...)", self, allowed)
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
 
         `prox` is the weight of a proximal term beside them.
         """
-        raise InvalidInput.of("run(solver=...)", self, "SGD without decay by step, which this method's formulas need")
+        allowed = "SGD without clipping, weight decay or decay by step, which this method's formulas need"
+        raise InvalidInput.of("run(solver=...)", self, allowed)

@@ -49,6 +49,7 @@ class Hyper:
     schedule: bool = False
     words: tuple[str, ...] = ()
     leaves: bool = False
+    later: bool = False
     doc: str = ""
 
     @property
@@ -151,6 +152,7 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         words: in place of a number that the owner's `fitted` makes from constants of the task.
         leaves: whether it says which leaves of the model, see `fedax.core.leaves.Which`; by default a word of `WORDS` there.
+        later: whether runs were kept before it was declared: what they are known by leaves it out at its default.
         doc: one sentence for the reference pages.
     """
     if isinstance(default, bool):
@@ -166,6 +168,12 @@ def declared(owner: type | object) -> dict[str, Hyper]:
     """The hyperparameters of an algorithm class or object, by name, in the constructor's order."""
     fields = sorted(dataclasses.fields(owner), key=lambda field: field.kw_only)  # type: ignore[arg-type]
     return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
+
+
+def is_new(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a field is a hyperparameter that older runs do not know, at its default."""
+    known = field.metadata.get("hyper", {})
+    return known.get("later", False) and value == known["default"]
 
 
 def check_declared(owner: object) -> None:

@@ -1,6 +1,7 @@
 """Local solvers: the minimisation of a client's local problem."""
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
@@ -75,6 +76,10 @@ class SGD(Descent):
         learning_rate: $\eta$, above 0, or "theory": $\frac{1}{4LH}$, the largest that Theorem 1 of Local GD allows, with the
             largest smoothness L of a client at the task's start and the most local steps H of a round, both measured by the run.
         momentum: $\theta$ (heavy ball), in [0, 1).
+        clip: the largest norm of g, above 0: a longer one is cut to it, as `optax.clip_by_global_norm` does; infinity for none. g
+            is the gradient of the local problem on the minibatch, all terms of it.
+        weight_decay: $\lambda$, at least 0: $\lambda w$ is added to g after clipping, as `optax.add_decayed_weights` does. It is no
+            part of the objective, as the task's l2 is.
         decay, decay_by: see `Descent`.
 
     Source: "theory": Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Theorem 1.
@@ -82,6 +87,9 @@ class SGD(Descent):
 
     learning_rate: Scalar | Word = hyper(0.01, low=0.0, open_low=True, words=("theory",), doc="step size")
     momentum: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum")
+    _: dataclasses.KW_ONLY
+    clip: float = hyper(math.inf, static=True, low=0.0, open_low=True, later=True, doc="largest norm of a gradient")
+    weight_decay: float = hyper(0.0, static=True, low=0.0, later=True, doc="part of the weights that is added to a gradient")
 
     def fitted(self, constants: Constants) -> "SGD":
         if not words(self):
@@ -89,15 +97,21 @@ class SGD(Descent):
         return dataclasses.replace(self, learning_rate=1 / (4 * float(constants.smoothness.max()) * constants.interval))
 
     def step_size(self) -> Scalar:
-        return super().step_size() if self.momentum or self._changing else number(self.learning_rate)
+        plain = not (self.momentum or self._changing or self._changed)
+        return number(self.learning_rate) if plain else super().step_size()
 
     @property
     def _changing(self) -> bool:
         """Whether the learning rate is another one in every step."""
         return self.decay != 1 and self.decay_by != "round"
 
+    @property
+    def _changed(self) -> bool:
+        """Whether steps are along other vectors than gradients of the local problem."""
+        return self.clip < math.inf or self.weight_decay > 0
+
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
-        if self._changing:
+        if self._changing or self._changed:
             return super().accumulated(client, prox)
         dtype = client.layout.dtype
         steps, pull = jnp.asarray(client.steps, dtype), jnp.asarray(number(self.learning_rate) * client.rate * prox, dtype)
@@ -113,7 +127,10 @@ class SGD(Descent):
         return jax.lax.fori_loop(0, client.steps, step, (jnp.zeros((), dtype),) * 2)[1]
 
     def transformation(self) -> optax.GradientTransformation:
-        return optax.sgd(number(self.learning_rate), self.momentum or None)  # without a velocity to carry if there is none
+        steps = optax.sgd(number(self.learning_rate), self.momentum or None)  # without a velocity to carry if there is none
+        before = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
+        before += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
+        return optax.chain(*before, steps) if before else steps
 
 
 class Optax(Descent):

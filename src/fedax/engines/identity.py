@@ -16,6 +16,7 @@ import optax
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.errors import InvalidInput
+from fedax.core.hyper import is_new
 from fedax.core.layout import Layout
 from fedax.core.task import Task
 
@@ -170,7 +171,8 @@ class Describer:
         if isinstance(value, set | frozenset):
             return sorted(str(self(inner, place)) for inner in value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            all_ = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+            fields = {field.name: own for field, own in all_ if not is_new(field, own)}
             inner = {name: self(inner, f"{place}.{name}") for name, inner in fields.items()}
             return {"kind": self._kind(type(value), place)} | inner
         if callable(value):

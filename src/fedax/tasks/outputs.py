@@ -108,6 +108,7 @@ def from_network(
     client: str | None = None,
     holdout: Any = None,
     frozen: Which | None = None,
+    compute: Any = None,
     state_policy: Policy = "average",
     l2: float = 0.0,
     name: str | None = None,
@@ -118,7 +119,7 @@ def from_network(
         maker: the public function, for messages.
         make: the network, given the inputs of two examples.
         loss: of outputs and examples.
-        clients, test, validation, client, holdout, frozen, state_policy, l2, name: as `from_loss`.
+        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name: as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
     """
@@ -156,6 +157,7 @@ def from_network(
         scores=functions,
         holdout=made.holdout if holdout is None else holdout,
         frozen=frozen,
+        compute=compute,
         state=network.state,
         state_policy=state_policy,
         l2=l2,

@@ -1,8 +1,9 @@
 """Tasks from a user's own loss and plain arrays."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Layout, Ragged, Task
 from fedax.core.bound import Policy
+from fedax.core.layout import accumulator
 from fedax.core.leaves import Which, chosen, names_of
 from fedax.core.task import Given
 from fedax.tasks.clients import named_arrays, read_clients
@@ -28,6 +30,7 @@ def from_loss(
     scores: Mapping[str, Callable[..., Any]] | None = None,
     holdout: Any = None,
     frozen: Which | None = None,
+    compute: Any = None,
     state: PyTree = None,
     state_policy: Policy = "average",
     l2: float = 0.0,
@@ -52,6 +55,9 @@ def from_loss(
         scores: further per-example functions of the same signature as `loss`, by name.
         holdout: a global test set in the form of one client.
         frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor differentiated nor copied.
+        compute: the float type in which the loss gets the model's leaves, such as "bfloat16". What is trained, sent and averaged
+            are masters of 32 bits or more; inputs are the loss's own business. Of a model with leaves of several float types, each
+            reaches the loss in its own, and the masters are of the widest. None otherwise: masters of the leaves' own type.
         state: what the model updates without a gradient, such as batch statistics; a pytree of arrays. A loss that takes `state`
             returns `(losses, new state)`.
         state_policy: `"average"`, `"local"` or `"frozen"`, see `fedax.Task`.
@@ -79,9 +85,11 @@ def from_loss(
     data = read_clients(clients, test, client, validation)
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
     functions = {key: _adapt(function, plain, key) for key, function in {"loss": loss, **(scores or {})}.items()}
+    predictions = None if predict is None else _adapt(predict, plain, "predict")
     if state is None and "state" in functions["loss"].takes:
         raise InvalidInput.of("from_loss(state=...)", None, "the state before the first step, for a loss that takes one")
-    start, rest = starting_point(params, frozen)
+    start, rest, types = starting_point(params, frozen, compute)
+    functions = {key: dataclasses.replace(function, types=types) for key, function in functions.items()}
     return Task(
         start=start,
         loss=functions.pop("loss"),
@@ -96,7 +104,7 @@ def from_loss(
         frozen=rest,
         state=None if state is None else jax.tree.map(jnp.asarray, state),
         state_policy=state_policy,
-        predict=None if predict is None else _adapt(predict, plain, "predict"),
+        predict=None if predictions is None else dataclasses.replace(predictions, types=types),
         validation=None
         if data.validation is None
         else Ragged.of(named_arrays(data.validation, plain, "validation"), where="validation", allow_empty=True),
@@ -107,8 +115,14 @@ def _holdout(holdout: Any, plain: bool) -> dict[str, Any] | None:
     return None if holdout is None else named_arrays([holdout], plain, "holdout")[0]
 
 
-def starting_point(params: PyTree, frozen: Which | None = None) -> tuple[Callable[[Any], PyTree], PyTree]:
-    """The starting point of the trained leaves, and the pytree of all others (None if there are none).
+Types: TypeAlias = tuple[str | None, ...] | None
+"""For each leaf, in flat order, the float type in which functions get it, None for its own; None if that is so for all."""
+
+
+def starting_point(
+    params: PyTree, frozen: Which | None = None, compute: Any = None
+) -> tuple[Callable[[Any], PyTree], PyTree, Types]:
+    """The starting point of the trained leaves, the pytree of all others (None if there are none), and the types of leaves.
 
     Raises:
         InvalidInput: leaves that cannot be trained, each named, with advice.
@@ -131,11 +145,33 @@ def starting_point(params: PyTree, frozen: Which | None = None) -> tuple[Callabl
     if not trained:
         raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
     mask = jax.tree.unflatten(structure, [not other for other in kept])
-    Layout.of(jax.eval_shape(lambda: jax.tree.map(_real, eqx.filter(example, mask))))
-    rest = eqx.filter(example, mask, inverse=True) if any(kept) else None
+    rest = jax.tree.map(_placed, eqx.filter(example, mask, inverse=True)) if any(kept) else None
+    own = [None if other else str(_real(leaf).dtype) for leaf, other in zip(leaves, kept, strict=True)]
+    masters, types = None, None
+    if compute is not None or len({*own} - {None}) > 1:
+        types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
+        with jax.numpy_dtype_promotion("standard"):  # of types that are named, whatever the caller's setting
+            masters = str(accumulator(functools.reduce(jnp.promote_types, {*own} - {None})))
     if made:
-        return _Made(params, _Mask(tuple(kept))), rest
-    return Given(jax.tree.map(_real, eqx.filter(example, mask))), rest
+        return _Made(params, _Mask(tuple(kept)), masters), rest, types
+    start = jax.tree.map(lambda leaf: _real(leaf, masters), eqx.filter(example, mask))
+    Layout.of(start)
+    return Given(start), rest, types
+
+
+def _float_type(compute: Any) -> str:
+    """The name of a float type.
+
+    >>> _float_type(jnp.bfloat16)
+    'bfloat16'
+    """
+    try:
+        dtype = jnp.dtype(compute)
+    except TypeError:
+        dtype = None
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise InvalidInput.of("from_loss(compute=...)", compute, "a float type such as 'bfloat16', 'float16' or 'float32'")
+    return str(dtype)
 
 
 _STATISTICS = (
@@ -169,10 +205,15 @@ def _is_real_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
-def _real(leaf: Any) -> Any:
+def _placed(leaf: Any) -> Any:
+    """A frozen array where programs run: one of NumPy would be copied there by each of them."""
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub" else leaf
+
+
+def _real(leaf: Any, dtype: Any = None) -> Any:
     if isinstance(leaf, jax.Array):
-        return leaf
-    return np.asarray(leaf, getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(float))
+        return leaf if dtype is None else leaf.astype(dtype)
+    return np.asarray(leaf, dtype or getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(float))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,10 +233,11 @@ class _Made:
 
     function: Callable[[Any], PyTree]
     mask: _Mask
+    masters: str | None = None
 
     def __call__(self, key: Any) -> PyTree:
         made = self.mask.trained(self.function(key))
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, getattr(leaf, "dtype", None) or float), made)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float), made)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +250,7 @@ class Adapted:
         takes_key: whether its third argument is the random key.
         takes: names of further arguments, see `fedax.core.bound.PerExample`.
         takes_training: whether it takes `training`.
+        types: see `Types`.
     """
 
     function: Callable[..., Any]
@@ -215,8 +258,13 @@ class Adapted:
     takes_key: str | bool
     takes: frozenset[str] = frozenset()
     takes_training: bool = False
+    types: Types = None
 
     def __call__(self, params: PyTree, examples: Any, key: Any, **more: Any) -> Any:
+        if self.types is not None:
+            leaves, structure = jax.tree.flatten(params)
+            typed = (leaf if kind is None else leaf.astype(kind) for leaf, kind in zip(leaves, self.types, strict=True))
+            params = jax.tree.unflatten(structure, typed)
         data = examples["x"] if self.plain else examples
         if self.takes_training:
             more["training"] = key is not None

@@ -1,0 +1,83 @@
+"""Memory of fine-tuning a large frozen base in a federation of 100 clients, against the base itself.
+
+    python benchmarks/frozen_base.py                          # 50 million parameters; low-rank adapters of 0.1 million
+    python benchmarks/frozen_base.py --width 1024             # a quarter of them
+    python benchmarks/frozen_base.py --numpy                  # the base as NumPy arrays, as files are read
+
+Two processes do the same: one with the base, one with a base of next to nothing. What the peak of the first is above that of the
+second is what the base takes, copies of it included; without copies, that is its size.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedax
+
+RANK, CLIENTS, EXAMPLES, LAYERS, NOTHING = 2, 100, 2, 12, 16
+
+
+def loss(params: Any, examples: Any) -> Any:
+    """The mean square of what square layers with low-rank adapters give, less the target, for each example."""
+    x = examples["x"]
+    for kernel, (down, up) in zip(params["base"], params["adapter"], strict=True):
+        x = x + jax.nn.relu(x @ kernel + x @ down @ up)
+    return ((x - examples["y"][:, None]) ** 2).mean(1)
+
+
+def model(width: int, library: Any) -> Any:
+    """A base of arrays of JAX or NumPy, and adapters that begin at zero."""
+    base = [library.full((width, width), 0.01 / width, library.float32) for _ in range(LAYERS)]
+    return {"base": base, "adapter": [(jnp.full((width, RANK), 0.01), jnp.zeros((RANK, width))) for _ in range(LAYERS)]}
+
+
+def train(width: int, as_numpy: bool) -> None:
+    """A round of everybody; prints the peak of this process, and what was sent."""
+    rng, params = np.random.default_rng(0), model(width, np if as_numpy else jnp)
+    clients = [
+        {"x": rng.normal(size=(EXAMPLES, width)).astype(np.float32), "y": np.ones(EXAMPLES, np.float32)}
+        for _ in range(CLIENTS)
+    ]
+    task = fedax.tasks.from_loss(loss, params, clients, frozen="base")
+    del params
+    history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.001), rounds=1)
+    assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"peak": peak, "sent": int(history.bits.up[0])}))
+
+
+def measured(width: int, as_numpy: bool) -> dict[str, int]:
+    """What a process of its own says."""
+    command = [sys.executable, __file__, "--child", "--width", str(width), *["--numpy"] * as_numpy]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Prints the table."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--width", type=int, default=2048, help="of the twelve square layers")
+    options.add_argument("--numpy", action="store_true", help="the base as NumPy arrays")
+    options.add_argument("--child", action="store_true", help="do the work in this process")
+    given = options.parse_args()
+    if given.child:
+        train(given.width, given.numpy)
+        return
+    parameters, adapter = LAYERS * given.width**2, 2 * LAYERS * given.width * RANK
+    whole, nothing = measured(given.width, given.numpy), measured(NOTHING, given.numpy)
+    assert whole["sent"] == CLIENTS * adapter * 32
+    taken = whole["peak"] - nothing["peak"]
+    print(f"base: {parameters / 1e6:.1f} million parameters, {parameters * 4 / 1e6:.0f} MB")
+    print(f"peak: {whole['peak'] / 1e6:.0f} MB with it, {nothing['peak'] / 1e6:.0f} MB without")
+    print(f"sent by a client: {adapter * 4 / 1e6:.2f} MB, the adapter alone")
+    print(f"memory of the base over its size: {taken / (parameters * 4):.3f}")
+
+
+if __name__ == "__main__":
+    main()
