@@ -151,7 +151,7 @@ def starting_point(
     if compute is not None or len({*own} - {None}) > 1:
         types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
         with jax.numpy_dtype_promotion("standard"):  # of types that are named, whatever the caller's setting
-            masters = str(accumulator(functools.reduce(jnp.promote_types, {*own} - {None})))
+            masters = str(accumulator(functools.reduce(jnp.promote_types, [jnp.dtype(kind) for kind in own if kind])))
     if made:
         return _Made(params, _Mask(tuple(kept)), masters), rest, types
     start = jax.tree.map(lambda leaf: _real(leaf, masters), eqx.filter(example, mask))
