@@ -54,7 +54,7 @@ def train(width: int, as_numpy: bool) -> None:
 
 
 def measured(width: int, as_numpy: bool) -> dict[str, int]:
-    """What a process of its own says."""
+    """The report of a process of its own."""
     command = [sys.executable, __file__, "--child", "--width", str(width), *["--numpy"] * as_numpy]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
