@@ -146,7 +146,9 @@ def starting_point(
         raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
     mask = jax.tree.unflatten(structure, [not other for other in kept])
     rest = jax.tree.map(_placed, eqx.filter(example, mask, inverse=True)) if any(kept) else None
-    own = [None if other else str(_real(leaf).dtype) for leaf, other in zip(leaves, kept, strict=True)]
+    own = [
+        None if k else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype)) for leaf, k in zip(leaves, kept, strict=True)
+    ]
     masters, types = None, None
     if compute is not None or len({*own} - {None}) > 1:
         types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
