@@ -1,6 +1,7 @@
 """Compiled programs and the memory that they hold."""
 
 import contextlib
+import ctypes
 import functools
 import gc
 import math
@@ -68,6 +69,8 @@ def make_room(share: float = SHARE) -> bool:
         return False
     jax.clear_caches()
     gc.collect()
+    with contextlib.suppress(AttributeError):  # glibc keeps what is freed, in pieces that later programs do not fit
+        ctypes.CDLL(None).malloc_trim(0)
     return True
 
 
