@@ -318,7 +318,7 @@ def privacy_spent(
     >>> task, schedule = fedax.tasks.digits(clients=50), fedax.Schedule(cohort=10, sampling="poisson", weights="equal")
     >>> private = fedax.Privacy(noise=1.0, delta=1e-3)
     >>> round(fedax.privacy_spent(fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20), 2)
-    4.92
+    5.23
 
     Raises:
         InvalidInput: a method or a schedule for which it does not hold.

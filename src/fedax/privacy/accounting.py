@@ -72,7 +72,7 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
     """The privacy that some rounds have spent, with neighbours that differ in one client.
 
     >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 2)
-    0.89
+    0.79
     """
     if not rounds:
         return 0.0
