@@ -55,7 +55,7 @@ def test_pairs_are_merged_by_their_frequency():
 
 def test_learned_tokens_are_always_the_same():
     texts = ["the cat sat on the mat, the dog ate the rest"] * 3
-    assert len({Tokens.of(texts, "bpe", 280).library.to_str() for _ in range(5)}) == 1
+    assert len({Tokens.of(texts, "bpe", 280).tokenizer.to_str() for _ in range(5)}) == 1
 
 
 def test_tokens_come_back_from_a_file(tmp_path):

@@ -28,7 +28,7 @@ class Tokens:
     Token 0 is padding (`PADDING`), and no text has it.
 
     Args:
-        library: a `tokenizers.Tokenizer`; its token i is i + 1 here.
+        tokenizer: a `tokenizers.Tokenizer`; its token i is i + 1 here.
         size: of the vocabulary with padding: tokens are less than that.
 
     >>> tokens = Tokens.of(["to be, or not to be"], "characters", 12)
@@ -38,7 +38,7 @@ class Tokens:
     [85, 112]
     """
 
-    library: Any
+    tokenizer: Any
     size: int
 
     @classmethod
@@ -101,7 +101,7 @@ class Tokens:
 
     def save(self, path: str | Path) -> None:
         """Writes the vocabulary to a file of the library's format (JSON)."""
-        Path(path).write_text(self.library.to_str(), encoding="utf-8")
+        Path(path).write_text(self.tokenizer.to_str(), encoding="utf-8")
 
     def encode(self, texts: Sequence[str]) -> list[Int[np.ndarray, "_"]]:
         """Each text's tokens.
@@ -110,14 +110,14 @@ class Tokens:
             DataError: texts that are none.
         """
         every = [_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
-        found = self.library.encode_batch(every, add_special_tokens=False)
+        found = self.tokenizer.encode_batch(every, add_special_tokens=False)
         return [np.asarray(each.ids, np.int32) + 1 for each in found]
 
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """The text of tokens; padding, and numbers that stand for nothing, are left out."""
-        known = [i for token in tokens if (i := int(token) - 1) >= 0 and self.library.id_to_token(i)]
-        pieces = None if self.library.decoder else [self.library.id_to_token(i) for i in known]
-        return self.library.decode(known, skip_special_tokens=False) if pieces is None else "".join(pieces)
+        known = [i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)]
+        pieces = None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in known]
+        return self.tokenizer.decode(known, skip_special_tokens=False) if pieces is None else "".join(pieces)
 
     def rows(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
         """One row for each text, cut off or filled up: `x`, shape (texts, length), and `mask`, which is False for padding.
