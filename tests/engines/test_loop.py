@@ -1,6 +1,7 @@
 """The loop: observations, stopping, interruption, resumption, clear refusals."""
 
 import gc
+import inspect
 
 import jax
 import numpy as np
@@ -141,7 +142,7 @@ def _schedule(options):
     ],
 )
 def test_bad_engines(arguments, message):
-    plain = fedax.Simulation.__init__.__wrapped__  # as users have it, without the tests' type checker in front
+    plain = inspect.unwrap(fedax.Simulation.__init__)  # as users have it, without the tests' type checker in front
     with pytest.raises(InvalidInput, match=message):
         plain(object.__new__(fedax.Simulation), **arguments)
 

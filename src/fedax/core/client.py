@@ -73,6 +73,11 @@ class Client(ABC):
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """The full local gradient of f_k at w."""
 
+    def gradient_of(self, problem: LocalProblem, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        """The gradient of a local problem at w, over all training examples."""
+        added = problem.added_gradient(self.layout, self.layout.unravel(self.gradient(w)), self.layout.unravel(w))
+        return self.layout.ravel(added)
+
     def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
         """Folds `step(carry, minibatch)` over this round's minibatches: all local work is built on it.
 

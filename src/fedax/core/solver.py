@@ -178,7 +178,7 @@ class Exact(Solver):
         def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
             # the full loss is a loop of dynamic length, which reverse mode cannot differentiate; its gradient is known
             w, tangent = primals[0], tangents[0]
-            return objective(w, None), _gradient(client, problem, w) @ tangent
+            return objective(w, None), client.gradient_of(problem, w) @ tangent
 
         method = optx.BestSoFarMinimiser(optx.BFGS(rtol=tol, atol=tol))
         return optx.minimise(objective, method, start, max_steps=self.max_steps, throw=False).value
@@ -228,12 +228,6 @@ class Inexact(Solver):
         def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             w, gradient, done = state
             w = w - self.learning_rate * gradient
-            return w, _gradient(client, problem, w), done + 1
+            return w, client.gradient_of(problem, w), done + 1
 
-        return jax.lax.while_loop(unmet, step, (start, _gradient(client, problem, start), jnp.int32(0)))[0]
-
-
-def _gradient(client: Client, problem: LocalProblem, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-    """The gradient of a local problem over all the client's examples."""
-    layout = client.layout
-    return layout.ravel(problem.added_gradient(layout, layout.unravel(client.gradient(w)), layout.unravel(w)))
+        return jax.lax.while_loop(unmet, step, (start, client.gradient_of(problem, start), jnp.int32(0)))[0]

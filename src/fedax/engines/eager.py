@@ -18,7 +18,7 @@ from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.errors import FedaxError, WorkError
 from fedax.core.federation import Cohort, Memory
 from fedax.core.keys import stream
-from fedax.core.view import Observer, View
+from fedax.core.view import Observer
 from fedax.engines.base import Carried, Engine
 from fedax.engines.client import Setup
 from fedax.engines.order import shuffled
@@ -141,9 +141,6 @@ class EagerProgram(PlainProgram):
 
     def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         return _observe(self.setup, self.runs[run][0], carried, worked, observers)
-
-    def view(self, run: int, carried: Carried, worked: Cohort) -> View:
-        return view_of(self.setup, self.runs[run][0], carried, worked)
 
     def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
         return all_personal(self.setup, self.runs[run][0], carried)

@@ -142,13 +142,9 @@ class PlainProgram(Program):
     def join(self, carried: Sequence[Carried]) -> Any:
         return [(one, None) for one in carried]
 
-    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
-        """The view that observers have of one run, by its place in `runs`."""
-        return seen_by(observers, self.view(run, carried, worked))
-
     @abstractmethod
-    def view(self, run: int, carried: Carried, worked: Cohort) -> View:
-        """The view of observers; `run` is its place in `runs`."""
+    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        """The metrics of one run's observers; `run` is its place in `runs`."""
 
     @abstractmethod
     def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:

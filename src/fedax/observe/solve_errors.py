@@ -34,8 +34,7 @@ class SolveErrors(Observer):
             found = view.method.solved(client, z, gradient, Constraint(x, lam, gamma))
             if found is None:
                 return None
-            left = client.gradient(found.solution) + 2 * lam * (found.solution - z)
-            return found.solution, (left**2).sum(), gradient
+            return found.solution, (client.gradient_of(found.problem, found.solution) ** 2).sum(), gradient
 
         found = view.each(solve, *rows)
         if found is None:

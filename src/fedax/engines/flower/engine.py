@@ -14,13 +14,13 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort
 from fedax.core.task import Population, Task
-from fedax.core.view import View
+from fedax.core.view import Observer
 from fedax.core.work import counts, real
 from fedax.engines.alone import sizes_only
 from fedax.engines.base import Carried, Engine
 from fedax.engines.client import Setup
 from fedax.engines.flower.quiet import need_flower
-from fedax.engines.plain import PlainProgram
+from fedax.engines.plain import PlainProgram, seen_by
 
 REMEMBERED = 20
 """Rounds after which clients drop versions of their memories, where no checkpoint tells which are needed."""
@@ -160,11 +160,11 @@ class FlowerProgram(PlainProgram):
         self._kept = [*self._kept, self._done][-2:]
         return self.split(states)
 
-    def view(self, run: int, carried: Carried, worked: Cohort) -> View:
+    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         from fedax.engines.flower.view import FlowerView
 
         algorithm, transport, root = self.runs[run]
-        return FlowerView(self.setup, self.task, transport, algorithm, carried.state, root, worked)
+        return seen_by(observers, FlowerView(self.setup, self.task, transport, algorithm, carried.state, root, worked))
 
     def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
         raise InvalidInput.of(

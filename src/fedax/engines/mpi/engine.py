@@ -14,14 +14,14 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Population, Task
-from fedax.core.view import Gradients, OfClients, Split, View
+from fedax.core.view import Gradients, Observer, OfClients, Split, View
 from fedax.engines.base import Carried, Engine
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.model_state import seen
 from fedax.engines.mpi.peer import Peers, collected
 from fedax.engines.mpi.team import Ranks
 from fedax.engines.mpi.transport import PeerTransport
-from fedax.engines.plain import PlainProgram
+from fedax.engines.plain import PlainProgram, seen_by
 from fedax.engines.view import CompiledView, constraints_of, counts_alike, held_back, kept_by_clients, personal_models
 
 
@@ -84,8 +84,8 @@ class MPIProgram(PlainProgram):
         super().__init__(algorithms, setup, roots, lambda _: PeerTransport(setup, peers))
         self.peers = peers
 
-    def view(self, run: int, carried: Carried, worked: Cohort) -> View:
-        return PeerView(self.setup, self.peers, self.runs[run][0], carried, worked)
+    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        return seen_by(observers, PeerView(self.setup, self.peers, self.runs[run][0], carried, worked))
 
     def whole(self, states: Any) -> list[Carried]:
         return [collected(carried) for carried in self.split(states)]
