@@ -1,8 +1,9 @@
 """The work of the commands, which imports the library."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -111,7 +112,7 @@ def compare(
 ) -> None:
     """Compares algorithms by words of the command line."""
     experiment = Experiment.of(
-        name=name or task,
+        name=name or _title(parse_section(task)),
         rounds=rounds,
         observe_every=observe_every,
         seeds=parse_numbers("--seeds", seeds),
@@ -125,6 +126,11 @@ def compare(
     close(
         runner.run_experiment(experiment, out or fresh(Path("runs"), slug(experiment.name)), display_for(console)), console
     )
+
+
+def _title(section: Mapping[str, Any]) -> str:
+    """A task in words: `digits, clients = 10`."""
+    return ", ".join([str(section["name"]), *(f"{key} = {value}" for key, value in section.items() if key != "name")])
 
 
 def algorithms(names: Sequence[str], as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """The client, as a work function sees it, and the interface of its local solver."""
 
 import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
@@ -202,7 +203,15 @@ class Solver(eqx.Module):
     def step_size(self) -> Scalar:
         """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
         allowed = "SGD without momentum, clipping, weight decay or decay by step, which this method's formulas need"
-        raise InvalidInput.of("run(solver=...)", self, allowed)
+        raise InvalidInput.found("run(solver=...)", self._said(), allowed)
+
+    def _said(self) -> str:
+        """For messages: the settings that are not the defaults, but for the learning rate, which is traced there and no number."""
+        fields = ((field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self))
+        settings = [
+            f"{name}={value!r}" for name, value, usual in fields if isinstance(value, int | float) and value != usual
+        ]
+        return f"{type(self).__name__}({', '.join(settings)})"
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
@@ -210,4 +219,4 @@ class Solver(eqx.Module):
         `prox` is the weight of a proximal term beside them.
         """
         allowed = "SGD without clipping, weight decay or decay by step, which this method's formulas need"
-        raise InvalidInput.of("run(solver=...)", self, allowed)
+        raise InvalidInput.found("run(solver=...)", self._said(), allowed)

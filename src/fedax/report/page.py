@@ -99,7 +99,7 @@ def render(page: Page) -> str:
 def _task(title: str, runs: Sequence[Record], note: str, read: str) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs, read)
     several = any(row.runs > 1 for row in rows)
-    band = "mean of the runs, band: ± one standard deviation, within their range" if several else ""
+    band = "mean of the runs, ± one standard deviation" if several else ""
     charts = [
         {
             "metric": c.metric,
@@ -114,14 +114,15 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str) -> dict[str,
     labels = by_label(runs)
     algorithms = [_algorithm(label, own, place, len(labels)) for place, (label, own) in enumerate(labels.items())]
     if any(algorithm["clients"] for algorithm in algorithms):
-        ranks = "final model on each client's own test examples, sorted" + ("; mean of the runs by rank" if several else "")
+        ranks = "on its own test examples, sorted" + ("; mean of the runs" if several else "")
         charts.append({"metric": "clients", "title": "Accuracy by client", "percent": True, "loss": False, "note": ranks})
     if any(algorithm["weights"] for algorithm in algorithms):
-        points = "each client at the end" + ("; mean of the runs" if several else "") + ". Dotted: by the number of examples"
+        points = "at the end" + ("; mean of the runs" if several else "") + "; dotted: by the number of examples"
         charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
     values = in_words(read)
     caption = (
-        f"{values}; ± is the sample standard deviation over the runs. Where a run ended early, the curve ends with it."
+        f"{values}; ± is the sample standard deviation over the runs; bands stay within their range. "
+        "Where a run ended early, the curve ends with it."
         if several
         else f"{values} of a single run: small differences may be chance."
     )

@@ -113,6 +113,15 @@
     return { range: [Math.max(low - pad, 0), Math.min(high + pad, Math.max(high, 1))], autorange: false };
   }
 
+  const CUT = "the axis leaves out the first rounds";
+  const joined = (...notes) => notes.filter(Boolean).join("; ");
+
+  // says so where curves leave an axis that was not chosen by the reader
+  function remark(plot, traces, axis) {
+    const out = axis.range && axis.type !== "log" && traces.some((trace) => (trace.mode || "").includes("lines") && trace.y.some((value) => value !== null && value < axis.range[0]));
+    plot.note.textContent = joined(plot.base, out ? CUT : "");
+  }
+
   function layout(chart, traces) {
     const ink = style("--quiet");
     const axis = {
@@ -147,16 +156,26 @@
 
   const DRAWN = { clients: ranked, weights: scattered };
 
-  function drawNow(plot) {
+  // the traces and the layout; the note is set first, as it takes room from the plots beside it
+  function planned(plot) {
     const traces = plot.panel ? plot.panel.series.flatMap(drawnSeries) : plot.task.algorithms.flatMap((algorithm, i) =>
       plot.hidden.has(i) ? [] : (DRAWN[plot.chart.metric] ?? curve)(algorithm, i, plot.chart));
-    return Plotly.react(plot.node, traces, plot.panel ? drawnLayout(plot.panel, traces) : layout(plot.chart, traces), {
+    const drawn = plot.panel ? drawnLayout(plot.panel, traces) : layout(plot.chart, traces);
+    remark(plot, traces, drawn.yaxis);
+    return [traces, drawn];
+  }
+
+  function drawNow(plot) {
+    return Plotly.react(plot.node, ...planned(plot), {
       responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: [["toImage", "resetScale2d"]], showTips: false,
       toImageButtonOptions: { format: "svg", filename: plot.chart.title.toLowerCase().replace(/\W+/g, "-") },
     });
   }
 
-  const redraw = () => Promise.all(plots.map(draw));
+  function redraw() {
+    plots.forEach(planned);
+    return Promise.all(plots.map(draw));
+  }
 
   // ---- one section per task --------------------------------------------------------------------------------------------
   function addTask(task) {
@@ -189,12 +208,12 @@
     for (const chart of task.charts) {
       const figure = clone("chart-template");
       figure.querySelector("h3").textContent = chart.title;
-      figure.querySelector("p").textContent = chart.note;
+      const note = figure.querySelector("p");
       const node = figure.querySelector(".plot");
       node.setAttribute("role", "img");
       node.setAttribute("aria-label", `${chart.title}, ${task.title}; the final values are in the table below`);
       grid.append(figure);
-      plots.push({ task, chart, node, hidden });
+      plots.push({ task, chart, node, hidden, note, base: chart.note });
     }
   }
 
@@ -232,11 +251,11 @@
     for (const task of data.tasks.filter((each) => each.charts.length)) {
       const figure = clone("chart-template"), node = figure.querySelector(".plot"), chart = task.charts[0];
       figure.querySelector("h3").textContent = task.title;
-      figure.querySelector("p").textContent = chart.title;
+      const note = figure.querySelector("p");
       node.setAttribute("role", "img");
       node.setAttribute("aria-label", `${chart.title}, ${task.title}`);
       grid.append(figure);
-      plots.push({ task, chart, node, hidden: new Set() });
+      plots.push({ task, chart, node, hidden: new Set(), note, base: chart.title });
     }
   }
 
@@ -304,15 +323,15 @@
     for (const panel of figure.panels) {
       const frame = clone("chart-template"), node = frame.querySelector(".plot"), own = el("div", undefined, "own");
       frame.querySelector("h3").textContent = panel.title;
-      frame.querySelector("p").remove();
+      const note = frame.querySelector("p");
       if (!panel.y.ticks.length) own.append(...panel.own.map((each) => entry(each, each.text)));
       frame.querySelector("figcaption").append(own);
-      if (panel.y.ticks.length) node.style.height = `${90 + 34 * panel.y.ticks.length}px`;
+      if (panel.y.ticks.length) node.style.flexBasis = `${90 + 34 * panel.y.ticks.length}px`;
       node.setAttribute("role", "img");
       node.setAttribute("aria-label", `${figure.title || figure.name}, ${panel.title}`);
       if (panel.y.ticks.length && figure.panels.some((other) => !other.y.ticks.length)) frame.classList.add("wide");
       grid.append(frame);
-      plots.push({ panel, node, chart: { title: `${figure.name} ${panel.title}` }, hidden: new Set() });
+      plots.push({ panel, node, chart: { title: `${figure.name} ${panel.title}` }, hidden: new Set(), note, base: "" });
     }
   }
 

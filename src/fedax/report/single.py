@@ -82,7 +82,11 @@ def compare(
         ...     fedax.compare(runs, f"{folder}/page.html").name
         'page.html'
     """
-    path, records = Path(path), []
+    path, records = Path(path), list[Record]()
+    if not isinstance(histories, Mapping):
+        raise InvalidInput.found(
+            "compare(histories=...)", f"a {type(histories).__name__}", 'a dict of runs by name, as in {"FedAvg": history}'
+        )
     for label, runs in histories.items():
         several = list(runs) if isinstance(runs, Sequence) else [runs]
         if not several or not all(isinstance(run, History) for run in several):
