@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ def page(path: Path, execute: bool = True) -> str:
         whatever a cell raises: then the site is not built.
     """
     notebook, space, lines = jupytext.read(path), {"__name__": "tutorial"}, []
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            lines += [cell.source, ""]
-            continue
-        lines += ["```python", cell.source, "```", ""]
-        output = run_cell(cell.source, space, path.name) if execute else ""
-        if output:
-            lines += ['<div class="output" markdown>', "", "```text", output, "```", "", "</div>", ""]
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # for the files that cells write
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                lines += [cell.source, ""]
+                continue
+            lines += ["```python", cell.source, "```", ""]
+            output = run_cell(cell.source, space, path.name) if execute else ""
+            if output:
+                lines += ['<div class="output" markdown>', "", "```text", output, "```", "", "</div>", ""]
     link = f"[This page as a notebook]({path.name.removesuffix('.py')}.ipynb): open it in Jupyter."
     return "\n".join([*lines, "---", "", link, ""])
 

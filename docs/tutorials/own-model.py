@@ -14,7 +14,7 @@
 # # Your own model
 #
 # A model is any pytree of numbers, and a loss that gives **one number per example**. fedax averages over examples, weighs clients
-# and takes gradients. This page trains the same small network twice: written in plain JAX, and as an Equinox module.
+# and takes gradients. This page trains a small network three times: in plain JAX, as an Equinox and as a Flax module.
 #
 # The data are made here: four clients, each with points from two of four clusters.
 
@@ -92,7 +92,7 @@ jax.tree.map(jnp.shape, history.params)
 #
 # A module also holds what is not trained, such as activation functions. `from_equinox` splits that off and puts it back; the loss
 # is a function of the module's outputs and the examples. A function of a random key in place of the module gives every seed a
-# starting point of its own. [Flax and Haiku](../libraries.md) modules go in the same way.
+# starting point of its own.
 
 # %%
 import equinox as eqx
@@ -122,6 +122,39 @@ print(f"accuracy {history.last('test_accuracy'):.2f}")
 
 # %%
 [int(history.params(jnp.array(centre)).argmax()) for centre in centres]
+
+# %% [markdown]
+# ## A Flax module
+#
+# `from_flax` takes a module of NNX or Linen: its class, and every seed gets a starting point of its own. Batch statistics, dropout
+# and whether the model trains are dealt with. Needs `pip install flax`; [Haiku](../libraries.md) modules go in by `from_haiku`.
+
+# %%
+from flax import nnx
+
+
+class Network(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.hidden, self.norm = nnx.Linear(2, 16, rngs=rngs), nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
+        self.dropout, self.head = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(16, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.dropout(nnx.relu(self.norm(self.hidden(x)))))
+
+
+task = fedax.tasks.from_flax(Network, cross_entropy, clients, holdout=holdout)
+comparison = {
+    name: fedax.run_grid([method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5)
+    for name, method in {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}.items()
+}
+for name, runs in comparison.items():
+    print(f"{name}: accuracy {np.mean([run.last('test_accuracy') for run in runs]):.2f}")
+
+# %% [markdown]
+# The curves of several runs on one page, which opens in a browser:
+
+# %%
+fedax.compare(comparison, "comparison.html", title="Own network")
 
 # %% [markdown]
 # ## The usual stumbles
