@@ -74,14 +74,15 @@ def make_room(share: float = SHARE) -> bool:
     return True
 
 
-def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.3) -> Path:
+def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
     """Keeps compiled programs between processes: what was compiled once is loaded by the next start.
 
     The command line does so by itself. Call it before the first run; programs over several CPU devices are not kept.
 
     Args:
         folder: where; by default `fedax/programs` in the user's cache folder (`XDG_CACHE_HOME`, or `~/.cache`).
-        seconds: the least time of compiling that makes a program worth keeping, at least 0.
+        seconds: the least time of compiling that makes a program worth keeping, at least 0. A first run compiles many small ones,
+            which together take as long as a large one.
 
     Returns:
         The folder.

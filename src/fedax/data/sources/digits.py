@@ -1,5 +1,7 @@
 """The digits of scikit-learn: small real images that need no download."""
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,9 +44,7 @@ def digits(
     Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998 (test part).
     """
     check_partition(partition, clients, seed, **options)
-    from sklearn.datasets import load_digits  # takes a second to import, so only on demand
-
-    images, labels = map(np.asarray, load_digits(return_X_y=True))
+    images, labels = _read()
     parts = partition_by(partition, labels, clients, seed, **options)
     return FederatedData.partitioned(
         images / 16,
@@ -56,3 +56,17 @@ def digits(
         seed=seed,
         name=f"digits, {partition}",
     )
+
+
+def _read() -> tuple[np.ndarray, np.ndarray]:
+    """The images and their labels, from scikit-learn's file: to import scikit-learn takes as long as a small run."""
+    package = find_spec("sklearn")  # looks for it, and imports nothing
+    for folder in (package and package.submodule_search_locations) or ():
+        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if path.is_file():
+            table = np.loadtxt(path, delimiter=",")
+            return table[:, :-1], table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits  # wherever it keeps them
+
+    images, labels = load_digits(return_X_y=True)
+    return np.asarray(images), np.asarray(labels)
