@@ -33,7 +33,7 @@ TARGETS = {"import": 1.5, "Python, cold": 8.0, "Python, warm": 3.0}
 
 
 def seconds(code: str, cache: Path) -> float:
-    """What a new process prints."""
+    """The number that a new process prints."""
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)

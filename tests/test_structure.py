@@ -5,14 +5,17 @@ import inspect
 import io
 import itertools
 import json
+import re
 import subprocess
 import sys
+import textwrap
 import tokenize
 from pathlib import Path
 
 import pytest
 
 import fedax
+from fedax.core.hyper import declared
 from problems import all_algorithms, named
 
 SOURCE = Path(fedax.__file__).parent
@@ -95,18 +98,24 @@ def test_algorithms_say_where_they_come_from(kind):
 
 
 def public_objects():
+    import fedax.attacks
+    import fedax.codecs
     import fedax.core
     import fedax.data
+    import fedax.graphs
     import fedax.models
     import fedax.observe
+    import fedax.privacy
     import fedax.tasks
     import fedax.theory
 
     theory = [module for name, module in vars(fedax.theory).items() if inspect.ismodule(module) and name[0] != "_"]
-    places = (fedax, fedax.core, fedax.data, fedax.models, fedax.observe, fedax.tasks, *theory)
+    named = (fedax.attacks, fedax.codecs, fedax.graphs, fedax.models, fedax.observe, fedax.privacy, fedax.tasks)
+    places = (fedax, fedax.core, fedax.data, *named, *theory)
     for module in places:
         for name, member in vars(module).items():
-            ours = getattr(member, "__module__", "").startswith("fedax.")
+            home = getattr(member, "__module__", "")
+            ours = home.startswith("fedax.") and "._" not in home
             if not name.startswith("_") and ours and (inspect.isclass(member) or inspect.isfunction(member)):
                 yield f"{module.__name__}.{name}", member
 
@@ -125,6 +134,51 @@ def test_every_public_name_is_documented():
                 and not inspect.getdoc(getattr(member, attribute))
             }
     assert missing == set()
+
+
+def parameters_of(member):
+    """The names of its arguments, but for those that are not public or collect others."""
+    try:
+        found = inspect.signature(member).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    collecting = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    return [one.name for one in found if one.kind not in collecting and not one.name.startswith("_")]
+
+
+def test_every_parameter_is_in_its_docstring():
+    """So that `pydoc` of a public name says all; a name in a formula or a heading counts."""
+    missing = [
+        f"{name}({parameter})"
+        for name, member in public_objects()
+        for parameter in parameters_of(member)
+        if not re.search(rf"(?<!\w){parameter}(?!\w)", inspect.getdoc(member))
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("kind", all_algorithms(), ids=named)
+def test_pydoc_has_hyperparameters_with_ranges_and_defaults(kind):
+    text = inspect.getdoc(kind)
+    for name, limits in declared(kind).items():
+        assert re.search(
+            rf"^    {name}: .*{re.escape(limits.allowed)}; default {re.escape(repr(limits.default))}\.$", text, re.M
+        )
+
+
+def raises(function):
+    """Whether its own lines raise something on purpose, but for what a subclass is to write."""
+    found = (node.exc for node in ast.walk(function) if isinstance(node, ast.Raise))
+    return any(isinstance(what, ast.Call) and "NotImplemented" not in ast.unparse(what) for what in found)
+
+
+def test_public_functions_name_their_errors():
+    missing = []
+    for name, member in public_objects():
+        if inspect.isfunction(member) and "<locals>" not in member.__qualname__:
+            node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(member)))).body[0]
+            missing += [name] * (raises(node) and "Raises:" not in inspect.getdoc(member))
+    assert missing == []
 
 
 def test_slow_imports_are_made_on_demand():

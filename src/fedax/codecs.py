@@ -141,6 +141,10 @@ class QSGD(Quantizer):
     $E \lVert Q(v) - v \rVert^2 \le \min(d / n^2, \sqrt d / n) \lVert v \rVert^2$ with $n = 2^{b-1} - 1$. The code has fixed
     length; it is not Elias's.
 
+    Args:
+        b: bits of an entry, as in `Quantizer`.
+        step, rounding: 0 and "stochastic", its definition; others are refused.
+
     Source: Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding, NeurIPS 2017, sec. 3.1.
     """
 
@@ -263,13 +267,13 @@ def make_codec(name: str, **options: Any) -> Codec:
 
 
 def packed(values: np.ndarray, width: int) -> bytes:
-    """Whole numbers of `width` bits each, one after the other, the highest bit first."""
+    """Whole `values` from 0 to 2^width - 1, with `width` bits each, one after the other, the highest bit first."""
     shifts = np.arange(width - 1, -1, -1, dtype=np.int64)
     return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 
 
 def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
-    """The inverse of `packed`."""
+    """The inverse of `packed`: the first `count` numbers of `width` bits in `data`."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * width).reshape(count, width).astype(np.int64)
     return bits @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
 

@@ -12,7 +12,7 @@ from fedax.core.client import Client
 from fedax.core.constants import Constants
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
-from fedax.core.hyper import check_declared
+from fedax.core.hyper import check_declared, described
 from fedax.core.layout import Layout
 from fedax.core.local import LocalProblem
 from fedax.core.schedule import Schedule
@@ -88,7 +88,13 @@ class Reduction:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A citation, and the special cases that the laws check; what a round sends and computes is traced, see `fedax.footprint`."""
+    """A citation, and special cases. What a round sends and computes is traced, see `fedax.footprint`.
+
+    Attributes:
+        paper: authors, title, place and year.
+        equation: the place in it, such as "Alg. 1".
+        reductions: the special cases, which the laws check.
+    """
 
     paper: str
     equation: str
@@ -110,6 +116,11 @@ class Algorithm(eqx.Module, Generic[State]):
     """
 
     card: ClassVar[Card]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__dict__.get("__doc__"):
+            cls.__doc__ = described(cls)
 
     def __new__(cls, *values: Any, **hyperparameters: Any) -> "Algorithm[State]":
         if values:

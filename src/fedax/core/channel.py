@@ -61,7 +61,15 @@ class Codec(eqx.Module):
 
 
 class Message(eqx.Module):
-    """A vector on its way, as a codec sends it. In an `Upload` it stands in place of the vector; the engine opens it."""
+    """A vector on its way, as a codec sends it. In an `Upload` it stands in place of the vector; the engine opens it.
+
+    Attributes:
+        parts: what the codec makes of the vector.
+        clipped: entries that were beyond the codec's grid, or None.
+        codec: opens it.
+        dim, dtype: of the vector.
+        near: a vector that the receiver knows, to which the opened one is added; or None.
+    """
 
     parts: PyTree
     clipped: Int[Array, ""] | None

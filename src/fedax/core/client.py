@@ -52,6 +52,8 @@ class Client(ABC):
         layout: how the model's parameters lie in the flat vector.
         solver, schedule, task: as given to `run`.
         model_state: what the model updates without a gradient, None if it has nothing such; the engine's business.
+
+    Engines make clients, with `streams`, the key of the client's random numbers in the round; see `key`.
     """
 
     index: Index

@@ -107,9 +107,13 @@ class Cohort(eqx.Module):
 
 
 class Gathered(eqx.Module, Generic[Value]):
-    """All uploads of a cohort, stacked in its order; rows that do not count are zero and `valid` is False there.
+    """All uploads of a cohort, stacked in its order.
 
-    Those are the rows from the cohort's count on, and of clients left out.
+    Attributes:
+        value: the uploads, with a first axis over the rows.
+        weights: of the rows, shape (capacity,).
+        ids: the clients, shape (capacity,).
+        valid: False for the rows from the cohort's count on, and of clients left out; those rows are zero.
     """
 
     value: Value

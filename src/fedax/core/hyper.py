@@ -6,6 +6,7 @@ algorithm's pytree, so a grid of them is one `vmap`; choices, switches and count
 """
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -165,9 +166,23 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
 
 
 def declared(owner: type | object) -> dict[str, Hyper]:
-    """The hyperparameters of an algorithm class or object, by name, in the constructor's order."""
+    """The hyperparameters of `owner`, an algorithm's class or object, by name, in the constructor's order."""
     fields = sorted(dataclasses.fields(owner), key=lambda field: field.kw_only)  # type: ignore[arg-type]
     return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
+
+
+def described(owner: type) -> str:
+    """The docstring of a class that is being made, with its hyperparameters, their ranges and defaults below."""
+    fields = {name: Hyper(name, **one.metadata["hyper"]) for name, one in vars(owner).items() if _declares(one)}
+    inherited = {
+        name: one for base in owner.__mro__[:0:-1] if dataclasses.is_dataclass(base) for name, one in declared(base).items()
+    }
+    rows = [f"    {one.name}: {one.doc}; {one.allowed}; default {one.default!r}." for one in (inherited | fields).values()]
+    return "\n".join([inspect.cleandoc(owner.__doc__ or ""), *(["", "Hyperparameters:", *rows] if rows else [])])
+
+
+def _declares(value: Any) -> bool:
+    return isinstance(value, dataclasses.Field) and "hyper" in value.metadata
 
 
 def is_new(field: dataclasses.Field[Any], value: Any) -> bool:
@@ -183,7 +198,7 @@ def check_declared(owner: object) -> None:
 
 
 def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]) -> Owner:
-    """An object by the name of its class among those of a kind.
+    """An object by the name of its class among `known` ones, made with `options`; `kind` is the word for them in messages.
 
     Raises:
         UnknownName: no such name or option.

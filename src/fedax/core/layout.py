@@ -37,7 +37,12 @@ def share_of(sizes: Array, total: int, dtype: Any) -> Array:
 class Layout(eqx.Module):
     """Ravels a pytree of equal real dtypes into `Float[Array, "dim"]` and back.
 
-    Static and hashable, so two runs of the same model share one compiled program.
+    Static and hashable, so two runs of the same model share one compiled program. Made by `Layout.of`.
+
+    Attributes:
+        treedef: the structure of the pytree.
+        shapes: of its leaves, in order.
+        dtype: of all of them.
     """
 
     treedef: Any = eqx.field(static=True)

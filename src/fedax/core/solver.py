@@ -134,7 +134,14 @@ class SGD(Descent):
 
 
 class Optax(Descent):
-    """Any Optax optimizer as the local solver.
+    """Any Optax optimizer as the local solver, with a fresh state in every round.
+
+    Args:
+        optimizer: an Optax gradient transformation.
+        decay, decay_by: as in `SGD`, on the optimizer's steps.
+
+    Raises:
+        InvalidInput: no Optax optimizer, or a value out of its range.
 
     >>> import optax
     >>> solver = Optax(optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3)))

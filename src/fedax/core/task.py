@@ -60,7 +60,13 @@ class Population(eqx.Module):
 class Ragged(eqx.Module):
     """Examples of many clients, flat and in client order: client k owns rows `offsets[k]` to `offsets[k + 1]`.
 
-    No padding: a federation with power-law sizes costs the memory of its samples.
+    No padding: a federation with power-law sizes costs the memory of its samples. Made by `of` or `flat`.
+
+    Attributes:
+        arrays: by name, with a first axis over all examples.
+        offsets: shape (clients + 1,).
+        clients: their number.
+        largest: examples of the largest client.
     """
 
     arrays: Mapping[str, Array | np.ndarray]

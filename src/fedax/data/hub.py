@@ -108,7 +108,20 @@ def hub_texts(
     cache: str | Path | None = None,
     **options: Any,
 ) -> tuple[list[list[str]], list[str] | None]:
-    """The texts of a data set of the Hugging Face hub by client, and those of the split `test`; see `hub` for the arguments.
+    """The texts of a data set of the Hugging Face hub by client, and those of the split `test`.
+
+    Args:
+        dataset: its name on the hub, or a folder that `datasets` saved.
+        text: the column of the texts.
+        partition: a name of `fedax.data.partition` that needs no labels, or "user".
+        clients: at least 1; without effect with "user".
+        config: of the data set, where it has several.
+        revision: a tag, branch or commit of it.
+        user: the column of users, with the partition "user".
+        train, test: names of its splits; without `test` there are no texts to test with.
+        seed: of the partition.
+        cache: where `datasets` keeps what it loads.
+        options: of the partition.
 
     Raises:
         DataError: as `hub`.

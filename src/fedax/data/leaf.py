@@ -24,6 +24,9 @@ Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
 def read_users(path: str | Path) -> Users:
     """The users of a LEAF file, plain or gzipped, or of all `.json` and `.json.gz` files of a folder in order of their names.
 
+    Args:
+        path: of the file or the folder.
+
     Raises:
         DataError: no file, JSON that cannot be read or has another form, unequal numbers of inputs and labels, or a user twice.
     """
@@ -118,7 +121,11 @@ def of_users(train: Users, test: Users | None, classes: int, change: Convert, na
 
 
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
-    """Inputs and labels that are numbers already; labels such as 3.0 or "3" count as 3."""
+    """Inputs `x` and labels `y` that are numbers already; labels such as 3.0 or "3" count as 3. `where` names the user in messages.
+
+    Raises:
+        DataError: rows of unequal length, or labels that are no whole numbers.
+    """
     try:
         labels = np.array([int(label) if float(label) == int(float(label)) else label for label in y])
         return {"x": np.asarray(x, dtype=np.float32), "y": labels}
@@ -128,6 +135,14 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
 
 def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
     """Shakespeare: strings of equal length and the character that follows each, as numbers of `fedax.data.LEAF_CHARACTERS`.
+
+    Args:
+        x: the texts.
+        y: the character after each.
+        where: names the user in messages.
+
+    Raises:
+        DataError: no texts, texts of unequal length, or characters that are not among them.
 
     >>> {key: values.tolist() for key, values in characters(["AB"], ["C"], "user 'a'").items()}
     {'x': [[25, 26]], 'y': [27]}

@@ -12,6 +12,11 @@ LEAF_CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdef
 def encode(text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text") -> Int[np.ndarray, "characters"]:
     """The number of each character in a vocabulary.
 
+    Args:
+        text: of any length.
+        vocabulary: all characters, each once.
+        where: names the text in messages.
+
     Raises:
         DataError: a character that is not in the vocabulary, with its position.
 
@@ -33,6 +38,9 @@ def windows(
     """All windows of `length` characters, `stride` apart, and the character that follows each.
 
     The windows are a view of `codes`.
+
+    Raises:
+        InvalidInput: a length or a stride below 1.
 
     >>> x, y = windows(np.arange(6, dtype=np.int32), length=3, stride=2)
     >>> x.tolist(), y.tolist()

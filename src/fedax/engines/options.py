@@ -31,14 +31,21 @@ BAD_CLIENT = ("stop", "drop")
 
 
 class Progress(NamedTuple):
-    """The argument of a progress hook, after every observation; returning True asks the run to stop."""
+    """The argument of a progress hook, after every observation; returning True asks the run to stop.
+
+    Attributes:
+        round: rounds that are done.
+        rounds: rounds of the whole run.
+        seconds: wall time since the run began.
+        metrics: by name, what was observed.
+        compiling: of `seconds`, those spent on compiling.
+    """
 
     round: int
     rounds: int
     seconds: float
     metrics: dict[str, Any]
     compiling: float = 0.0
-    """Of `seconds`, those spent on compiling."""
 
 
 class Setting(TypedDict, total=False):

@@ -161,7 +161,7 @@ def _check_padding(task: Task, schedule: Schedule, sizes: list[int]) -> None:
 
 
 class Session:
-    """One run, stepped by hand; see `start`."""
+    """One run, stepped by hand. `start` makes it, with the `grid` of one run that it steps."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program = grid, grid.program

@@ -21,7 +21,13 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
 
 
 class Stage(NamedTuple):
-    """Output channels, the kernel's size, and whether 2 x 2 pixels are pooled afterwards."""
+    """One convolution of a CNN.
+
+    Attributes:
+        outputs: channels that it makes, at least 1.
+        size: of the square kernel, in pixels.
+        pool: whether the largest of every 2 x 2 pixels is taken afterwards.
+    """
 
     outputs: int
     size: int
@@ -127,6 +133,10 @@ def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
     """Two convolutions of 5 x 5 and three fully connected layers (LeCun et al., 1998, with ReLU), as FedBC trains it on CIFAR-10.
 
     62,006 parameters with 10 classes.
+
+    Args:
+        classes: at least 2.
+        shape: height, width and channels of an image.
     """
     return CNN(shape, (Stage(6, 5), Stage(16, 5)), (120, 84), classes)
 

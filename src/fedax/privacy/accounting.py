@@ -93,6 +93,12 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
 def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float:
     """The least noise multiplier with which some rounds spend at most so much, to a relative 1e-3.
 
+    Args:
+        ledger: of the releases of a round.
+        epsilon: the budget, above 0.
+        delta: in (0, 1).
+        rounds: at least 1.
+
     Raises:
         InvalidInput: no privacy that could be spent.
     """
@@ -108,7 +114,15 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
 
 
 def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: int) -> int:
-    """The most rounds, up to `most`, that spend no more than a budget."""
+    """The most rounds, up to `most`, that spend no more than a budget.
+
+    Args:
+        ledger: of the releases of a round.
+        noise: the noise multiplier, above 0.
+        delta: in (0, 1).
+        budget: epsilon, above 0.
+        most: where to stop.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -43,7 +43,12 @@ class OfLogits:
 
 @dataclass(frozen=True)
 class CrossEntropy(OfLogits):
-    r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits."""
+    r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits.
+
+    Args:
+        model: its logits have shape (batch, classes).
+        augment: what changes the inputs of a training step, or None.
+    """
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = _logits(self.model, self.augment, params, examples["x"], key)
@@ -52,7 +57,12 @@ class CrossEntropy(OfLogits):
 
 @dataclass(frozen=True)
 class Accuracy(OfLogits):
-    """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts."""
+    """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts.
+
+    Args:
+        model: its logits have shape (batch, classes).
+        augment: what changes the inputs of a training step, or None; without effect here.
+    """
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = _logits(self.model, self.augment, params, examples["x"], key)

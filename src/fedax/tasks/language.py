@@ -28,7 +28,11 @@ LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
 class NextTokenLoss(OfLogits):
     r"""The mean over a sequence's tokens, without padding, of $\log \sum_v e^{z_v} - z_y$, where y is the token that follows.
 
-    Examples have x, y and mask, all of shape (batch, length); the model gives logits of shape (batch, length, vocabulary).
+    Examples have x, y and mask, all of shape (batch, length).
+
+    Args:
+        model: its logits have shape (batch, length, vocabulary).
+        augment: of no use for text, None.
     """
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
@@ -41,7 +45,12 @@ class NextTokenLoss(OfLogits):
 
 @dataclass(frozen=True)
 class NextTokenAccuracy(OfLogits):
-    """The share of a sequence's tokens, without padding, after which the largest logit is that of the next token."""
+    """The share of a sequence's tokens, without padding, after which the largest logit is that of the next token.
+
+    Args:
+        model: its logits have shape (batch, length, vocabulary).
+        augment: of no use for text, None.
+    """
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:
         logits = self.model(params, examples["x"], key)

@@ -41,7 +41,7 @@ def task_makers() -> dict[str, Callable[..., Task]]:
 
 
 def defaults(name: str, **options: Any) -> dict[str, Any]:
-    """Every option of a task with its default, among them those of the partition that `options` chooses.
+    """Every option of the task `name` with its default, among them those of the partition that `options` chooses.
 
     >>> defaults("digits", partition="dirichlet")["alpha"]
     0.5

@@ -1,7 +1,7 @@
 """Classification tasks made from the data sets of `fedax.data`: the same options, and a model and l2."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ def of_source(
         source: makes the data from options.
         models: by name, from the columns of the inputs and the number of classes.
         default: the model that is taken if none is named.
+
+    Raises:
+        InvalidInput: by the task that it returns: an option out of range, or an unknown one; `DataError` for data that do not fit.
 
     >>> digits = of_source(data.digits)
     >>> digits("iid", clients=4, model="mlp").train.clients
@@ -74,11 +77,21 @@ def of_source(
     ]
     task.__dict__["__signature__"] = inspect.Signature([*own[:split], *added, *own[split:]])
     task.__name__ = task.__qualname__ = name
-    also = "" if not more else " " + ", ".join(f"`{key}`" for key in more) + " are as in `fedax.tasks.mnist`."
-    task.__doc__ = (
-        f"""Classification of `fedax.data.{name}`: its options, `model` ({", ".join(models)}, or a model) and `l2`.{also}"""
-    )
+    task.__doc__ = _described(source, models, tuple(more))
     return task
+
+
+def _described(source: Callable[..., FederatedData], models: Mapping[str, Architecture], more: Sequence[str]) -> str:
+    """The docstring of a task: that of its data without examples, with the arguments that the task has beside them."""
+    paragraphs = [each for each in (inspect.getdoc(source) or "").split("\n\n") if ">>>" not in each]
+    added = [f"    model: one of {', '.join(models)}; or a model.", "    l2: as in `digits`; at least 0."]
+    added += [f"    {', '.join(more)}: as in `mnist`."] * bool(more)
+    place = next((i for i, each in enumerate(paragraphs) if each.startswith("Args:")), None)
+    if place is None:
+        place = 1
+        paragraphs.insert(place, "Args:")
+    paragraphs[place] = "\n".join([paragraphs[place], *added])
+    return "\n\n".join([f"A task of `fedax.data.{source.__name__}`.", *paragraphs])
 
 
 fashion_mnist = of_source(data.fashion_mnist)

@@ -212,7 +212,7 @@ def _operator(dim: int, matvec: Any) -> Any:
 
 
 class Optimum(NamedTuple):
-    """A minimiser, flat, the value there, and the norm of the gradient, which tells how exact it is."""
+    """A minimiser `w`, flat, the value there, and the norm of the gradient, which tells how exact it is."""
 
     w: Float[np.ndarray, "dim"]
     value: float
@@ -251,7 +251,7 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
 
 
 class Sampled(NamedTuple):
-    """A mean, and the bounds of its 95 % confidence interval; they meet where nothing was sampled."""
+    """A mean, and the bounds `low` and `high` of its 95 % confidence interval; they meet where nothing was sampled."""
 
     mean: float
     low: float

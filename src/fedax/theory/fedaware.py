@@ -57,6 +57,13 @@ def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: W
 def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Float[np.ndarray, "clients"]:
     r"""$\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their mean is $\sigma_g^2$ at x.
 
+    Args:
+        gradients: of the clients at x, shape (clients, dim).
+        weights: of the clients, at least 0, of sum 1; None for equal ones.
+
+    Raises:
+        InvalidInput: other shapes or weights.
+
     >>> dissimilarities(np.array([[1.0], [-1.0]])).tolist()
     [1.0, 1.0]
 
@@ -364,6 +371,13 @@ def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
 
     Half of $\lVert d \rVert^2$ is at most that far above its minimum. Where it is 0, d is a direction of descent for every
     client: $\langle m_i, d \rangle \ge \lVert d \rVert^2$ for all i.
+
+    Args:
+        vectors: $m_i$, shape (clients, dim).
+        weights: $\tilde\lambda_i$, at least 0, of sum 1.
+
+    Raises:
+        InvalidInput: other shapes or weights.
 
     >>> frank_wolfe_gap(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0.5, 0.5]))
     0.75

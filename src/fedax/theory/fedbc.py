@@ -25,7 +25,7 @@ Vector = Float[Array | np.ndarray, "dim"]
 
 
 class Interval(NamedTuple):
-    """Bounds of the multipliers, one for each device; the upper ones are not reached."""
+    """Bounds `low` and `high` of the multipliers, one for each device; the upper ones are not reached."""
 
     low: Float[np.ndarray, "clients"]
     high: Float[np.ndarray, "clients"]

@@ -163,7 +163,7 @@ def _decrease(mu: float, smoothness: float, dissimilarity: float, inexactness: f
 
 
 class Best(NamedTuple):
-    r"""The $\mu$ with the largest $\rho$, and that."""
+    r"""The $\mu$ with the largest $\rho$, and that as `decrease`."""
 
     mu: float
     decrease: float

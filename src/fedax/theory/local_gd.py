@@ -212,7 +212,7 @@ def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> floa
 
 
 class Plan(NamedTuple):
-    """Steps T, interval H and step size that belong together, as real numbers: round T up and H down."""
+    """Numbers that belong together: `steps` T, `interval` H and the step size `rate`, all real: round T up and H down."""
 
     steps: float
     interval: float

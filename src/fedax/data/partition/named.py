@@ -28,7 +28,10 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 
 def partition_options(name: str) -> dict[str, Any]:
-    """The options of a named partition, beside clients and seed, with their defaults.
+    """The options of the partition `name`, beside clients and seed, with their defaults.
+
+    Raises:
+        UnknownName: no such partition.
 
     >>> partition_options("dirichlet")
     {'alpha': 0.5, 'minimum': 10}
@@ -60,6 +63,13 @@ def partition_by(
     name: str, labels: Integer[np.ndarray, "examples"], clients: int, seed: int = 0, **options: Any
 ) -> Partition:
     """The partition of that name in `PARTITIONS`, with its own options.
+
+    Args:
+        name: of the partition.
+        labels: of all examples, shape (examples,).
+        clients: at least 1.
+        seed: of what is drawn.
+        options: of the partition, see `partition_options`.
 
     >>> [len(part) for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)]
     [4, 4, 4, 4, 4]

@@ -37,6 +37,9 @@ def power_law(
         ratio: a, at least 1; limited by $\sum_k a^k \le n$.
         seed: of the order of the classes.
 
+    Raises:
+        InvalidInput: an argument out of range, or a `DataError` if the examples do not suffice.
+
     >>> [len(part) for part in power_law(np.arange(70) % 10, clients=3, ratio=2.0)]
     [10, 20, 40]
 

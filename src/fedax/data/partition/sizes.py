@@ -10,7 +10,7 @@ from fedax.data.partition.base import Partition, enough
 
 @checked(n=whole(low=1), clients=CLIENTS, seed=SEED)
 def iid(n: int, clients: int, seed: int = 0) -> Partition:
-    """`n` examples dealt at random, in sizes that differ by at most one.
+    """`n` examples dealt at random by `seed` to `clients`, in sizes that differ by at most one.
 
     >>> sorted(len(part) for part in iid(10, clients=3))
     [3, 3, 4]

@@ -93,6 +93,9 @@ def fashion_mnist(
         examples: as in `mnist`.
         options: of the partition.
 
+    Raises:
+        InvalidInput, DataError: as `mnist`.
+
     Source: Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747).
     """
     check_partition(partition, clients, seed, **options)

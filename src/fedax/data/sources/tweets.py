@@ -25,6 +25,9 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
             `len(vocabulary)`.
         length: words of a tweet that are kept.
 
+    Raises:
+        DataError: by what it returns: other labels, or rows that are no tweets.
+
     >>> tweet = ["1", "Mon", "", "me", "so good, really"]
     >>> {key: values.tolist() for key, values in words({"so": 0, "good": 1}, 5)([tweet], ["4"], "user 'me'").items()}
     {'x': [[0, 1, 2, 2, 2]], 'y': [1]}

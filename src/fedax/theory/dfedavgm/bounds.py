@@ -87,6 +87,12 @@ class Rounding:
 def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""$\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
 
+    Args:
+        models: the clients' x(i), shape (clients, dim).
+
+    Raises:
+        InvalidInput: no such rows.
+
     >>> mean_square_consensus(np.array([[1.0], [-1.0]]))
     1.0
 
@@ -98,6 +104,9 @@ def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> f
 
 def move_bound(setting: Setting) -> float:
     r"""$\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 + B^2)}{(1-\theta)^2}$, one local step.
+
+    Args:
+        setting: the constants, see `Setting`.
 
     >>> move_bound(Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=5, rate=0.5, momentum=0.5))
     2.0

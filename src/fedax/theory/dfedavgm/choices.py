@@ -53,6 +53,12 @@ def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
 def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
     """The step size with the smallest `stationarity_bound`, found numerically; the setting's own one does not count.
 
+    Args:
+        setting, rounding, gap, rounds: as in `stationarity_bound`.
+
+    Raises:
+        InvalidInput: a number out of its range.
+
     >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3)
     >>> best_step_size(setting, gap=1.0, rounds=1000).__round__(4)
     0.0076
