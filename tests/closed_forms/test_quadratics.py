@@ -5,6 +5,7 @@ import optax
 import pytest
 
 import fedax
+from fedax.core import InvalidInput
 from fedax.experiments.config.sections import SolverSection
 from problems import quadratic, random_quadratic, vector
 
@@ -190,6 +191,12 @@ def test_server_optimizers_are_the_published_ones(name, options):
         }[name]
         w = w - 0.3 * m / (np.sqrt(v) + method.tau)
     np.testing.assert_allclose(vector(run(method, 4)), w, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
+def test_a_server_optimizer_that_would_have_no_effect_is_refused(name):
+    with pytest.raises(InvalidInput, match=rf"{name}\(server=...\): got .*; allowed: None, as it has a server optimizer"):
+        getattr(fedax, name)(server=optax.sgd(0.5))
 
 
 def _local(w, a, b):

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import optax
 
-from fedax.core import Algorithm, Card, Client, Federation, Upload, Vector
+from fedax.core import Algorithm, Card, Client, Federation, InvalidInput, Upload, Vector
 
 
 class ServerState(eqx.Module):
@@ -42,6 +42,12 @@ class FedAvg(Algorithm[ServerState]):
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
         equation="Alg. 1",
     )
+
+    def __check_init__(self) -> None:
+        preset = type(self).optimizer is not FedAvg.optimizer
+        if self.server is not None and (preset or not isinstance(self.server, optax.GradientTransformation)):
+            allowed = "None, as it has a server optimizer of its own" if preset else "an Optax optimizer, or None"
+            raise InvalidInput.of(f"{type(self).__name__}(server=...)", self.server, allowed)
 
     def optimizer(self) -> optax.GradientTransformation:
         """The server optimizer; presets override it."""
