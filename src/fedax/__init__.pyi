@@ -85,6 +85,8 @@ from .engines.options import Divergence as Divergence
 from .engines.options import Progress as Progress
 from .engines.private import noise_for as noise_for
 from .engines.private import privacy_spent as privacy_spent
+from .engines.profile import Profile as Profile
+from .engines.profile import profile as profile
 from .engines.programs import keep_programs as keep_programs
 from .engines.session import Report as Report
 from .engines.session import RunState as RunState

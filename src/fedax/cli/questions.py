@@ -1,4 +1,4 @@
-"""The commands beside runs: `fedax graph`, `audit`, `theory`, `export`, `predict`, `cite` and `new`."""
+"""The commands beside runs: `fedax graph`, `audit`, `theory`, `profile`, `export`, `predict`, `cite` and `new`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from fedax.cli import audit as audits
     from fedax.cli import graph as graphs_of_clients
     from fedax.cli import models
+    from fedax.cli import profile as profiles
     from fedax.cli import theory as theorems
 else:
     audits = lazy_loader.load("fedax.cli.audit", suppress_warning=True)
     graphs_of_clients = lazy_loader.load("fedax.cli.graph", suppress_warning=True)
     models = lazy_loader.load("fedax.cli.models", suppress_warning=True)
+    profiles = lazy_loader.load("fedax.cli.profile", suppress_warning=True)
     theorems = lazy_loader.load("fedax.cli.theory", suppress_warning=True)
 
 Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
@@ -93,6 +95,24 @@ def theory(
     theorems.show_theory(paper, file, accuracy, price or [0.1, 1.0, 10.0, 100.0, 1000.0], figure)
 
 
+def profile(
+    file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A value in place of the file's, as `fedax run` takes it.", show_default=False),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each timed call.")] = 10,
+    picture: Annotated[Path | None, typer.Option(help="HTML file for a picture.", show_default=False)] = None,
+) -> None:
+    """Show where the rounds of an experiment's algorithms spend their time.
+
+    Gradients, examples and steps of each phase, memory, aggregation, server; seconds of compiling, milliseconds of an observation.
+
+    Example: `fedax profile experiment.toml --picture profile.html`
+    """
+    profiles.show_profile(file, settings or (), rounds, picture)
+
+
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="File for the model.")],
@@ -135,6 +155,6 @@ def predict(
 
 def add_commands(app: typer.Typer) -> None:
     """Adds them to the command line."""
-    for work in (graph, audit, theory, export, predict, authors.cite):
+    for work in (graph, audit, theory, profile, export, predict, authors.cite):
         app.command(cls=Command)(work)
     app.add_typer(authors.new, name="new")

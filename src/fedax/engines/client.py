@@ -13,6 +13,7 @@ from fedax.core.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout, share_of
+from fedax.core.parts import part
 from fedax.core.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task
 from fedax.engines.order import shuffled, shuffled_by_size
@@ -151,9 +152,12 @@ class CompiledClient(Client):
         if self.schedule.order == "given":
             return None
         largest, width = self.task.train.largest, self.widest * self._fetched_at_once()
-        if self.setup.placement == "sequential":
-            return shuffled_by_size(key, self.size, largest, largest + width)
-        return jnp.pad(shuffled(key, self.size, largest), (0, width))  # a slice of the last batch must not run over the end
+        with part("examples"):
+            if self.setup.placement == "sequential":
+                return shuffled_by_size(key, self.size, largest, largest + width)
+            return jnp.pad(
+                shuffled(key, self.size, largest), (0, width)
+            )  # a slice of the last batch must not run over the end
 
     def _fetched_at_once(self) -> int:
         """Steps whose examples are fetched together: on a CPU, a small gather costs far more a row than a large one."""
@@ -167,7 +171,8 @@ class CompiledClient(Client):
     def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int) -> dict[str, Array]:
         """The client's examples `begin` to `begin + count` in the given order."""
         position = begin + jnp.arange(count, dtype=jnp.int32)
-        return self.examples.rows(position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count))
+        with part("examples"):
+            return self.examples.rows(position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count))
 
 
 class Slice(Minibatch):
@@ -201,16 +206,18 @@ class Slice(Minibatch):
         self.whole = self.piece == widest
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
-        value = self._total(self._objective, params)
+        with part("gradients"):
+            value = self._total(self._objective, params)
         l2 = self.client.task.l2
         return value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if l2 else value
 
     def gradient(self, params: PyTree) -> PyTree:
-        if self.key is not None and self.client.model_state is not None:
-            gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
-            self.client.take_over(state)
-        else:
-            gradient = self._total(jax.grad(self._objective), params)
+        with part("gradients"):
+            if self.key is not None and self.client.model_state is not None:
+                gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
+                self.client.take_over(state)
+            else:
+                gradient = self._total(jax.grad(self._objective), params)
         l2 = self.client.task.l2
         return jax.tree.map(lambda g, w: g + l2 * w, gradient, params) if l2 else gradient
 

@@ -122,8 +122,7 @@ class EagerTransport(PlainTransport):
         except FedaxError:
             raise
         except Exception as error:
-            name = getattr(job.work, "__name__", type(job.work).__name__)
-            place = f"{self.algorithm}.{name}, round {job.round}, client {k}"
+            place = f"{self.algorithm}.{job.name}, round {job.round}, client {k}"
             raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
 
 

@@ -109,7 +109,7 @@ class Private(NamedTuple):
 
     def phase(self, job: Job) -> PrivatePhase:
         """The phase that a job is of."""
-        return dict(self.phases)[job.work.__name__, job.occurrence]
+        return dict(self.phases)[job.name, job.occurrence]
 
     def job(self, job: Job, bounds: Float[Array, "parts"] | None, secret: Any = None) -> Job:
         """The job with clipping, and with the noise of a client."""
@@ -236,7 +236,7 @@ class _Looking(Recording):
         raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        name = job.work.__name__
+        name = job.name
         if gather and self.central:
             hint = 'Choose a method whose server needs means alone, or where="client".'
             raise _refused(self.name, f"phase {name} gathers single uploads, to which no noise on a mean applies", hint)

@@ -14,6 +14,7 @@ from fedax.core.errors import FedaxError, InvalidInput
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.keys import Index, stream
 from fedax.core.layout import share_of
+from fedax.core.parts import part
 from fedax.core.schedule import cohort_weights
 from fedax.engines.model_state import Sent, mean_of_rows, settled
 from fedax.engines.transport import STATE, Answer, Job, Transport, turned
@@ -87,7 +88,8 @@ class Round(Federation):
         if schedule.reach is not None:
             there = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
             self.note(available=there.sum(dtype=jnp.int32))
-        drawn = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, there)
+        with part("cohort"):
+            drawn = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, there)
         if there is not None:
             self.note(drawn=jnp.asarray(drawn[1], jnp.int32))
         return self._cohort(*self.transport.present(*drawn), drawn=weights is None)

@@ -171,7 +171,7 @@ class Recording(Transport):
         down = job.down if job.model_state is None else (job.down, job.model_state)
         amounts = self._amount(down), self._amount(sent)
         bits = bits_of(down), bits_of(sent)
-        self.phases.append(PhaseCost(job.work.__name__, everyone, False, coded, *amounts, *bits, codable, step, full))
+        self.phases.append(PhaseCost(job.name, everyone, False, coded, *amounts, *bits, codable, step, full))
 
     def _amount(self, tree: PyTree) -> Amount:
         leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim

@@ -66,6 +66,11 @@ class Job(eqx.Module):
     local: LocalNoise | None = None
     bounding: Callable[[PyTree, PyTree], PyTree] | None = None
 
+    @property
+    def name(self) -> str:
+        """Of the work function."""
+        return getattr(self.work, "__name__", type(self.work).__name__)
+
     def __call__(self, client: Client, held: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
         """The client's upload, messages unopened, and the memories that it keeps.
 

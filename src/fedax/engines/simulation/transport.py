@@ -14,6 +14,7 @@ from fedax.core.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.keys import Index, stream
 from fedax.core.layout import accumulator
+from fedax.core.parts import part
 from fedax.core.room import bytes_of, check_room
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.simulation.placement import longest_first
@@ -36,15 +37,18 @@ class SimulatedTransport(Transport):
         self.setup = setup
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        table, counts = longest_first(self._load(job, cohort.ids), cohort.count, self.setup.devices)
-        rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
+        with part("cohort"):
+            table, counts = longest_first(self._load(job, cohort.ids), cohort.count, self.setup.devices)
+        with part("memory"):
+            rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
         phase = _Phase(job, self.setup, cohort, rows)
         upload, (sums, gathered, remembered, broken, clipped) = self._place(phase, table, counts, gather)
         # the number of a place that is only padding, or left out, is nobody's, so its row is passed over
         there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         there = there & (broken == 0) if self.setup.drop else there
         ids = jnp.where(there, cohort.ids, self.setup.population.clients)
-        after = {name: held[name].put(ids, rows) for name, rows in remembered.items()}
+        with part("memory"):
+            after = {name: held[name].put(ids, rows) for name, rows in remembered.items()}
         return Answer(upload, sums, gathered, after, broken, clipped)
 
     def exchange(
@@ -76,7 +80,8 @@ class SimulatedTransport(Transport):
     def _place(self, phase: "_Phase", table: Array, counts: Array, keep: bool) -> tuple[Upload[Any], Any]:
         """Works the clients off, on one device or on the mesh, and adds up what the devices have; an upload's form, and results."""
         if self.setup.devices == 1:
-            return self._work_off(phase, table[0], counts[0], keep)
+            with part("aggregation"):
+                return self._work_off(phase, table[0], counts[0], keep)
 
         arrays, code = eqx.partition(phase, eqx.is_array)
         forms = []
@@ -88,7 +93,8 @@ class SimulatedTransport(Transport):
 
         mesh, split = mesh_of(self.setup.devices), P("clients")
         program = jax.shard_map(on_device, mesh=mesh, in_specs=(split, split, P()), out_specs=P(), check_vma=False)
-        results = program(table, counts, arrays)
+        with part("aggregation"):
+            results = program(table, counts, arrays)
         return forms[0], results
 
     def _work_off(self, phase: "_Phase", places: Array, count: Array, keep: bool) -> tuple[Upload[Any], Any]:
@@ -97,7 +103,7 @@ class SimulatedTransport(Transport):
         work = traced(phase, jnp.int32(0), jnp.bool_(True))
         (value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape), form = work.shapes
         if keep:
-            check_room(f"gather({phase.job.work.__name__})", capacity, capacity * bytes_of(value_shape), "uploads together")
+            check_room(f"gather({phase.job.name})", capacity, capacity * bytes_of(value_shape), "uploads together")
         places = jnp.pad(places, (0, chunk))
         sums = (value_shape, default_shape)
         if weight_shape is not None:
@@ -158,8 +164,9 @@ class _Phase(eqx.Module):
     def upload(self, place: Index, active: Array) -> tuple[Upload[Any], Any]:
         """The client's upload, messages unopened, and the memories that it keeps."""
         job = self.job
-        client = CompiledClient(self.setup, self.cohort.ids[place], job.round, job.root, job.occurrence, active)
-        return job(client, self.own(place))
+        with part(f"work.{job.name}"):
+            client = CompiledClient(self.setup, self.cohort.ids[place], job.round, job.root, job.occurrence, active)
+            return job(client, self.own(place))
 
     def result(self, upload: Upload[Any], kept: Any, place: Index) -> Any:
         """Value, its weight, what is kept, the default weight, the part that is not finite, what was clipped."""

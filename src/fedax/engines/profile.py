@@ -1,0 +1,167 @@
+"""Profiles of rounds: the parts that a simulated round spends its time in, from a trace of the compiled program."""
+
+import dataclasses
+import gc
+import re
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, SupportsIndex, Unpack
+
+import jax
+from jax.profiler import ProfileData, ProfileOptions
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.errors import FedaxError, InvalidInput
+from fedax.core.parts import part_of
+from fedax.core.task import Task
+from fedax.engines.base import observed
+from fedax.engines.options import RunOptions, Setting, check_count
+from fedax.engines.programs import compiling
+from fedax.engines.session import Grid
+from fedax.engines.simulation.engine import SimulationProgram, advance
+
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
+_ORIGIN = re.compile(r'op_name="([^"]*)"')
+_CONTROL = ("while", "conditional", "call", "tuple")
+"""Operations whose time is that of others, which have events of their own."""
+ROUNDS = f"jit_{advance.__name__}"
+"""The name of compiled rounds."""
+TIMED = 5
+"""Calls that are timed, of which the median counts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """The time of a round by its parts.
+
+    Attributes:
+        algorithm: the name of its class.
+        parts: milliseconds of a round by part, in order of their share; they add up to `round_ms`. `PHASE: gradients`, `examples`
+            (shuffling and fetching) and `steps` (the rest) are the clients' work; `cohort` draws and orders them, `memory` reads
+            and writes what they keep, `aggregation` adds up and checks uploads, `server` is the rest.
+        round_ms: milliseconds of a round, the median of several calls without a trace.
+        observe_ms: of one observation by all observers, likewise.
+        compile_s: seconds of compiling both programs.
+        devices: the devices of the simulation, over which parts are added up before they are shares.
+    """
+
+    algorithm: str
+    parts: Mapping[str, float]
+    round_ms: float
+    observe_ms: float
+    compile_s: float
+    devices: int
+
+
+def profile(
+    algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, rounds: int = 10, **setting: Unpack[Setting]
+) -> Profile:
+    """Runs some rounds and says where their time went. Takes the simulation engine.
+
+    Shares are those of the compiled operations in a trace; the time of a round is measured without it.
+
+    Args:
+        algorithm, task, seed: as `run`.
+        rounds: of each timed call, at least 1.
+        setting: as `run`, such as `solver`, `schedule`, `observe` and `engine`.
+
+    Raises:
+        InvalidInput: as `run`; another engine.
+        FedaxError: a trace without operations of the rounds.
+
+    Example:
+        >>> import fedax
+        >>> found = fedax.profile(fedax.FedAvg(), fedax.tasks.synthetic(clients=3), rounds=2)
+        >>> "train: gradients" in found.parts, 0.99 < sum(found.parts.values()) / found.round_ms < 1.01
+        (True, True)
+    """
+    check_count("rounds", rounds, 1)
+    jax.clear_caches()  # programs of the same name would be taken for this one
+    gc.collect()
+    older, before = _texts(), compiling().seconds
+    options = RunOptions.of(setting | {"rounds": rounds, "observe_every": rounds})
+    grid = Grid([algorithm], task, [seed], options)
+    program, observers = grid.program, tuple(grid.options.observe or ())
+    if not isinstance(program, SimulationProgram):
+        name = type(options.engine).__name__
+        raise InvalidInput.found("profile(engine=...)", name, "Simulation, which has programs that are traced")
+    state, done = grid.init(), 0
+
+    def advanced() -> None:
+        nonlocal state, done
+        state, _ = program.advance(state, done, rounds)
+        done += rounds
+
+    def looked() -> None:
+        observed(program, state, observers, done, grid.task)
+
+    advanced()
+    looked()
+    compiled = compiling().seconds - before
+    round_ms, observe_ms = _milliseconds(advanced) / rounds, _milliseconds(looked)
+    texts = _texts()
+    shares = _shares(advanced, [text for text in texts if text not in older] or texts)
+    parts = {name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])}
+    return Profile(type(algorithm).__name__, parts, round_ms, observe_ms, compiled, program.setup.devices)
+
+
+def _milliseconds(call: Callable[[], None]) -> float:
+    times: list[float] = []
+    for _ in range(TIMED):
+        begin = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times)
+
+
+def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, float]:
+    """The shares of the parts in the time of the operations of rounds that a call runs."""
+    options = ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            call()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        traced = ProfileData.from_file(str(path))
+    origins = {name: part for text in programs for name, part in origins_of(text).items()}
+    times = defaultdict[str, float](float)
+    for event in (event for plane in traced.planes for line in plane.lines for event in line.events):
+        facts: dict[str, Any] = {key: value for key, value in event.stats if key in ("hlo_module", "hlo_op")}
+        operation = str(facts.get("hlo_op", event.name))
+        if str(facts.get("hlo_module", "")).startswith(ROUNDS) and not operation.startswith(_CONTROL):
+            times[origins.get(operation, "server")] += event.duration_ns
+    total = sum(times.values())
+    if not total:
+        raise FedaxError(f"profile: the trace has no operations of the rounds, on {jax.default_backend()!r}.")
+    return {part: duration / total for part, duration in times.items()}
+
+
+def _texts() -> list[str]:
+    """The compiled programs of rounds in this process, as text."""
+    executables = jax.local_devices()[0].client.live_executables()
+    return [m.to_string() for executable in executables for m in executable.hlo_modules() if m.name.startswith(ROUNDS)]
+
+
+def origins_of(text: str) -> dict[str, str]:
+    """The parts of the operations of a compiled program, as text.
+
+    >>> text = '''body (x: f32[]) -> f32[] {
+    ...   %add.1 = f32[] add(x, x), metadata={op_name="jit(advance)/fedax.work.train/fedax.gradients/add"}
+    ...   ROOT copy.2 = f32[] copy(add.1)
+    ... }'''
+    >>> origins_of(text)
+    {'add.1': 'train: gradients', 'copy.2': 'train: gradients'}
+    """
+    found: dict[str, str] = {}
+    for block in text.split("\n\n"):
+        lines = {match[1]: line for line in block.splitlines() if (match := _INSTRUCTION.match(line))}
+        named = {name: part_of(origin[1]) if (origin := _ORIGIN.search(line)) else None for name, line in lines.items()}
+        own = [part for part in named.values() if part is not None]
+        usual = max(set(own), key=own.count) if own else "server"
+        has_origin = {name for name, line in lines.items() if _ORIGIN.search(line)}
+        found |= {name: part or ("server" if name in has_origin else usual) for name, part in named.items()}
+    return found
