@@ -62,7 +62,8 @@ def profile(
 ) -> Profile:
     """Runs some rounds and says where their time went. Takes the simulation engine.
 
-    Shares are those of the compiled operations in a trace; the time of a round is measured without it.
+    Shares are those of the compiled operations in a trace; the time of a round is measured without it. The compiler fuses
+    operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
 
     Args:
         algorithm, task, seed: as `run`.
