@@ -111,7 +111,7 @@ def sections(kind: Any) -> dict[str, str]:
     """The parts of a docstring by heading; `text` is what stands before the first."""
     found, name = {"text": ""}, "text"
     for line in (inspect.getdoc(kind) or "").splitlines():
-        if match := re.match(r"(Args|Attributes|Example|Raises|Source|Note)s?:\s*(.*)", line):
+        if match := re.match(r"(Args|Attributes|Example|Hyperparameter|Raises|Source|Note)s?:\s*(.*)", line):
             name, line = match[1], match[2]
         found[name] = found.get(name, "") + line + "\n"
     return {name: _spaced(textwrap.dedent(text).strip("\n")) for name, text in found.items()}
