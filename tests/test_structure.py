@@ -113,8 +113,9 @@ def public_objects():
     named = (fedax.attacks, fedax.codecs, fedax.graphs, fedax.models, fedax.observe, fedax.privacy, fedax.tasks)
     places = (fedax, fedax.core, fedax.data, *named, *theory)
     for module in places:
-        for name, member in vars(module).items():
-            home = getattr(member, "__module__", "")
+        for name in dir(module):  # not vars: names are loaded when they are first asked for
+            member = getattr(module, name)
+            home = getattr(member, "__module__", None) or ""
             ours = home.startswith("fedax.") and "._" not in home
             if not name.startswith("_") and ours and (inspect.isclass(member) or inspect.isfunction(member)):
                 yield f"{module.__name__}.{name}", member

@@ -87,6 +87,9 @@ def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> 
     Returns:
         The folder.
 
+    Raises:
+        InvalidInput: seconds below 0.
+
     Example:
         >>> import fedax
         >>> folder = fedax.keep_programs()  # doctest: +SKIP
