@@ -124,14 +124,17 @@ def _spaced(text: str) -> str:
 
 
 def _code(kind: type[Algorithm[Any]]) -> str:
-    """`init`, `round` and the work functions, without annotations of what everybody knows."""
-    own = [name for name, value in vars(kind).items() if inspect.isfunction(value) and not name.startswith("__")]
-    source = [inspect.getsource(vars(kind)[name]) for name in own if name != "check"]
-    if "round" not in own:  # inherited: the parent's are what runs
-        base = next(parent for parent in kind.__mro__[1:] if "round" in vars(parent))
-        return f"class {kind.__name__}({base.__name__}): ...\n\n" + _code(base)  # type: ignore[arg-type]
-    lines = textwrap.dedent("\n".join(source)).rstrip()
-    return re.sub(r"\) -> [^:\n]+:\n", "):\n", re.sub(r"(\w): (?:[A-Z]\w*(?:\[[^\n=]*?\])?)(?=[,)])", r"\1", lines))
+    """`init`, `round` and the work functions, without annotations of what everybody knows; those of its parents that it keeps."""
+    shown, blocks = {"check"}, list[str]()
+    for place in kind.__mro__[: 1 + next(i for i, parent in enumerate(kind.__mro__) if "round" in vars(parent))]:
+        own = [n for n, value in vars(place).items() if inspect.isfunction(value) and n[:2] != "__" and n not in shown]
+        source = textwrap.dedent("\n".join(inspect.getsource(vars(place)[name]) for name in own))
+        shown |= set(own)
+        if own:
+            blocks.append(f"# of {place.__name__}\n\n{source}" if place is not kind else source)
+    code = re.sub(r"\) -> [^:\n]+:\n", "):\n", "\n".join(blocks).rstrip())
+    code = re.sub(r"  # type: ignore.*", "", code)
+    return re.sub(r"(\w): (?:[A-Z]\w*(?:\[[^\n=]*?\])?)(?=[,)])", r"\1", code)
 
 
 def _hyperparameters(facts: dict[str, Any], args: str) -> list[str]:
