@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
 def test_code_of_a_method_is_what_runs(name, there, not_there):
     """Work functions of a parent are shown unless the method has its own."""
     import algorithms
+
     import fedax
 
     text = algorithms._code(getattr(fedax, name))
