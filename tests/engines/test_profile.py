@@ -48,10 +48,11 @@ def kinds(found):
 
 
 OPTIONS = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2), "rounds": 3}
+ONE = {"engine": fedax.Simulation(devices=1)}  # devices that wait for each other wait longer on a busy machine
 
 
 def test_heavy_losses_are_gradients():
-    found = fedax.profile(fedax.FedAvg(), task(3), **OPTIONS)
+    found = fedax.profile(fedax.FedAvg(), task(3), **OPTIONS, **ONE)
     assert found.algorithm == "FedAvg"
     assert found.parts["train: gradients"] > 0.7 * found.round_ms
     assert sum(found.parts.values()) == pytest.approx(found.round_ms)
@@ -60,9 +61,16 @@ def test_heavy_losses_are_gradients():
 
 @pytest.mark.thorough
 def test_heavy_servers_are_servers_and_phases_have_their_own_names():
-    found = fedax.profile(HeavyServer(), task(0), **OPTIONS)
+    found = fedax.profile(HeavyServer(), task(0), **OPTIONS, **ONE)
     assert kinds(found)["server"] > 0.7
     assert {"learn: gradients", "learn: steps"} <= set(found.parts)
+
+
+@pytest.mark.thorough
+def test_devices_that_wait_have_a_part():
+    found = fedax.profile(fedax.FedAvg(), task(0), **OPTIONS, engine=fedax.Simulation(devices=2))
+    assert found.devices == 2
+    assert found.parts["between devices"] > 0
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.files import write, writing
 
 COLORS = {"gradients": "#1f6feb", "steps": "#7cb0f5", "examples": "#c7defb", "aggregation": "#c2410c", "memory": "#15803d"}
-OTHERS = {"cohort": "#7e22ce", "server": "#6b7280"}
+OTHERS = {"cohort": "#7e22ce", "server": "#6b7280", "between devices": "#be185d"}
 
 
 def show_profile(file: Path, settings: Sequence[str], rounds: int, picture: Path | None) -> None:

@@ -28,6 +28,7 @@ _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 _CONTROL = ("while", "conditional", "call", "tuple")
 """Operations whose time is that of others, which have events of their own."""
+_COLLECTIVE = ("all-", "collective-", "reduce-scatter")
 ROUNDS = f"jit_{advance.__name__}"
 """The name of compiled rounds."""
 TIMED = 5
@@ -42,7 +43,8 @@ class Profile:
         algorithm: the name of its class.
         parts: milliseconds of a round by part, in order of their share; they add up to `round_ms`. `PHASE: gradients`, `examples`
             (shuffling and fetching) and `steps` (the rest) are the clients' work; `cohort` draws and orders them, `memory` reads
-            and writes what they keep, `aggregation` adds up and checks uploads, `server` is the rest.
+            and writes what they keep, `aggregation` adds up and checks uploads, `between devices` they add up theirs and wait for
+            each other, `server` is the rest.
         round_ms: milliseconds of a round, the median of several calls without a trace.
         observe_ms: of one observation by all observers, likewise.
         compile_s: seconds of compiling both programs.
@@ -134,7 +136,8 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
         facts: dict[str, Any] = {key: value for key, value in event.stats if key in ("hlo_module", "hlo_op")}
         operation = str(facts.get("hlo_op", event.name))
         if str(facts.get("hlo_module", "")).startswith(ROUNDS) and not operation.startswith(_CONTROL):
-            times[origins.get(operation, "server")] += event.duration_ns
+            part = "between devices" if operation.startswith(_COLLECTIVE) else origins.get(operation, "server")
+            times[part] += event.duration_ns
     total = sum(times.values())
     if not total:
         raise FedaxError(f"profile: the trace has no operations of the rounds, on {jax.default_backend()!r}.")
