@@ -155,7 +155,7 @@ def timed(begin, folder, moment):
 D = "the ranks disagree. "
 FAULTS = {
     "exception": "rank {rank}.*RuntimeError: something went wrong",
-    "bad data": r"DataError: .*(NaN|finite).*@\d+,{rank}\]",  # before there are ranks for fedax: the launcher names this one
+    "bad data": "rank {rank}.*DataError: .*(NaN|finite)",
     "data type": D + r"examples.train.x.*int.* on rank {rank}",
     "precision": D + r"dtype: .*float32 on rank {rank}",
     "exit": "rank {rank}.*SystemExit: 3",
