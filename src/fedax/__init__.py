@@ -68,6 +68,11 @@ from typing import Any
 
 import lazy_loader as _lazy
 
+from fedax.engines import ending as _ending  # of the standard library alone
+
+if _ending.launched():  # from here on, because data are often made before there is an engine
+    _ending.install()
+
 _load, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 __version__ = _version("fedax")
 
