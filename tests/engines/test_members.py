@@ -9,6 +9,8 @@ import pytest
 
 import fedax
 from fedax import InvalidInput
+from fedax.engines.options import RunOptions
+from fedax.engines.session import Grid
 from problems import regression, vector
 
 # how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4, or clients
@@ -102,3 +104,13 @@ def test_too_few_members_share_their_clients():
     """Two members on four devices: all four work on the clients of each. Five: two more than the devices have use for."""
     done = subprocess.run([sys.executable, "-c", FEW, *sys.path], capture_output=True, text=True, timeout=300, check=False)
     assert "agreed" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("examples", "runs", "devices"), [(1, 1, 1), (50_000, 1, 2), (15_000, 1, 1), (15_000, 3, 2)])
+def test_small_rounds_have_one_device(examples, runs, devices):
+    """A hundred parameters times the examples of all runs, up to 4,000,000: one device."""
+    client = {"x": np.ones((examples, 1))}
+    task = fedax.tasks.from_loss(lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(100), clients=[client])
+    options = RunOptions.of({"schedule": fedax.Schedule(steps=1, batch_size="full")})
+    grid = Grid([fedax.FedProx(mu=float(i)) for i in range(runs)], task, [0], options)
+    assert grid.program.devices == devices

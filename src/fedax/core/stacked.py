@@ -7,6 +7,8 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Int
 
+from fedax.core.mapped import blocks
+
 
 class Stacked(Sequence[Mapping[str, np.ndarray]]):
     """A sequence of the clients' named arrays, which are read-only views of flat ones: a client costs nothing until it is read.
@@ -18,9 +20,13 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
     Args:
         arrays: in client order, one row per example.
         sizes: examples of each client.
+        finite: whether all arrays are known to hold finite numbers, so that they need not be looked at.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], sizes: Sequence[int] | Int[np.ndarray, "clients"]) -> None:
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray], sizes: Sequence[int] | Int[np.ndarray, "clients"], finite: bool = False
+    ) -> None:
+        self._finite = finite
         self.sizes = np.asarray(sizes, np.int64)
         self.arrays = MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
         self._ends = np.cumsum(self.sizes)
@@ -49,8 +55,11 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
     @property
     def finite(self) -> bool:
         """Whether all arrays hold numbers, and all real ones are finite."""
+        if self._finite:
+            return True
         kinds = {values.dtype.kind for values in self.arrays.values()}
-        return kinds <= set("fiub") and all(np.isfinite(v).all() for v in self.arrays.values() if v.dtype.kind == "f")
+        real = [values for values in self.arrays.values() if values.dtype.kind == "f"]
+        return kinds <= set("fiub") and all(np.isfinite(block).all() for values in real for block in blocks(values))
 
     @property
     def owners(self) -> Int[np.ndarray, "examples"]:
@@ -59,7 +68,9 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
 
     def replaced(self, **arrays: np.ndarray) -> "Stacked":
         """With other arrays under some names."""
-        return Stacked({**self.arrays, **arrays}, self.sizes)
+        return Stacked(
+            {**self.arrays, **arrays}, self.sizes, self._finite and all(v.dtype.kind != "f" for v in arrays.values())
+        )
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.bound import POLICIES, Bound, PerExample, assembled, takes
 from fedax.core.errors import DataError, InvalidInput
+from fedax.core.keys import Index
 from fedax.core.probe import check_per_example, check_rows
 from fedax.core.separate import check_separate
 from fedax.core.stacked import Stacked
@@ -34,6 +35,18 @@ def rows_of(examples: Examples, where: str) -> int:
     return next(iter(lengths.values()))
 
 
+MOST_EXAMPLES = 2**31 - 1
+"""Of all clients together: they are counted in 32 bits."""
+
+
+def offsets_of(sizes: Sequence[int] | np.ndarray) -> Int[np.ndarray, "bounds"]:
+    """The beginning of each client's examples among everybody's, and the number of all; raises `DataError` for too many."""
+    ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
+    if len(ends) and ends[-1] > MOST_EXAMPLES:
+        raise DataError.of("examples of all clients", int(ends[-1]), f"at most {MOST_EXAMPLES}")
+    return np.concatenate([[0], ends]).astype(np.int32)
+
+
 class Population(eqx.Module):
     """Sizes of all clients' data, wherever the examples are."""
 
@@ -44,7 +57,7 @@ class Population(eqx.Module):
     @classmethod
     def of(cls, sizes: Sequence[int] | np.ndarray) -> "Population":
         """Of everybody's sizes."""
-        offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
+        offsets = offsets_of(sizes)
         return cls(offsets, len(sizes), int(offsets[-1]))
 
     @property
@@ -108,7 +121,7 @@ class Ragged(eqx.Module):
     @classmethod
     def flat(cls, arrays: Examples, sizes: Sequence[int] | np.ndarray) -> "Ragged":
         """From arrays that already lie in client order, and the clients' sizes. Real numbers get the default float type."""
-        offsets = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
+        offsets = offsets_of(sizes)
         ready = {name: canonical(values) for name, values in arrays.items()}
         return cls(ready, offsets, len(sizes), int(np.max(sizes)))
 
@@ -125,14 +138,35 @@ class Ragged(eqx.Module):
     def total(self) -> int:
         return next(iter(self.arrays.values())).shape[0]
 
+    def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
+        """Arrays with the examples of one client, where they begin, and how many they are; in a compiled program."""
+        offsets = jnp.asarray(self.offsets)
+        return {name: jnp.asarray(values) for name, values in self.arrays.items()}, offsets[k], offsets[k + 1] - offsets[k]
+
+    def piece(self, begin: Index, width: int) -> dict[str, Array]:
+        """Consecutive examples, whoever has them; in a compiled program."""
+        return piece(self.arrays, begin, width)
+
     def client(self, k: int) -> dict[str, Array | np.ndarray]:
         """The examples of one client."""
         rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
         return {name: values[rows] for name, values in self.arrays.items()}
 
 
+def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
+    """Consecutive rows of all arrays; in a compiled program."""
+    return {name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for name, v in examples.items()}
+
+
 def canonical(values: Any) -> np.ndarray:
-    """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled)."""
+    """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled).
+
+    A copy, but for memory-mapped arrays of that type, which stay in their file.
+    """
+    values = np.asanyarray(values)
+    wanted = jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype)
+    if isinstance(values, np.memmap) and values.dtype == wanted:
+        return values
     values = np.asarray(values)
     if values.dtype.kind == "f":
         kind = jax.dtypes.canonicalize_dtype(float)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int, Integer, Shaped
 
 from fedax.core import DataError
+from fedax.core.mapped import blocks
 from fedax.core.stacked import Stacked
 from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
@@ -187,7 +188,7 @@ class FederatedData:
         if together is None or not self._sound(together):
             together = Stacked.of([self._fixed(client, f"{split}[{k}]") for k, client in enumerate(clients)])
             assert together is not None, "every client fits"
-        return together.replaced(y=together.arrays["y"].astype(np.int32))
+        return together.replaced(y=together.arrays["y"].astype(np.int32, copy=False))
 
     def _sound(self, together: Stacked) -> bool:
         """Whether all clients' arrays are what `_fixed` asks for."""
@@ -195,9 +196,9 @@ class FederatedData:
         if not {"x", "y"} <= set(arrays) or set(arrays) != set(first) or not together.finite:
             return False
         y, shapes = arrays["y"], all(np.shape(first[name])[1:] == values.shape[1:] for name, values in arrays.items())
-        return (
-            shapes and y.ndim == 1 and y.dtype.kind in "iu" and (not len(y) or bool(y.min() >= 0 and y.max() < self.classes))
-        )
+        if not shapes or y.ndim != 1 or y.dtype.kind not in "iu":
+            return False
+        return all(not len(some) or bool(some.min() >= 0 and some.max() < self.classes) for some in blocks(y))
 
     def _fixed(self, client: Labelled, where: str) -> Labelled:
         if not isinstance(client, Mapping) or not {"x", "y"} <= set(client):

@@ -58,8 +58,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, data: Ragged, k: Index) -> "Part":
-        offsets = jnp.asarray(data.offsets)
-        return cls(data.arrays, offsets[k], offsets[k + 1] - offsets[k])
+        return cls(*data.located(k))
 
     def rows(self, position: Int[Array, "some"]) -> dict[str, Array]:
         """The examples at some positions; the last one in place of those it lacks."""

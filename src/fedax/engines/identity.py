@@ -18,6 +18,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import is_new
 from fedax.core.layout import Layout
+from fedax.core.mapped import blocks
 from fedax.core.task import Task
 
 _PACKAGES = ("fedax", "jax", "jaxlib", "numpy", "optax", "equinox")
@@ -100,9 +101,10 @@ def hashed(tree: Any) -> str:
     leaves, structure = jax.tree.flatten(tree)
     total = hashlib.sha256(_without_addresses(str(structure)).encode())
     for leaf in leaves:
-        array = np.asarray(leaf)
+        array = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
         total.update(f"{array.dtype}{array.shape}".encode())
-        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        for block in blocks(array):
+            total.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
     return total.hexdigest()[:16]
 
 

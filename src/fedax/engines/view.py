@@ -12,7 +12,7 @@ from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.federation import Cohort, Memory
 from fedax.core.keys import Index
 from fedax.core.layout import accumulator
-from fedax.core.task import Examples, Ragged, Task
+from fedax.core.task import Examples, Ragged, Task, piece
 from fedax.core.view import Gradients, OfClients, Split, View
 from fedax.engines.base import Carried
 from fedax.engines.client import CompiledClient, Part, Setup
@@ -169,14 +169,14 @@ class CompiledView(View):
                 # the last piece is moved back into the data; rows seen before do not count again
                 begin = jnp.minimum(i * width, rows - width)
                 row = begin + jnp.arange(width, dtype=jnp.int32)
-                piece = {k: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for k, v in arrays.items()}
+                some = piece(arrays, begin, width) if data is None else data.piece(begin, width)
                 fresh = row >= i * width
                 owner = (
                     jnp.zeros_like(row)
                     if data is None
                     else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
                 )
-                values = {name: jnp.where(fresh, f(params, piece, None).astype(wide), 0) for name, f in functions.items()}
+                values = {name: jnp.where(fresh, f(params, some, None).astype(wide), 0) for name, f in functions.items()}
                 return _added(sums, owner, values)
 
             zero = {name: jnp.zeros(groups, wide) for name in functions}
@@ -184,8 +184,9 @@ class CompiledView(View):
         return self._sums[split]
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        data: Any = self.task.test_set if split == "holdout" else getattr(self.task, split).arrays
-        return predictions(self.task, self.setup.layout.unravel(self.w), data)
+        if split == "holdout" and self.task.holdout is None:
+            split = "test"
+        return predictions(self.task, self.setup.layout.unravel(self.w), getattr(self.task, split))
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
         return held_back(self.setup, self.w, score, steps)
@@ -214,20 +215,18 @@ class CompiledView(View):
         return total(jax.lax.fori_loop(0, clients, add, (zero, zero)))
 
 
-def predictions(task: Task, params: Any, data: Examples) -> Shaped[Array, "examples ..."]:
+def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
     """The predictions of a model for all rows of some examples, in pieces."""
-    rows = next(iter(data.values())).shape[0]
+    rows = data.total if isinstance(data, Ragged) else next(iter(data.values())).shape[0]
     width, predict = min(PIECE, rows), task.predictions
     assert predict is not None, "a task without predictions"
 
-    def piece(i: Index) -> Array:
+    def some(i: Index) -> Array:
         begin = jnp.minimum(i * width, rows - width)  # the last piece is moved back into the data
-        return predict(
-            params, {k: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for k, v in data.items()}, None
-        )
+        return predict(params, data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width), None)
 
     count = -(-rows // width)
-    made = jax.lax.map(piece, jnp.arange(count, dtype=jnp.int32))
+    made = jax.lax.map(some, jnp.arange(count, dtype=jnp.int32))
     whole = made[:-1].reshape(-1, *made.shape[2:])
     return jnp.concatenate([whole, made[-1][width * count - rows :]])
 

@@ -26,6 +26,7 @@ Data from files (`fedax data list` lists the data sets and how to download them)
 - `tinyshakespeare`: the same of a small corpus.
 - `sent140`: sentiment of tweets by user.
 - `client_files`: a file for each client.
+- `stored_clients`: clients in NumPy files that are read as they are needed.
 - `language`: a language model of texts by client, such as Shakespeare's plays by role.
 - `hub`: a data set of the Hugging Face hub, or from a folder; images, numbers, or texts.
 - `libsvm`: binary logistic regression on a LIBSVM text file.
@@ -70,6 +71,7 @@ from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers
 from fedax.tasks.sources import of_source as of_source
 from fedax.tasks.sources import shakespeare as shakespeare
+from fedax.tasks.sources import stored_clients as stored_clients
 from fedax.tasks.sources import tinyshakespeare as tinyshakespeare
 from fedax.tasks.splits import with_held_back as with_held_back
 from fedax.tasks.splits import with_validation as with_validation

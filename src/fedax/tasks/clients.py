@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.core import DataError
+from fedax.core.stacked import Stacked
 from fedax.data import FederatedData, client_files
 
 
@@ -21,11 +22,11 @@ class Clients(NamedTuple):
         validation: as `test`.
     """
 
-    train: list[Any]
-    test: list[Any] | None = None
+    train: Sequence[Any]
+    test: Sequence[Any] | None = None
     holdout: Any = None
     name: str | None = None
-    validation: list[Any] | None = None
+    validation: Sequence[Any] | None = None
 
 
 def read_clients(clients: Any, test: Any = None, column: str | None = None, validation: Any = None) -> Clients:
@@ -45,7 +46,7 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         clients = client_files(clients)
     if isinstance(clients, FederatedData):
         own = clients.test if test is None else test
-        train = [dict(client) for client in clients.train]
+        train = clients.train if isinstance(clients.train, Stacked) else [dict(client) for client in clients.train]
         parts = [
             None if part is None else _listed(part, where) for part, where in ((own, "test"), (validation, "validation"))
         ]
@@ -138,7 +139,9 @@ def _stacked(values: Any, where: str) -> np.ndarray:
     return np.asarray(rows)
 
 
-def _listed(clients: Any, where: str) -> list[Any]:
+def _listed(clients: Any, where: str) -> Sequence[Any]:
+    if isinstance(clients, Stacked):
+        return clients
     if isinstance(clients, Mapping):
         return list(clients.values())
     if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
@@ -152,12 +155,14 @@ def _none_of(client: Any) -> Any:
     return {name: np.asarray(values)[:0] for name, values in client.items()} if isinstance(client, Mapping) else client[:0]
 
 
-def named_arrays(clients: Sequence[Any], plain: bool, where: str) -> list[dict[str, Any]]:
+def named_arrays(clients: Sequence[Any], plain: bool, where: str) -> Sequence[Mapping[str, Any]]:
     """Each client's arrays by name; one array alone is x.
 
     Raises:
         DataError: a client in another form than the others.
     """
+    if isinstance(clients, Stacked):
+        return clients
     found = []
     for k, client in enumerate(clients):
         if isinstance(client, Mapping) is plain:

@@ -23,6 +23,7 @@ SOURCES = (
     "mnist_devices",
     "mnist_writers",
     "shakespeare",
+    "stored_clients",
     "tinyshakespeare",
 )
 """Data sets whose tasks have no options of their own beside model and l2."""

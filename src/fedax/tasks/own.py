@@ -114,7 +114,7 @@ def from_loss(
 
 
 def _holdout(holdout: Any, plain: bool) -> dict[str, Any] | None:
-    return None if holdout is None else named_arrays([holdout], plain, "holdout")[0]
+    return None if holdout is None else dict(named_arrays([holdout], plain, "holdout")[0])
 
 
 Types: TypeAlias = tuple[str | None, ...] | None

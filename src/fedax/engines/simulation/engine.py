@@ -22,9 +22,14 @@ from fedax.engines.hosts import team_of_hosts
 from fedax.engines.programs import uncached
 from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.members import RunAxes
+from fedax.engines.simulation.shelf import Shelf, in_files
 from fedax.engines.simulation.traced import traced
 from fedax.engines.simulation.transport import SimulatedTransport
 from fedax.engines.view import all_personal, nobody, view_of
+
+SMALL = 4_000_000
+"""Parameters times examples of a round that one CPU core works off in a few milliseconds: compiling for two takes longer than they
+save in hundreds of rounds."""
 
 
 class Simulation(Engine):
@@ -34,11 +39,15 @@ class Simulation(Engine):
         placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
             nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`.
         chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
-        devices: devices of the mesh that clients are spread over, longest first; None means all.
+        devices: devices of the mesh that clients are spread over, longest first; None means all, or one CPU device if a round takes
+            a few milliseconds only: its program is compiled sooner, and can be kept (`fedax.keep_programs`).
         microbatch: the most examples that pass through the model at once, at least 1; larger batches are accumulated.
+        data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in memory or in files, and a
+            client's come when it works, those of the next cohorts being read ahead. `"auto"`: on the host if any lie in files
+            (`fedax.data.open_clients`). On several hosts they lie on the devices.
 
-    The placement, the number of devices and the microbatch do not change a trajectory beyond rounding. Several runs in one
-    program (`fedax.run_grid`) share the devices between them, where there are enough of them.
+    The placement, the number of devices, the microbatch and the place of the data do not change a trajectory beyond rounding.
+    Several runs in one program (`fedax.run_grid`) share the devices between them, where there are enough of them.
     """
 
     def __init__(
@@ -47,7 +56,10 @@ class Simulation(Engine):
         chunk: int | None = None,
         devices: int | None = None,
         microbatch: int = 256,
+        data: Literal["auto", "device", "host"] = "auto",
     ) -> None:
+        if data not in ("auto", "device", "host"):
+            raise InvalidInput.of("Simulation(data=...)", data, "one of 'auto', 'device', 'host'")
         if placement not in ("auto", "sequential", "chunked"):
             raise InvalidInput.of("Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked'")
         available = len(jax.devices())
@@ -61,21 +73,38 @@ class Simulation(Engine):
             placement = "sequential" if cpu else "chunked"
         self.placement: Literal["sequential", "chunked"] = placement
         self.chunk = 1 if self.placement == "sequential" else chunk or (8 if cpu else 32)
-        self.devices = devices or available
+        self.devices = devices
         self.team = team_of_hosts()
-        if self.team.size > 1 and self.devices < available:
+        if self.team.size > 1 and (devices or available) < available:
             hint = "Simulations on several hosts use the devices of all."
             raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
         self.microbatch = microbatch
+        if self.team.size > 1 and data == "host":
+            hint = "Simulations on several hosts keep the examples on the devices of all."
+            raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
+        self.data = "device" if self.team.size > 1 else data
 
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "SimulationProgram":
-        devices = self.devices if setup.solver.on_mesh else 1
+        chosen = self.devices or (1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices()))
+        devices = chosen if setup.solver.on_mesh else 1
         members = RunAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if members.spread == "clients" else 1
         own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
-        return SimulationProgram(dataclasses.replace(setup, **own), members, algorithms, roots, longest, self.devices)
+        away = self.data == "host" or (self.data == "auto" and in_files(setup.task))
+        setup = dataclasses.replace(setup, **own)
+        return SimulationProgram(setup, members, algorithms, roots, longest, chosen, Shelf(setup) if away else None)
+
+    def _small(self, setup: Setup, runs: int) -> bool:
+        """Whether a round of all runs is too little work to be divided."""
+        if jax.default_backend() != "cpu" or self.team.size > 1:
+            return False
+        population, schedule = setup.population, setup.schedule
+        size = max(1, population.total // population.clients)
+        examples = schedule.mean_steps(size) * min(schedule.widest(size), size)
+        clients = population.clients if schedule.cohort is None else schedule.cohort
+        return runs * clients * examples * setup.layout.dim <= SMALL
 
 
 class SimulationProgram(Program):
@@ -92,9 +121,12 @@ class SimulationProgram(Program):
         roots: Sequence[Key[Array, ""]],
         longest: int,
         devices: int,
+        shelf: Shelf | None = None,
     ) -> None:
         self.members = members
         self.devices = devices
+        self.shelf = shelf
+        setup = setup if shelf is None else dataclasses.replace(setup, task=shelf.task)
         self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that more cadences are one program
         self.setup = members.put(setup, "all")
         self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
@@ -114,6 +146,8 @@ class SimulationProgram(Program):
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
+        if self.shelf is not None and self.members.alone:
+            self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
             inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), states[0])
         return (inner, worked), [self._log(single, count) for single in self.members.split(self.members.on_host(report))]

@@ -1,0 +1,80 @@
+"""Arrays in files, read a few rows at a time: what is read is held for a moment, not mapped into memory for good."""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+BLOCK = 1 << 24
+"""Bytes that are looked at together in a pass over a whole array."""
+
+
+class RowReader:
+    """Consecutive rows of an array.
+
+    A memory-mapped array that is a whole file is read from the file, so that the pages do not count as memory of the process;
+    any other array is sliced.
+
+    >>> RowReader(np.arange(10)).read(3, 2).tolist()
+    [3, 4]
+
+    Args:
+        values: the array, first axis rows.
+    """
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.bytes = values, values.dtype.itemsize * int(np.prod(values.shape[1:]))
+        self._file, self._first = None, 0
+        in_file = isinstance(values, np.memmap) and values.filename is not None and hasattr(os, "preadv")
+        if in_file and values.flags.c_contiguous:
+            self._first = values.offset
+            if self._first + values.nbytes == os.path.getsize(values.filename):
+                self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader
+
+    @property
+    def in_file(self) -> bool:
+        """Whether rows are read from a file."""
+        return self._file is not None
+
+    def read(self, begin: int, count: int) -> np.ndarray:
+        """Rows `begin` to `begin + count`, as many as there are."""
+        count = min(count, len(self.values) - begin)
+        if self._file is None:
+            return self.values[begin : begin + count]
+        rows = np.empty((count, *self.values.shape[1:]), self.values.dtype)
+        view, place = rows.reshape(-1).view(np.uint8).data, self._place(begin)
+        done = 0
+        while done < len(view):
+            got = os.preadv(self._file.fileno(), [view[done:]], place + done)
+            if not got:
+                raise OSError(f"{self._file.name} ends after {place + done} bytes; it was longer when it was opened")
+            done += got
+        return rows
+
+    def ahead(self, begin: int, count: int) -> None:
+        """Asks the system to bring some rows into its cache; without effect where it does not listen."""
+        if self._file is not None and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), self._place(begin), count * self.bytes, os.POSIX_FADV_WILLNEED)
+
+    def _place(self, begin: int) -> int:
+        return self._first + begin * self.bytes
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None:
+            file.close()
+
+
+def blocks(values: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows of an array in consecutive blocks; one that is in memory is one block.
+
+    >>> [block.tolist() for block in blocks(np.arange(3))]
+    [[0, 1, 2]]
+    """
+    if not isinstance(values, np.memmap):
+        yield values
+        return
+    reader = RowReader(values)
+    rows = max(1, BLOCK // max(reader.bytes, 1))
+    for begin in range(0, len(values), rows):
+        yield reader.read(begin, rows)

@@ -1,0 +1,228 @@
+"""Clients' examples in NumPy files that are read as they are needed: populations larger than memory."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.core.mapped import BLOCK
+from fedax.core.stacked import Stacked
+from fedax.core.task import canonical, offsets_of
+from fedax.data.federated import MANY, MOST_CLASSES, FederatedData, Labelled
+from fedax.data.folder import MissingFile
+from fedax.data.limits import checked
+
+ABOUT = "about.json"
+FORM = 1
+
+
+@checked()
+def write_clients(
+    folder: str | Path,
+    clients: Iterable[Labelled] | FederatedData,
+    classes: int | None = None,
+    *,
+    test: Iterable[Labelled] | None = None,
+    holdout: Any = None,
+    name: str | None = None,
+) -> Path:
+    """Writes clients' examples one after the other into a folder, for `stored_clients`.
+
+    The folder has one `.npy` file for each array of all clients, their examples in client order, and `sizes.npy` with how many each
+    has. Real numbers are written in JAX's default float type, others as they are, labels as 32-bit numbers. The folder appears
+    when everything is written; a client is in memory while it is written only.
+
+    Args:
+        folder: new.
+        clients: any iterable, such as a generator, of `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each, all with the
+            same names and shapes of an example. Further arrays reach the task's loss with them. Or `FederatedData`, written with
+            their test examples.
+        classes: labels are whole numbers from 0 to classes - 1; at least 1. Not for `FederatedData`, which know it.
+        test: the same for test examples, in the same client order; a client may have none.
+        holdout: a test set that belongs to no client, or None.
+        name: for tables and messages; that of the folder by default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: what `FederatedData` refuses, or a folder that is there already; nothing is left behind then.
+
+    Example:
+        >>> import tempfile
+        >>> rng = np.random.default_rng(0)
+        >>> people = ({"x": rng.normal(size=(3, 5)), "y": [0, 1, 1]} for _ in range(1000))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = stored_clients(write_clients(Path(folder) / "people", people, classes=2))
+        ...     print(data.clients, data.sizes.sum(), type(data.train[0]["x"]).__name__)
+        1000 3000 memmap
+    """
+    folder = Path(folder).expanduser()
+    if isinstance(clients, FederatedData):
+        if not (classes is None and test is None and holdout is None):
+            raise DataError.found("write_clients", "FederatedData, and classes or parts beside", "one of both")
+        data, clients = clients, clients.train
+        classes, test, holdout, name = data.classes, data.test, data.holdout, name or data.name
+    if not isinstance(classes, int | np.integer) or not 1 <= classes <= MOST_CLASSES:
+        raise DataError.of("write_clients(classes=...)", classes, f"whole numbers from 1 to {MOST_CLASSES}")
+    if folder.exists():
+        raise DataError.of("write_clients(folder=...)", str(folder), "a folder that is not there yet")
+    parts: dict[str, Iterable[Labelled] | None] = {
+        "train": clients,
+        "test": test,
+        "holdout": None if holdout is None else [holdout],
+    }
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        forms: dict[str, Any] = {}
+        count = None
+        for part, each in parts.items():
+            if each is None:
+                continue
+            forms["train"], written = _write(draft / part, part, each, classes, forms.get("train"))
+            count = written if count is None else count
+            if part == "test" and written != count:
+                raise DataError.found("write_clients(test=...)", f"{written} clients", f"{count} clients, as in train")
+        about = {"form": FORM, "classes": int(classes), "name": name or folder.name, "clients": count}
+        (draft / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return folder
+
+
+@checked()
+def stored_clients(folder: str | Path) -> FederatedData:
+    """The clients of a folder that `write_clients` wrote, memory-mapped: examples are read when they are needed.
+
+    The simulation reads those of the next cohorts ahead while it works (see `fedax.Simulation`). What changes all examples, such as
+    `with_validation`, has them all in memory.
+
+    Args:
+        folder: see `write_clients`.
+
+    Raises:
+        DataError: no such folder, or files that are missing, cut off or do not fit each other.
+    """
+    folder = Path(folder).expanduser()
+    if not os.path.isfile(folder / ABOUT):
+        hint = "fedax.data.write_clients writes one."
+        raise MissingFile.found("stored_clients(folder=...)", f"no {ABOUT} in {folder}", "a folder of stored clients", hint)
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        form, classes, name, clients = about["form"], int(about["classes"]), str(about["name"]), int(about["clients"])
+    except (ValueError, TypeError, LookupError, OSError) as error:
+        raise DataError.found(ABOUT, f"a file at {folder / ABOUT} that cannot be read ({error})", "a whole file") from error
+    if form != FORM:
+        raise DataError.of(f"{folder / ABOUT}: form", form, f"{FORM}, which this version of fedax reads")
+    train = _read(folder / "train", clients)
+    test = _read(folder / "test", clients) if (folder / "test").is_dir() else None
+    holdout = dict(_read(folder / "holdout", 1)[0]) if (folder / "holdout").is_dir() else None
+    return FederatedData(train, classes, test, holdout, name)
+
+
+def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any) -> tuple[Any, int]:
+    """Writes one part; shapes and types of an example by name, which all clients have, and the number of clients."""
+    folder.mkdir(parents=True)
+    columns: dict[str, _Column] = {}
+    sizes: list[np.ndarray] = []
+    done = 0
+    try:
+        for block in _blocks(clients):
+            ready = _checked(block, part, done, classes)
+            own = {key: (v.shape[1:], v.dtype.str) for key, v in ready.arrays.items()}
+            forms = own if forms is None else forms
+            if own != forms:
+                raise DataError.of(f"{part}[{done}]", own, f"{forms}, as the first client has")
+            columns = columns or {key: _Column(folder / f"{key}.npy", *form) for key, form in own.items()}
+            for key, values in ready.arrays.items():
+                columns[key].add(values)
+            sizes.append(ready.sizes)
+            done += len(block)
+        if not done:
+            raise DataError.found(part, "no client", "at least one client")
+        offsets_of(np.concatenate(sizes))
+    finally:
+        for column in columns.values():
+            column.close()
+    np.save(folder / "sizes.npy", np.concatenate(sizes))
+    return forms, done
+
+
+def _blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
+    """Clients that are checked and written together."""
+    block: list[Labelled] = []
+    total = 0
+    for client in clients:
+        block.append(client)
+        total += sum(np.asarray(values).nbytes for values in client.values()) if isinstance(client, Mapping) else 0
+        if total > BLOCK or len(block) == MANY:
+            yield block
+            block, total = [], 0
+    if block:
+        yield block
+
+
+def _checked(block: list[Labelled], part: str, begin: int, classes: int) -> Stacked:
+    """The arrays of some clients as they are written; `FederatedData` looks at them, and names the first that does not fit."""
+    some = block if part == "train" else [_one_of(client) for client in block]
+    try:
+        FederatedData(some, classes)
+    except DataError as error:
+        raise DataError(re.sub(r"train\[(\d+)\]", lambda at: f"{part}[{begin + int(at[1])}]", str(error))) from error
+    together = Stacked.of(block)
+    assert together is not None, "looked at"
+    arrays = {key: canonical(v.astype(np.int32) if key == "y" else v) for key, v in together.arrays.items()}
+    return Stacked(arrays, together.sizes)
+
+
+def _one_of(client: Labelled) -> Labelled:
+    """The client, with an example of zeros if it has none."""
+    if not isinstance(client, Mapping) or any(len(values) for values in client.values()):
+        return client
+    arrays = {key: np.asarray(values) for key, values in client.items()}
+    return {key: np.zeros((1, *v.shape[1:]), v.dtype) for key, v in arrays.items()}
+
+
+class _Column:
+    """A `.npy` file that grows."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype, self.rows = shape, dtype, 0
+        self.file: BinaryIO = path.open("wb")
+        self._head()
+
+    def add(self, values: np.ndarray) -> None:
+        self.rows += len(values)
+        self.file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+
+    def close(self) -> None:
+        self.file.seek(0)
+        self._head()
+        self.file.close()
+
+    def _head(self) -> None:
+        """Writes the file's head, which has room for more rows than there can be."""
+        head = {"descr": self.dtype, "fortran_order": False, "shape": (self.rows, *self.shape)}
+        np.lib.format.write_array_header_1_0(self.file, head)
+
+
+def _read(folder: Path, clients: int) -> Stacked:
+    try:
+        sizes = np.load(folder / "sizes.npy", allow_pickle=False)
+        names = sorted(path.stem for path in folder.glob("*.npy") if path.name != "sizes.npy")
+        arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in names}
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError.found(str(folder), f"files that cannot be read ({error})", "whole .npy files") from error
+    lengths = {key: len(values) for key, values in arrays.items()}
+    if sizes.ndim != 1 or len(sizes) != clients or set(lengths.values()) != {int(sizes.sum())}:
+        got = f"{len(sizes)} clients with {int(sizes.sum())} examples, and arrays of {lengths}"
+        raise DataError.found(str(folder), got, f"{clients} clients, and as many rows of every array as they have examples")
+    return Stacked(arrays, sizes, finite=True)

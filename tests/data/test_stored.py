@@ -1,0 +1,149 @@
+"""Clients in NumPy files: what is written comes back, what does not fit is named, and nothing half-written stays."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import DataError
+from fedax.core.mapped import BLOCK, RowReader, blocks
+from fedax.core.task import canonical
+from fedax.data import FederatedData, MissingFile, stored_clients, write_clients
+
+
+def people(count, features=3, seed=0):
+    rng = np.random.default_rng(seed)
+    for k in range(count):
+        yield {"x": rng.normal(size=(1 + k % 4, features)), "y": rng.integers(0, 3, 1 + k % 4)}
+
+
+def test_what_is_written_comes_back(tmp_path):
+    train, test = list(people(9)), [*people(8, seed=1), {"x": np.zeros((0, 3)), "y": np.zeros(0, int)}]
+    holdout = {"x": np.ones((2, 3)), "y": [0, 2]}
+    folder = write_clients(tmp_path / "a", iter(train), 3, test=iter(test), holdout=holdout)
+    data, plain = stored_clients(folder), FederatedData(train, 3, test, holdout)
+    assert (data.name, data.clients, data.classes) == ("a", 9, 3)
+    for part in ("train", "test"):
+        for mine, own in zip(getattr(data, part), getattr(plain, part), strict=True):
+            assert isinstance(mine["x"], np.memmap) or not len(mine["x"])
+            np.testing.assert_array_equal(mine["x"], canonical(own["x"]))
+            np.testing.assert_array_equal(mine["y"], own["y"])
+    np.testing.assert_array_equal(data.holdout["x"], holdout["x"])
+    assert data.label_counts.tolist() == plain.label_counts.tolist()
+
+
+def test_federated_data_and_further_arrays_are_written(tmp_path):
+    plain = FederatedData(
+        [{"x": [[1.0]], "y": [0], "mask": [True]}, {"x": [[2.0]] * 2, "y": [1, 0], "mask": [False, True]}], 2
+    )
+    data = stored_clients(write_clients(tmp_path / "a", plain))
+    assert data.train[1]["mask"].tolist() == [False, True]
+    assert data.test is None
+    assert data.name == plain.name
+
+
+def test_blocks_of_clients_follow_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedax.data.stored.MANY", 4)
+    train = list(people(11))
+    data = stored_clients(write_clients(tmp_path / "a", train, 3))
+    assert [len(client["y"]) for client in data.train] == [len(client["y"]) for client in train]
+    np.testing.assert_array_equal(data.train[10]["x"], canonical(train[10]["x"]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place"),
+    [
+        (lambda c: c | {"x": c["x"] * np.nan}, r"train\[6\]\['x'\]"),
+        (lambda c: c | {"y": c["y"] + 9}, r"train\[6\]\['y'\]"),
+        (lambda c: c | {"x": c["x"][:, :2]}, r"train\[[46]\]"),
+        (lambda c: {"x": c["x"]}, r"train\[6\]"),
+        (lambda c: {name: values[:0] for name, values in c.items()}, r"train\[6\].*0 examples"),
+    ],
+)
+def test_the_client_that_does_not_fit_is_named_and_nothing_stays(tmp_path, monkeypatch, spoil, place):
+    monkeypatch.setattr("fedax.data.stored.MANY", 4)
+    train = list(people(9))
+    train[6] = spoil(train[6])
+    with pytest.raises(DataError, match=place):
+        write_clients(tmp_path / "a", train, 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_test_examples_that_do_not_fit_are_named(tmp_path):
+    test = [client | {"y": client["y"] + 9 * (k == 5)} for k, client in enumerate(people(9))]
+    with pytest.raises(DataError, match=r"test\[5\]\['y'\]"):
+        write_clients(tmp_path / "a", people(9), 3, test=test)
+    with pytest.raises(DataError, match=r"write_clients\(test=...\): got 8 clients; allowed: 9 clients"):
+        write_clients(tmp_path / "a", people(9), 3, test=people(8))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arguments_are_refused(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(DataError, match="not there yet"):
+        write_clients(tmp_path / "there", people(2), 3)
+    with pytest.raises(DataError, match=r"classes=...\): got None"):
+        write_clients(tmp_path / "a", people(2))
+    with pytest.raises(DataError, match="no client"):
+        write_clients(tmp_path / "a", [], 3)
+    with pytest.raises(DataError, match="one of both"):
+        write_clients(tmp_path / "a", FederatedData(list(people(2)), 3), 3)
+    with pytest.raises(MissingFile, match="write_clients writes one"):
+        stored_clients(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["train/x.npy", "train/y.npy", "train/sizes.npy", "about.json"])
+def test_files_that_are_cut_off_are_refused(tmp_path, name):
+    folder = write_clients(tmp_path / "a", people(5), 3)
+    file = folder / name
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(DataError):
+        stored_clients(folder)
+
+
+def test_a_missing_column_and_another_form_are_refused(tmp_path):
+    folder = write_clients(tmp_path / "a", people(5), 3)
+    about = json.loads((folder / "about.json").read_text())
+    (folder / "about.json").write_text(json.dumps(about | {"form": 2}))
+    with pytest.raises(DataError, match="form: got 2; allowed: 1"):
+        stored_clients(folder)
+    (folder / "about.json").write_text(json.dumps(about | {"clients": 6}))
+    with pytest.raises(DataError, match="6 clients"):
+        stored_clients(folder)
+
+
+def test_rows_are_read_from_the_file_and_not_mapped(tmp_path):
+    values = np.arange(40, dtype=np.float32).reshape(20, 2)
+    np.save(tmp_path / "a.npy", values)
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    for array, in_file in ((mapped, True), (mapped[3:], False), (mapped[:5], False), (mapped[::2], False), (values, False)):
+        reader = RowReader(array)
+        assert reader.in_file == in_file
+        np.testing.assert_array_equal(reader.read(1, 3), array[1:4])
+        np.testing.assert_array_equal(reader.read(len(array) - 1, 9), array[-1:])
+        reader.ahead(0, 2)
+    assert np.concatenate(list(blocks(mapped))).tolist() == values.tolist()
+    big = np.memmap(tmp_path / "b.bin", np.uint8, "w+", shape=(BLOCK + 5,))
+    big[-1] = 7
+    big.flush()
+    assert [len(block) for block in blocks(big)] == [BLOCK, 5]
+
+
+def test_a_file_that_shrinks_is_told(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((100, 100)))
+    reader = RowReader(np.load(tmp_path / "a.npy", mmap_mode="r"))
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(OSError, match="ends after 1000 bytes"):
+        reader.read(0, 100)
+
+
+def test_tasks_by_name_take_a_folder(tmp_path):
+    folder = write_clients(tmp_path / "a", people(6), 3)
+    task = fedax.tasks.make_task("stored_clients", folder=folder, model="mlp")
+    assert task.train.clients == 6
+    assert isinstance(task.train.arrays["x"], np.memmap)
+    own = fedax.tasks.from_loss(lambda w, c: ((w[None] - c["x"]) ** 2).sum(1), np.zeros(3), clients=stored_clients(folder))
+    assert isinstance(own.train.arrays["x"], np.memmap)
+    np.testing.assert_array_equal(own.train.client(5)["x"], task.train.client(5)["x"])

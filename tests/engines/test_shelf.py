@@ -1,0 +1,202 @@
+"""Examples on the host: the same numbers, to the bit, as with all of them on the devices."""
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax.data import stored_clients, write_clients
+from fedax.engines.simulation.shelf import Shelf, Shelved, _Ahead
+
+SCHEDULE = fedax.Schedule(cohort=4, epochs=1, batch_size=7)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return fedax.data.digits("power_law", clients=12, test_fraction=0.3)
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    return write_clients(tmp_path_factory.mktemp("stored") / "digits", data)
+
+
+def task_of(data):
+    return fedax.tasks.classification(data, fedax.models.Softmax(64, 10))
+
+
+def same(one, other):
+    for mine, theirs in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert one.metrics.keys() == other.metrics.keys()
+    for name, values in one.metrics.items():
+        np.testing.assert_array_equal(values, other.metrics[name])
+
+
+OBSERVED = (
+    fedax.observe.TrainLoss(),
+    fedax.observe.TestAccuracy(),
+    fedax.observe.ClientAccuracy(),
+    fedax.observe.AUC(),
+    fedax.observe.Dissimilarity(),
+)
+
+
+METHODS = [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedDANE(mu=0.1), fedax.FedAWARE(), fedax.PerFedAvg()]
+
+
+@pytest.mark.parametrize("algorithm", METHODS, ids=lambda algorithm: type(algorithm).__name__)
+def test_files_and_devices_give_the_same_bits(data, folder, algorithm):
+    runs = [
+        fedax.run(algorithm, task_of(each), schedule=SCHEDULE, rounds=3, observe=OBSERVED)
+        for each in (data, stored_clients(folder))
+    ]
+    same(*runs)
+
+
+@pytest.mark.parametrize("placement", ["sequential", "chunked"])
+def test_arrays_in_memory_may_stay_on_the_host(data, placement):
+    runs = [
+        fedax.run(
+            fedax.FedBC(),
+            task_of(data),
+            schedule=SCHEDULE,
+            rounds=2,
+            engine=fedax.Simulation(placement, chunk=3 if placement == "chunked" else None, data=place),
+        )
+        for place in ("device", "host")
+    ]
+    same(*runs)
+
+
+def test_files_and_devices_of_one_device(data, folder):
+    runs = [
+        fedax.run(fedax.FedAvg(), task_of(each), schedule=SCHEDULE, rounds=3, engine=fedax.Simulation(devices=1))
+        for each in (data, stored_clients(folder))
+    ]
+    same(*runs)
+
+
+def test_grids_of_settings_and_seeds_read_from_files(data, folder):
+    grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
+    runs = [
+        fedax.run_grid(grid, task_of(each), seed=[0, 1], schedule=SCHEDULE, rounds=2)
+        for each in (data, stored_clients(folder))
+    ]
+    for one, other in zip(*runs, strict=True):
+        same(one, other)
+
+
+def test_every_engine_takes_files(data, folder):
+    runs = [
+        fedax.run(fedax.FedAvg(), task_of(each), schedule=SCHEDULE, rounds=2, engine=fedax.Eager())
+        for each in (data, stored_clients(folder))
+    ]
+    same(*runs)
+
+
+def test_own_models_validation_and_held_back_clients_read_from_the_host(data):
+    task = fedax.tasks.with_held_back(fedax.tasks.with_validation(task_of(data), 0.2), 0.25)
+    observed = (
+        fedax.observe.ClientAccuracy(personal=True),
+        fedax.observe.HeldBack(),
+        fedax.observe.ValidationLoss(),
+    )
+    runs = [
+        fedax.run(
+            fedax.PFedMe(),
+            task,
+            schedule=SCHEDULE,
+            rounds=2,
+            observe=observed,
+            personal=True,
+            engine=fedax.Simulation(data=place),
+        )
+        for place in ("device", "host")
+    ]
+    same(*runs)
+    for mine, theirs in zip(*(jax.tree.leaves(run.personal) for run in runs), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
+    options = {"schedule": SCHEDULE, "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
+    fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), rounds=2, **options)
+    went_on = fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), rounds=4, **options)
+    same(went_on, fedax.run(fedax.FedAvg(), task_of(data), rounds=4, schedule=SCHEDULE))
+    changed = [{"x": c["x"] * 2, "y": c["y"]} for c in data.train]
+    changed = fedax.data.FederatedData(changed, 10, data.test, name=data.name)
+    with pytest.raises(fedax.InvalidInput, match=r"data\.train"):
+        fedax.run(fedax.FedAvg(), task_of(changed), rounds=4, **options)
+
+
+def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
+    """A round of four clients asks for four, each once; nothing is read for everybody."""
+    asked = []
+    monkeypatch.setattr(Shelved, "rows", lambda self, begin, count, places, own=Shelved.rows: (
+        asked.append((begin, count)), own(self, begin, count, places))[1])  # fmt: skip
+    engine = fedax.Simulation(data="host", devices=1)
+    fedax.run(fedax.FedAvg(), task_of(data), schedule=SCHEDULE, rounds=3, observe=[], engine=engine)
+    assert len(asked) == 3 * 4
+    assert {count for _, count in asked} <= set(data.sizes.tolist())
+
+
+def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch):
+    """The clients that are read ahead are those that work, drawn for the rounds to come."""
+    ahead, worked = [], []
+    monkeypatch.setattr(Shelved, "ahead", lambda self, k: ahead.append(k))
+    monkeypatch.setattr(Shelved, "client", lambda self, k, own=Shelved.client: (worked.append(k), own(self, k))[1])
+    engine = fedax.Simulation(devices=1)
+    fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), schedule=SCHEDULE, rounds=5, observe=[], engine=engine)
+    for thread in threading.enumerate():
+        if isinstance(thread, _Ahead):
+            thread.join(10)
+    assert len(ahead) == 5 * 4
+    for t in range(5):
+        assert sorted(ahead[4 * t : 4 * t + 4]) == sorted(worked[4 * t : 4 * t + 4])
+
+
+def test_reading_ahead_waits_for_the_work_and_ends_when_told(folder, monkeypatch):
+    shelved, ahead = Shelved(task_of(stored_clients(folder)).train), []
+    monkeypatch.setattr(Shelved, "ahead", lambda self, k: ahead.append(k))
+    thread = _Ahead(shelved, iter([0] * 10**6))
+    thread.window = 20
+    thread.start()
+    while len(ahead) <= 20:
+        pass
+    thread.join(0.1)
+    assert thread.is_alive()
+    assert len(ahead) == 21
+    shelved.client(0)
+    while len(ahead) <= 21:
+        pass
+    thread.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_program_does_not_keep_the_examples(data):
+    """Data of the same form share programs; those of a run that is over are let go."""
+    engine = fedax.Simulation(data="host", devices=1)
+    before = len(_sets())
+    for factor in (1.0, 2.0):
+        changed = fedax.data.FederatedData([{"x": c["x"] * factor, "y": c["y"]} for c in data.train], 10)
+        fedax.run(fedax.FedAvg(), task_of(changed), schedule=SCHEDULE, rounds=1, observe=[], engine=engine)
+    assert len(_sets()) == before
+
+
+def _sets():
+    import gc
+
+    from fedax.engines.simulation import shelf
+
+    gc.collect()
+    return dict(shelf._SETS)
+
+
+def test_data_in_files_stay_there(data, folder):
+    engine = fedax.Simulation()
+    session = [fedax.start(fedax.FedAvg(), task_of(each), engine=engine) for each in (data, stored_clients(folder))]
+    assert [isinstance(each._program.shelf, Shelf) for each in session] == [False, True]
