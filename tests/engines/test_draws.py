@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import fedax
 from fedax.core import Layout, Ragged
 from fedax.core.sampling import subset, successive_subset
+from fedax.core.task import Population
 from fedax.engines.base import begin
-from fedax.engines.client import Setup
+from fedax.engines.client import Part, Setup
 from fedax.engines.order import SMALL, shuffled, shuffled_by_size
 from fedax.engines.simulation.engine import one_round
 from fedax.engines.simulation.placement import longest_first
@@ -123,6 +124,30 @@ def test_a_round_costs_its_cohort(sampling):
             lambda arrays, t, m=method, code=code: one_round(setup, m, root, t, eqx.combine(arrays, code))[0]
         )(arrays, jnp.int32(0))
         assert large_values(program.jaxpr, clients) == written
+
+
+def test_examples_copied_before_the_work_are_the_clients_own(monkeypatch):
+    """Small clients of a large array, the last one too, which is shorter than the largest; with places beyond a client's end."""
+    sizes = np.array([3, 70, 1, 5] * 40)
+    flat = np.arange(sizes.sum() * 20.0).reshape(-1, 20)
+    data = Ragged.flat({"x": flat, "y": np.arange(sizes.sum())}, sizes)
+    position = jnp.array([0, 2, 69, 4, 500, 0], jnp.int32)
+    offsets = np.cumsum(sizes) - sizes
+    for bytes_, copied in ((1 << 15, True), (0, False)):
+        monkeypatch.setattr("fedax.engines.client.WINDOW_BYTES", bytes_)
+        assert (Part.of(data, 0).arrays["y"].shape == (70,)) == copied
+        rows = jax.jit(lambda k: Part.of(data, k).rows(position))
+        for k in (0, 1, 2, 157, 158, 159):
+            own = offsets[k] + np.minimum(position, sizes[k] - 1)
+            np.testing.assert_array_equal(rows(k)["x"], flat[own])
+            np.testing.assert_array_equal(rows(k)["y"], own)
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_sizes_of_some_clients(count):
+    sizes = np.random.default_rng(0).integers(1, 9, 500)
+    ids = np.random.default_rng(1).integers(0, 500, count)
+    np.testing.assert_array_equal(Population.of(sizes).sizes_of(jnp.asarray(ids, jnp.int32)), sizes[ids])
 
 
 class MeanNumber(fedax.Algorithm):

@@ -9,6 +9,10 @@ BLOCK = 1 << 24
 """Bytes that are looked at together in a pass over a whole array."""
 
 
+READS = hasattr(os, "preadv")
+"""Whether the system reads from a place in a file into an array; otherwise arrays in files are sliced, as others are."""
+
+
 class RowReader:
     """Consecutive rows of an array.
 
@@ -25,8 +29,7 @@ class RowReader:
     def __init__(self, values: np.ndarray) -> None:
         self.values, self.bytes = values, values.dtype.itemsize * int(np.prod(values.shape[1:]))
         self._file, self._first = None, 0
-        in_file = isinstance(values, np.memmap) and values.filename is not None and hasattr(os, "preadv")
-        if in_file and values.flags.c_contiguous:
+        if isinstance(values, np.memmap) and values.filename is not None and values.flags.c_contiguous and READS:
             self._first = values.offset
             if self._first + values.nbytes == os.path.getsize(values.filename):
                 self._file = open(values.filename, "rb", buffering=0)  # noqa: SIM115, closed with the reader

@@ -15,11 +15,15 @@ from fedax.core.keys import Index, stream
 from fedax.core.layout import Layout, share_of
 from fedax.core.parts import part
 from fedax.core.schedule import Schedule
-from fedax.core.task import Population, Ragged, Task
+from fedax.core.task import Population, Ragged, Task, piece
 from fedax.engines.order import shuffled, shuffled_by_size
 
 FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
 """The most examples, and bytes, that one client fetches for several steps at once."""
+
+WINDOW_BYTES = 1 << 15
+"""Up to so many bytes, a client's examples are copied before it works: XLA gives every gather from a large array to all threads,
+however few rows it has, which takes longer than the work of a small client."""
 
 DRAWN_PIECE = 32
 """Examples at once where batches have drawn sizes: a small batch must not cost what a large one does."""
@@ -58,7 +62,12 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, data: Ragged, k: Index) -> "Part":
-        return cls(*data.located(k))
+        arrays, offset, size = data.located(k)
+        row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays.values())
+        if row * data.largest <= WINDOW_BYTES < row * data.total:
+            begin = jnp.minimum(offset, data.total - data.largest)
+            return cls(piece(arrays, begin, data.largest), offset - begin, size)
+        return cls(arrays, offset, size)
 
     def rows(self, position: Int[Array, "some"]) -> dict[str, Array]:
         """The examples at some positions; the last one in place of those it lacks."""
