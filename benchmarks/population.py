@@ -2,7 +2,8 @@
 
 python benchmarks/population.py [--most 1000000] [--repeats 15]
 
-Beside it the seconds and the memory that `FederatedData` and a task of the largest population take.
+Beside it the time against the cohort, and the seconds and the memory that `FederatedData` and a task of the largest population
+take.
 """
 
 import argparse
@@ -36,12 +37,12 @@ def logistic(w: Any, data: Any, key: Any = None) -> Any:
 class Runner:
     """One method on one population, compiled and warm."""
 
-    def __init__(self, method: Any, sampling: str, clients: int) -> None:
+    def __init__(self, method: Any, sampling: str, clients: int, cohort: int = COHORT) -> None:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
         train = Ragged.flat({"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, np.full(clients, 2))
         task = fedax.Task(lambda key: np.zeros(FEATURES, np.float32), logistic, train)
-        schedule = fedax.Schedule(cohort=COHORT, sampling=sampling, batch_size=2)
+        schedule = fedax.Schedule(cohort=cohort, sampling=sampling, batch_size=2)
         options = RunOptions.of({"solver": fedax.SGD(0.1), "schedule": schedule, "engine": fedax.Simulation(devices=1)})
         options = dataclasses.replace(options, rounds=ROUNDS, observe_every=ROUNDS)
         self.grid, self.done = Grid([method], task, [0], options), 0
@@ -55,6 +56,22 @@ class Runner:
         jax.block_until_ready(jax.tree.leaves(self.state))
         self.done += rounds
         return (time.perf_counter() - begun) / rounds
+
+
+def cohorts_of(clients: int, repeats: int) -> None:
+    """Prints the time of a round against the cohort, and the slope of both logarithms: 1 is linear, less has fixed costs."""
+    sizes = (10, 30, 100, 300, 1000)
+    for name, method in METHODS.items():
+        runners = [Runner(method, "uniform", clients, cohort) for cohort in sizes]
+        times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
+        medians = np.median(times, axis=0)
+        slope = np.polyfit(np.log(sizes), np.log(medians), 1)[0]
+        steepest = np.max(np.diff(np.log(medians)) / np.diff(np.log(sizes)))
+        cells = ", ".join(f"{n}: {1e3 * t:.3f}" for n, t in zip(sizes, medians, strict=True))
+        print(
+            f"{name}, {clients} clients, milliseconds by cohort: {cells}; slope {slope:.2f}, at most {steepest:.2f}",
+            flush=True,
+        )
 
 
 def data_of(clients: int) -> None:
@@ -78,6 +95,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     given = parser.parse_args()
     data_of(given.most)
+    cohorts_of(min(given.most, 10**5), given.repeats)
     sizes = [n for n in (10**k for k in range(2, 8)) if n <= given.most]
     print(
         "milliseconds of a round in a call of many, and of one in a call of its own; in brackets as ratios to the first column"
