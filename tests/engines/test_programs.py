@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedax
 from fedax.engines import programs, session
+from fedax.engines.options import RunOptions
+from fedax.engines.session import Grid
 
 MAPS = Path("/proc/self/maps")
 pytestmark = pytest.mark.skipif(not MAPS.exists(), reason="this system shows no memory maps")
@@ -89,3 +92,20 @@ def test_programs_are_kept_between_processes(tmp_path):
     assert second > 0
     with pytest.raises(fedax.InvalidInput, match=r"keep_programs\(seconds=...\): got -1; allowed: finite numbers >= 0"):
         fedax.keep_programs(seconds=-1)
+
+
+def test_cpu_devices_share_the_examples_of_the_task() -> None:
+    """No copy for each device: both read the memory of the task, which nobody else can change."""
+    x = np.arange(20_000.0).reshape(-1, 2)
+    task = fedax.tasks.from_loss(
+        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(2), clients=[{"x": x[:7000]}, {"x": x[7000:]}]
+    )
+    held = task.train.arrays["x"]
+    engine = fedax.Simulation(devices=2)
+    program = Grid([fedax.FedAvg()], task, [0], RunOptions.of({"engine": engine})).program
+    shards = program.setup.task.train.arrays["x"].addressable_shards
+    assert [shard.data.unsafe_buffer_pointer() for shard in shards] == [held.ctypes.data] * 2
+    x[:] = 0
+    np.testing.assert_array_equal(held, np.arange(20_000.0).reshape(-1, 2))
+    with pytest.raises(ValueError, match="read-only"):
+        held[0] = 1

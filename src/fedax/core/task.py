@@ -163,6 +163,10 @@ class Ragged(eqx.Module):
         return {name: values[rows] for name, values in self.arrays.items()}
 
 
+ALIGNED = 64
+"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where others are copied for each."""
+
+
 def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
     """Consecutive rows of all arrays; in a compiled program."""
     return {name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for name, v in examples.items()}
@@ -171,21 +175,22 @@ def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
 def canonical(values: Any) -> np.ndarray:
     """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled).
 
-    A copy, but for memory-mapped arrays of that type, which stay in their file.
+    A read-only copy that CPU devices use without copies of their own; memory-mapped arrays of that type stay in their file.
     """
     values = np.asanyarray(values)
-    wanted = jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype)
-    if isinstance(values, np.memmap) and values.dtype == wanted:
+    kind = jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype)
+    if isinstance(values, np.memmap) and values.dtype == kind:
         return values
-    values = np.asarray(values)
-    if values.dtype.kind == "f":
-        kind = jax.dtypes.canonicalize_dtype(float)
-        with np.errstate(over="ignore"):
-            narrowed = values.astype(kind)
-        if kind.itemsize < values.dtype.itemsize and not np.isfinite(narrowed).all():
-            raise DataError.found("data", "numbers beyond the range", f"numbers that {kind.name} can hold")
-        return narrowed
-    return values.astype(jax.dtypes.canonicalize_dtype(values.dtype))
+    raw = np.empty(values.size * kind.itemsize + ALIGNED, np.uint8)
+    begin = -raw.ctypes.data % ALIGNED
+    copy = raw[begin : begin + values.size * kind.itemsize].view(kind).reshape(values.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(copy, values, casting="unsafe")
+    narrowed = values.dtype.kind == "f" and kind.itemsize < values.dtype.itemsize
+    if narrowed and not np.isfinite(copy).all():
+        raise DataError.found("data", "numbers beyond the range", f"numbers that {kind.name} can hold")
+    copy.flags.writeable = False
+    return copy
 
 
 class Given(eqx.Module):

@@ -87,11 +87,11 @@ class RunAxes(NamedTuple):
         return jax.tree.map(lambda leaf: np.asarray(_everywhere(leaf, everywhere)) if eqx.is_array(leaf) else leaf, joined)
 
     def put(self, tree: Any, of: Literal["settings", "seeds", "members", "all"]) -> Any:
-        """A tree on the devices that need it."""
+        """A tree on the devices that need it. What is of all is shared with the host where it can be: it is only read."""
         arrays, rest = eqx.partition(tree, eqx.is_array)
         place = NamedSharding(self.mesh, self._spec(of))
         if jax.process_count() == 1:
-            return eqx.combine(jax.device_put(arrays, place), rest)
+            return eqx.combine(jax.device_put(arrays, place, may_alias=of == "all" or None), rest)
         return eqx.combine(jax.tree.map(lambda leaf: _everywhere(leaf, place), arrays), rest)
 
     def _spec(self, of: str) -> P:
