@@ -4,21 +4,21 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
+import itertools
+
 import jax
-
-jax.config.update("jax_num_cpu_devices", os.cpu_count())
-
 import numpy as np
 from serving import serve
 from workloads import WORKLOADS, schedule_of, task_of
 
 import fedax
 
+jax.config.update("jax_num_cpu_devices", os.cpu_count())  # before JAX starts
+
 
 def prepare(work):
     workload = WORKLOADS[work.name]
-    ends = work.offsets
-    clients = [{"x": work.x[a:b], "y": work.y[a:b].astype(np.int32)} for a, b in zip(ends, ends[1:])]
+    clients = [{"x": work.x[a:b], "y": work.y[a:b].astype(np.int32)} for a, b in itertools.pairwise(work.offsets)]
     task, schedule = task_of(workload, fedax.data.FederatedData(clients, classes=10)), schedule_of(workload)
     solver = fedax.SGD(work.rate)
 

@@ -30,7 +30,7 @@ class GivenCohorts(FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         nodes, t = sorted(grid.get_node_ids()), server_round - 1
         for place, client in enumerate(self.work.cohorts[t]):
-            config = ConfigRecord({"round": t, "place": place, "path": sys.argv[1]})
+            config = ConfigRecord({"round": t, "place": place, "path": sys.argv[-1]})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
             yield Message(content, dst_node_id=nodes[client], message_type=MessageType.TRAIN)
 
@@ -76,5 +76,5 @@ if __name__ == "__main__":
         "init_args": {"num_cpus": cores, "include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
-    clients = len(Work(sys.argv[1]).sizes)
+    clients = len(Work(sys.argv[-1]).sizes)
     run_simulation(server, client, num_supernodes=clients, backend_config=backend)

@@ -4,6 +4,7 @@ The driver writes a line "rounds file" to standard input. A contestant trains so
 the seconds that they took, then leaves the model in the file as one vector and answers again.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -41,12 +42,14 @@ class Work:
         first, last = self.arrays["jobs"][round * self.cohort + place :][:2]
         ends = self.arrays["ends"][first : last + 1]
         rows = self.arrays["rows"]
-        return [rows[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [rows[a:b] for a, b in itertools.pairwise(ends)]
 
     def leaves(self, vector):
         """The kernels and biases in a vector, as views."""
         sizes = [int(np.prod(shape)) for shape in self.shapes]
-        return [part.reshape(shape) for part, shape in zip(np.split(vector, np.cumsum(sizes)[:-1]), self.shapes, strict=True)]
+        return [
+            part.reshape(shape) for part, shape in zip(np.split(vector, np.cumsum(sizes)[:-1]), self.shapes, strict=True)
+        ]
 
     def samples(self, rounds):
         """Examples that so many rounds pass through the model in training, counted once for each epoch."""
@@ -66,7 +69,7 @@ def serve(prepare):
     """`prepare(work)` gives a function from a number of rounds to the vector of the model after them."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
-    work = Work(Path(sys.argv[1]))
+    work = Work(Path(sys.argv[-1]))
     train = prepare(work)
     answers.write("ready\n")
     for line in sys.stdin:

@@ -1,6 +1,6 @@
 """PyTorch by hand, a process with one thread for each core: each trains its part of the cohort, and they average.
 
-    torch_.py FILE [compiled]
+torch_.py [--compiled] FILE
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def other(work, rank, compiled, shared, barrier, orders):
 
 
 def prepare(work):
-    compiled, count, context = "compiled" in sys.argv[2:], os.cpu_count(), processes.get_context("spawn")
+    compiled, count, context = "--compiled" in sys.argv, os.cpu_count(), processes.get_context("spawn")
     shared = torch.zeros(count, len(work.initial)).share_memory_()
     barrier, ends = context.Barrier(count), []
     for rank in range(1, count):

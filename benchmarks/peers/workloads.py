@@ -4,6 +4,7 @@ Cohorts and orders are those that fedax draws from its seed, so that fedax, whic
 are given them, take the same steps.
 """
 
+import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Workload:
 
 
 WORKLOADS = {
-    "softmax": Workload("softmax 60-10, 10 of 30 clients, 20 epochs, batches of 10", Softmax(60, 10), 0.01, 10, 20, 2, 20, 10),
+    "softmax": Workload("softmax 60-10, 10 of 30 clients, 20 epochs, batches of 10", Softmax(60, 10), 0.01, 10, 10, 1, 20, 10),
     "2nn": Workload("2NN 784-200-200-10, 10 clients of 600, batches of 50", MLP((784, 200, 200, 10)), 0.1, 50, 20, 10),
     "lenet": Workload("LeNet on 32 x 32 x 3, 8 clients of 500, batches of 64", lenet(), 0.05, 64, 10, 5),
     "mnist_cnn": Workload("MNIST CNN, 4 clients of 200, batches of 50", mnist_cnn(), 0.05, 50, 4, 4),
@@ -83,7 +84,7 @@ def data_of(name, mnist):
         x, y = pictures(total, 3072 if name == "lenet" else 784, rng)
         origin = "random images"
     ends = np.cumsum([0, *sizes])
-    return FederatedData([{"x": x[a:b], "y": y[a:b]} for a, b in zip(ends, ends[1:])], classes=10), origin
+    return FederatedData([{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(ends)], classes=10), origin
 
 
 def schedule_of(workload):
