@@ -1,13 +1,11 @@
 """FedLab's standalone pipeline: its serial trainer, and its synchronous server with an average weighted by sizes."""
 
-import os
-
 import torch
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.core.standalone import StandalonePipeline
 from fedlab.utils import Aggregators, Logger, SerializationTool
-from serving import serve, threads
+from serving import serve
 from torch_models import network, tensors, to_vector
 
 
@@ -56,8 +54,8 @@ class Pipeline(StandalonePipeline):
 
 
 def prepare(work):
-    torch.set_num_threads(threads(work))
-    logger = Logger(log_file=os.devnull)
+    torch.set_num_threads(1)  # two wait for each other wherever something else runs
+    logger = Logger("fedlab")
     # its serialization wants parameters in PyTorch's usual order of memory
     model = network(work).to(memory_format=torch.contiguous_format)
     initial = SerializationTool.serialize_model(model)

@@ -60,11 +60,6 @@ class Work:
         return self.image is not None
 
 
-def threads(work):
-    """Threads of a contestant in one process: products of small models are slower on two threads than on one."""
-    return os.cpu_count() if work.convolutional else 1
-
-
 def serve(prepare):
     """`prepare(work)` gives a function from a number of rounds to the vector of the model after them."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
