@@ -40,8 +40,6 @@ COMPILED = ("fedax", "bare JAX loop")
 FRAMEWORKS = ("Flower", "pfl", "FedLab", "FedJAX")
 TARGETS = {"softmax": 60, "2nn": 5, "lenet": 5, "mnist_cnn": 2}
 """Whole rounds of fedax against the fastest framework."""
-TOLERANCE = 1e-4
-"""Of losses: rounding alone moves them by less. Training must move a loss by a hundred times as much, or nothing is compared."""
 
 
 def python_of(environment, folder):
@@ -123,10 +121,10 @@ class Contestant:
         self.process.wait()
 
 
-def checked(contestant, work, vector, expected):
+def checked(contestant, work, vector, expected, tolerance):
     """The difference of the losses; ends the run where it is too large."""
     difference = abs(loss_of(work, vector) - expected)
-    if not difference <= TOLERANCE:
+    if not difference <= tolerance:
         raise SystemExit(f"{contestant.name} does other work: its loss differs by {difference:.2g}")
     return difference
 
@@ -145,12 +143,14 @@ def measure(name, names, folder, repeat, logs):
         bare = contestants[names.index("bare JAX loop")]
         expected = {count: loss_of(work, bare.train(count)[2]) for count in {workload.short, workload.long}}
         first = loss_of(work, work.initial)
-        if abs(first - expected[workload.short]) < 100 * TOLERANCE:
+        if abs(first - expected[workload.short]) < 20 * workload.tolerance:
             raise SystemExit(f"{name}: the loss has hardly moved, from {first} to {expected[workload.short]}")
         for turn in range(repeat + 1):  # the first one warms up
             for contestant in contestants:
                 wall, busy, vector = contestant.train(contestant.rounds)
-                contestant.differences.append(checked(contestant, work, vector, expected[contestant.rounds]))
+                contestant.differences.append(
+                    checked(contestant, work, vector, expected[contestant.rounds], workload.tolerance)
+                )
                 if turn:
                     contestant.walls.append(wall)
                     contestant.cpus.append(busy)

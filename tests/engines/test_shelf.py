@@ -64,16 +64,17 @@ def test_arrays_in_memory_may_stay_on_the_host(data, placement):
             task_of(data),
             schedule=SCHEDULE,
             rounds=2,
-            engine=fedax.Simulation(placement, chunk=3 if placement == "chunked" else None, data=place),
+            engine=fedax.Simulation(placement, chunk=3 if placement == "chunked" else None, devices=2, data=place),
         )
         for place in ("device", "host")
     ]
     same(*runs)
 
 
-def test_files_and_devices_of_one_device(data, folder):
+def test_files_and_two_devices(data, folder):
+    engine = fedax.Simulation(devices=2)
     runs = [
-        fedax.run(fedax.FedAvg(), task_of(each), schedule=SCHEDULE, rounds=3, engine=fedax.Simulation(devices=1))
+        fedax.run(fedax.SCAFFOLD(), task_of(each), schedule=SCHEDULE, rounds=3, observe=OBSERVED, engine=engine)
         for each in (data, stored_clients(folder))
     ]
     same(*runs)
