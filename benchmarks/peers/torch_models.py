@@ -26,7 +26,7 @@ def network(work):
 
 
 def flat_order(work):
-    """Where PyTorch's flattened pixels (channels first) are among those of the work (channels last)."""
+    """The places at which PyTorch's flattened pixels (channels first) are among those of the work (channels last)."""
     channels = [shape[3] for shape in work.shapes if len(shape) == 4][-1]
     pixels = next(shape[0] for shape in work.shapes if len(shape) == 2) // channels
     return np.arange(pixels * channels).reshape(pixels, channels).T.ravel()
