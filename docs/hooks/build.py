@@ -84,7 +84,17 @@ def on_config(config: Any) -> Any:
     return config
 
 
-GUIDES = ("heterogeneity", "personalization", "decentralized", "compression", "privacy", "sweeps", "hosts", "large", "resuming")
+GUIDES = (
+    "heterogeneity",
+    "personalization",
+    "decentralized",
+    "compression",
+    "privacy",
+    "sweeps",
+    "hosts",
+    "large",
+    "resuming",
+)
 
 
 TUTORIALS = ("start", "own-model", "own-data", "own-method", "from-pytorch", "from-flower")

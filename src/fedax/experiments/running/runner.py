@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -27,7 +28,7 @@ from fedax.experiments.results.store import RunDirectory, refuse_if_taken, slug
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import followed, team_of
-from fedax.experiments.running.setup import set_up_jax
+from fedax.experiments.running.setup import set_up_jax, share_of_cores
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
 from fedax.files import write, writing
 from fedax.report import Record
@@ -316,14 +317,13 @@ def _in_turn(
 def _in_processes(
     directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
 ) -> Iterator[tuple[Batch, list[Record]]]:
-    """A queue over processes, each with its part of the cores."""
+    """A queue over processes, each on cores of its own."""
     experiments = directory.experiments
     for experiment in experiments:
         if experiment.name not in directory.notes:
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
-    cpus = max((os.cpu_count() or 1) // jobs, 1)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(cpus,)) as pool:
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)) as pool:
         waiting = {pool.submit(batch.run, experiments[batch.experiment], directory.path): batch for batch in batches}
         try:
             for position, future in enumerate(as_completed(waiting), start=1):
@@ -342,10 +342,18 @@ def _in_processes(
             raise
 
 
-def _begin(cpus: int) -> None:
-    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody else may go on writing."""
+def _begin(places: Synchronized, jobs: int) -> None:
+    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody else may go on writing.
+
+    It stays on its cores: processes that move between each other's lose what the caches hold.
+    """
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    set_up_jax(cpus)
+    with places.get_lock():
+        place, places.value = places.value, places.value + 1
+    own = share_of_cores(place, jobs)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, own)
+    set_up_jax(len(own))
 
 
 def _end_with_parent() -> None:

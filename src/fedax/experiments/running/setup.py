@@ -8,11 +8,28 @@ import jax
 from fedax.engines.programs import keep_programs
 
 
+def cores() -> list[int]:
+    """The cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def share_of_cores(place: int, processes: int) -> list[int]:
+    """The cores of one of several processes: none of another's, as long as there are enough.
+
+    >>> len(share_of_cores(0, 1)) == len(cores())
+    True
+    """
+    every = cores()
+    each = max(1, len(every) // processes)
+    begin = place % processes * each % len(every)
+    return every[begin : begin + each]
+
+
 def set_up_jax(cpus: int | None = None) -> None:
     """Spreads clients over the cores, and keeps compiled programs between runs. What the user has set stays.
 
     Args:
-        cpus: host devices; None means all cores. Without effect once JAX has started.
+        cpus: host devices; None means one for each core that the process may use. Without effect once JAX has started.
     """
     # threads inside one operation only get in the way of clients on all cores
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -23,4 +40,4 @@ def set_up_jax(cpus: int | None = None) -> None:
     if not by_flag and set_by_user["jax_num_cpu_devices"] == -1:
         # refused once JAX has started
         with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", cpus or os.cpu_count() or 1)
+            jax.config.update("jax_num_cpu_devices", cpus or len(cores()))
