@@ -21,9 +21,9 @@ if (ROOT.parent / "shared" / "data").is_dir():
     os.environ.setdefault("FEDAX_DATA", str(ROOT.parent / "shared" / "data"))
 
 if os.environ.get("FEDAX_CHECKED") != "0":  # `make test-one` answers sooner without
-    from jaxtyping import install_import_hook
+    import strict
 
-    install_import_hook("fedax", "strict.checked")
+    strict.install()
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

@@ -1,12 +1,38 @@
 """The type checker of the tests: beartype, with whole numbers accepted for real ones as PEP 484 says."""
 
-from typing import Any
+import inspect
+from typing import Any, get_args
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
 
 _checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+_jaxtyped = jaxtyping.jaxtyped
 
 
-def checked(function: Any) -> Any:
-    """Functions within functions are made anew at every call, and as often checked: a tenth of a run's time; they go without."""
-    return function if "<locals>" in function.__qualname__ else _checked(function)
+def install() -> None:
+    """Checks the types of fedax, which has to be imported afterwards."""
+    jaxtyping.jaxtyped = (
+        _typed  # the hook's own asks twice at every call, of functions without arrays too: a sixth of the suite
+    )
+    jaxtyping.install_import_hook("fedax", "beartype.beartype")
+
+
+def _typed(*, typechecker: Any) -> Any:
+    def decorate(target: Any) -> Any:
+        if isinstance(target, type):
+            return _jaxtyped(target, typechecker=_checked)
+        if isinstance(target, classmethod | staticmethod):
+            return type(target)(decorate(target.__func__))
+        if not inspect.isfunction(target) or "<locals>" in target.__qualname__:
+            return target  # functions within functions are made anew at every call, and as often checked
+        checked = _checked(target)
+        return _jaxtyped(checked, typechecker=None) if any(map(_has_shape, target.__annotations__.values())) else checked
+
+    return decorate
+
+
+def _has_shape(annotation: Any) -> bool:
+    """Whether dimensions by name may have to agree with others."""
+    shaped = isinstance(annotation, str) or getattr(annotation, "__module__", "").startswith("jaxtyping")
+    return shaped or any(map(_has_shape, get_args(annotation)))

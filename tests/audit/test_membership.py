@@ -69,6 +69,7 @@ def test_shadow_attack_learns_confidence():
     np.testing.assert_array_equal(attack.scores(sure[:1]), attack.scores(sure[:1, ::-1]))
 
 
+@pytest.mark.thorough
 def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
     """Asked to stop after the second look; the call that continues trains only what is missing, and ends at the same areas."""
     schedule = fedax.Schedule(epochs=2, batch_size=10)

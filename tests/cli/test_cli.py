@@ -153,6 +153,7 @@ def test_the_schema_knows_every_hyperparameter():
     assert [form.get("exclusiveMinimum") for form in rate["anyOf"]] == [0, None]
 
 
+@pytest.mark.thorough
 def test_algorithms_as_text_and_json():
     text = call("algorithms").stdout
     listed = json.loads(call("algorithms", "--json").stdout)

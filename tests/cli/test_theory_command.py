@@ -59,6 +59,7 @@ def test_feddane(plan):
     assert found["rho of FedDANE mu=10000.0"] == pytest.approx(rho, rel=1e-2)
 
 
+@pytest.mark.thorough
 def test_local_gd_on_logistic_regression(data_folder):
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")

@@ -118,6 +118,7 @@ HOLD = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 def test_a_fifth_of_hostile_clients(attack):
     """The mean ends far away (with flips it moves from the optimum for ever); every robust rule ends as near as the data spread."""
@@ -135,6 +136,7 @@ def test_a_fifth_of_hostile_clients(attack):
         assert distance(method) < 0.4, method
 
 
+@pytest.mark.thorough
 def test_sign_flips_and_noise_on_the_way():
     """The hostile clients' changes are turned round; honest ones and what goes down stay as they are. Noise has its deviation."""
     attack = SignFlip(share=0.4, scale=3.0, seed=2)

@@ -124,6 +124,7 @@ def test_loss_and_accuracy_are_watched_by_default():
     np.testing.assert_allclose(found.metrics["train_accuracy"], [(POOLED["y"] == 0).mean()])
 
 
+@pytest.mark.thorough
 def test_equinox_modules_keep_their_other_leaves():
     """Of a multilayer perceptron only the real arrays are trained; it comes back whole, and can be started from."""
 

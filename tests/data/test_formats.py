@@ -180,6 +180,7 @@ def test_only_the_vectors_of_words_that_occur_are_read(tmp_path):
     assert loaded.test[0]["x"][0, :2].tolist() == [0, 3]
 
 
+@pytest.mark.thorough
 def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     """The task's logits are those of the model on the vectors themselves, padding and unknown words as zeros."""
     leaf_file(tmp_path / "train" / "a.json", me=(["go now go", "now"], [1, 0]), you=(["go"], [0]))

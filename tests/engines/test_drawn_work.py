@@ -80,6 +80,7 @@ def test_all_phases_of_a_round_see_the_same_work():
     assert np.all((epochs == epochs.round()) & (epochs >= 1) & (epochs <= 5))
 
 
+@pytest.mark.thorough
 def test_both_phases_of_feddane_see_the_same_work():
     seen = {"gradient": [], "solve": []}
 

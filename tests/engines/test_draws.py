@@ -21,6 +21,7 @@ from fedax.engines.order import SMALL, shuffled, shuffled_by_size
 from fedax.engines.simulation.engine import one_round
 from fedax.engines.simulation.placement import longest_first
 from fedax.engines.simulation.transport import SimulatedTransport
+from marks import thorough
 
 DRAWS = 4000
 
@@ -162,7 +163,7 @@ class MeanNumber(fedax.Algorithm):
         return fedax.Upload(jnp.asarray(client.index, w.dtype) + 0 * w.sum())
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), fedax.Eager()], ids=["compiled", "eager"])
+@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), thorough(fedax.Eager())], ids=["compiled", "eager"])
 def test_simple_averages_are_unbiased_with_replacement_only(engine):
     """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what enumeration says."""
     task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0], [1.0] * 2, [1.0] * 7])

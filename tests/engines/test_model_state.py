@@ -9,6 +9,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
+from marks import quick
 
 SIZES, RATE, KEPT = (7, 12, 5), 0.05, 0.9
 RNG = np.random.default_rng(0)
@@ -78,7 +79,7 @@ def train_loss(w, scale, running):
 
 
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", quick(ENGINES, "in turn", "on two devices"))
 def test_policies_are_what_they_say(policy, engine):
     found, (w, scale, states) = history(policy, engine), transcription(policy)
     np.testing.assert_allclose(found.params["w"], w, rtol=1e-10)

@@ -51,6 +51,7 @@ OPTIONS = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(cohort=2, steps
 ONE = {"engine": fedax.Simulation(devices=1)}  # devices that wait for each other wait longer on a busy machine
 
 
+@pytest.mark.thorough
 def test_heavy_losses_are_gradients():
     found = fedax.profile(fedax.FedAvg(), task(3), **OPTIONS, **ONE)
     assert found.algorithm == "FedAvg"
@@ -95,6 +96,7 @@ def test_what_cannot_be_profiled_is_refused():
         fedax.profile(fedax.FedAvg(), task(0), **(OPTIONS | {"rounds": 0}))
 
 
+@pytest.mark.thorough
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path):
     file = tmp_path / "a.toml"
     lines = ['name = "a"', "rounds = 4", "[task]", 'name = "synthetic"', "clients = 3"]

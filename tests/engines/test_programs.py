@@ -27,6 +27,7 @@ def run_on_a_new_task(k: int) -> float:
     return float(fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params)
 
 
+@pytest.mark.thorough
 def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_on_a_new_task(0)
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -39,6 +40,7 @@ def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.Mon
     assert maps() < share * limit + 900
 
 
+@pytest.mark.thorough
 def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
     def megabytes() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -66,6 +68,7 @@ fedax.run(fedax.FedAvg(), task, rounds=1, engine=fedax.Simulation(devices=int(sy
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", [1, 2])
 def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path: Path) -> None:
     """A copy from there has lost the order of its collectives, and may hang."""

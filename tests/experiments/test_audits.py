@@ -83,6 +83,7 @@ def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
     assert losses[titles[0]] != losses[titles[1]]
 
 
+@pytest.mark.thorough
 def test_areas_are_in_report_readme_and_table(leaky):
     table = list(csv.DictReader((leaky.path / "audit.csv").read_text().splitlines()))
     assert len(table) == 2 * 2 * 3
@@ -95,6 +96,7 @@ def test_areas_are_in_report_readme_and_table(leaky):
     assert "AUC, shadow attack" in (leaky.path / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
     (leak, loss) = leaky.comparison(leaky.recipe).verdicts
     assert leak[1].verdict == "holds"
@@ -115,6 +117,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
     assert loss[1].verdict == "holds"
 
 
+@pytest.mark.thorough
 def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
     import shutil
 

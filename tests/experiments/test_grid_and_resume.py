@@ -41,6 +41,7 @@ def finished(tmp_path_factory):
 LABELS = ["FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"]
 
 
+@pytest.mark.thorough
 def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selected_one_on_the_others(finished):
     experiment = Experiment.parse(GRID)
     best = selected(experiment, finished.records)["FedProx mu=1"]
@@ -309,6 +310,7 @@ def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straigh
     assert resume(out, Crash(1)).status == "finished"  # nothing is left to do
 
 
+@pytest.mark.thorough
 def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):

@@ -40,6 +40,7 @@ def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(part) for part in arguments])
 
 
+@pytest.mark.thorough
 def test_the_models_of_reported_runs_are_kept(finished):
     """Each is the model that the same run gives in Python."""
     numbers = {number: record for number, record in finished.runs.items() if record.seed == 0}
@@ -114,6 +115,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
             assert [row["label"] for row in csv.DictReader(stream)] == [row["label"] for row in rows[:3]]
 
 
+@pytest.mark.thorough
 def test_clients_own_models_are_kept_and_asked(tmp_path):
     """Those of the same run in Python; a method without such keeps the global model alone, and the bytes stay after a break."""
     text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"') + '[[algorithm]]\nname = "ditto"\n'

@@ -92,6 +92,7 @@ EARLY = EARLY.replace("learning_rate = 0.05", "learning_rate = 3.0").replace("co
 EARLY += "[early_stopping]\npatience = 2\n"
 
 
+@pytest.mark.thorough
 def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
     from test_grid_and_resume import Crash
 

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 import fedax
 from fedax import codecs
+from marks import quick
 from problems import vector
 
 METHODS = {
@@ -29,7 +30,7 @@ METHODS = {
 OBSERVERS = [fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True)]
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=quick(METHODS, "FedAvg", "SCAFFOLD"))
 def method(request):
     return METHODS[request.param]
 
@@ -49,6 +50,7 @@ def test_same_trajectory_as_the_simulation(method, tmp_path):
     assert np.array_equal(ours.bits.up, theirs.bits.up + padding)
 
 
+@pytest.mark.thorough
 def test_float32_to_1e_5(tmp_path):
     with jax.enable_x64(False):
         algorithm = fedax.FedDANE(mu=0.1)

@@ -110,6 +110,7 @@ def test_fewer_than_the_minimum_change_nothing(tmp_path):
     assert history.outcome.ok
 
 
+@pytest.mark.thorough
 def test_memory_of_a_lost_answer_does_not_count(tmp_path):
     """SCAFFOLD with client 3's answer of round 1 lost: it works with the memory of round 0 in round 2, as in a simulation in
     which the client's upload of round 1 is not finite."""
@@ -159,6 +160,7 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     assert len(files[0]) == 16
 
 
+@pytest.mark.thorough
 def test_a_third_of_the_answers_lost(tmp_path):
     """Twenty rounds in which three of ten answers are lost: the model still comes near that of all answers."""
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ def both(folder, privacy, rounds=2, algorithm=None, **options):
     return run(algorithm, engine, **given), run(algorithm, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "privacy",
     [
@@ -46,6 +47,7 @@ def test_noise_at_the_server_comes_from_its_secret(tmp_path):
     assert runs[0][0].metrics["epsilon"][-1] == runs[0][1].metrics["epsilon"][-1] > 0
 
 
+@pytest.mark.thorough
 def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
     """Otherwise the difference of both would be an upload without noise."""
     private = fedax.Privacy(clip=0.05, noise=1.0, delta=1e-3)
@@ -66,6 +68,7 @@ def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
     assert max(moved) > 0.05 / 3
 
 
+@pytest.mark.thorough
 def test_noise_at_a_client_is_its_own_and_kept_for_a_repeated_order(tmp_path):
     private = fedax.Privacy(clip=0.05, noise=1.0, where="client", delta=1e-3)
     first, simulated = both(tmp_path / "a", private, 1)

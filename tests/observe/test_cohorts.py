@@ -89,6 +89,7 @@ def test_with_replacement_and_nobody(engine):
     assert np.array_equal(told == 0, history.bits.up == 0)
 
 
+@pytest.mark.thorough
 def test_members_of_a_grid_and_a_resumed_run():
     method, seeds = [fedax.FedDANE(mu=mu) for mu in (0.1, 1.0)], [3, 4]
     options = {**OPTIONS, "observe": [Who(), fedax.observe.Extremes("loss")], "engine": fedax.Simulation(devices=1)}

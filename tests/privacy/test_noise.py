@@ -71,6 +71,7 @@ def steps(method, privacy, schedule, task, rounds, engine):
     return np.stack(models)
 
 
+@pytest.mark.thorough
 def test_poisson_means_have_a_fixed_denominator_and_empty_rounds_are_noisy():
     """Clients that all move by RATE: a round moves by count RATE / m, whatever the count. An empty round moves by its noise."""
     same = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.ones(2), clients=[np.ones((1, 2))] * 6)
@@ -185,6 +186,7 @@ def test_values_out_of_range(given, message):
         go(fedax.FedAvg(), fedax.Privacy(**given))
 
 
+@pytest.mark.thorough
 def test_members_of_a_grid_are_private_alike():
     channel = fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-3))
     given = {"solver": fedax.SGD(RATE), "schedule": DRAWN, "rounds": 2, "observe": [], "channel": channel}

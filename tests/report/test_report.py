@@ -179,6 +179,7 @@ def test_gradients_are_kept_for_the_simulated_time():
     assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"]["gradients"] == [0.0, 3.0, 6.0]
 
 
+@pytest.mark.thorough
 def test_figures_as_files(tmp_path):
     pytest.importorskip("matplotlib")
     drawn = curves([*runs()[:2], record("B", "Second", 0)])

@@ -8,6 +8,7 @@ algorithm's pytree, so a grid of them is one `vmap`; choices, switches and count
 import dataclasses
 import inspect
 import math
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -167,7 +168,19 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
 
 def declared(owner: type | object) -> dict[str, Hyper]:
     """The hyperparameters of `owner`, an algorithm's class or object, by name, in the constructor's order."""
-    fields = sorted(dataclasses.fields(owner), key=lambda field: field.kw_only)  # type: ignore[arg-type]
+    kind = owner if isinstance(owner, type) else type(owner)
+    if "__dataclass_fields__" not in vars(kind):  # a class that is being made
+        return _read(kind)
+    if kind not in _DECLARED:
+        _DECLARED[kind] = _read(kind)
+    return dict(_DECLARED[kind])
+
+
+_DECLARED: "weakref.WeakKeyDictionary[type, dict[str, Hyper]]" = weakref.WeakKeyDictionary()
+
+
+def _read(kind: type) -> dict[str, Hyper]:
+    fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only)
     return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
 
 

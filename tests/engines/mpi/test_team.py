@@ -15,6 +15,7 @@ from threads import on_ranks
 import fedax
 from fedax.core import InvalidInput, RankFailed, WriteFailed
 from fedax.core.task import Ragged
+from marks import quick, thorough
 
 SIZES = (7, 12, 9, 4)
 
@@ -82,6 +83,7 @@ def test_ranks_that_disagree_are_told_before_round_0(words, request):
     assert heard == []
 
 
+@pytest.mark.thorough
 def test_own_examples_differ_but_not_their_form():
     same = on_ranks(4, lambda comm: go(comm, given=task(comm.rank), rounds=1).metrics["train_loss"].tolist())
     assert same == [go(rounds=1).metrics["train_loss"].tolist()] * 4 or np.ptp(same, axis=0).max() == 0
@@ -138,8 +140,8 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["all data", "own data"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("own", [thorough(False, id="all data"), pytest.param(True, id="own data")])
+@pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_ranks_continue_to_the_bit(name, own, tmp_path):
     """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the folder."""
     options = {"personal": True, "checkpoint_every": 2, "algorithm": METHODS[name]()}
@@ -159,6 +161,7 @@ def test_ranks_continue_to_the_bit(name, own, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.thorough
 def test_an_engine_continues_what_the_other_began(tmp_path):
     """Checkpoints hold everybody's memory: ranks go on where the simulation was, and the other way round."""
     straight = go(personal=True)
