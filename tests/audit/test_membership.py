@@ -25,6 +25,7 @@ def noisy_digits(count=800, clients=2):
     return classification(FederatedData(parts, classes=10), MLP((64, 64, 10)))
 
 
+@pytest.mark.thorough
 def test_guessing_before_training_and_success_after_overfitting():
     """A fair guess has AUC 0.5 with standard deviation sqrt((m + n + 1) / (12 m n)), here 0.029."""
     schedule = fedax.Schedule(epochs=10, batch_size=10)

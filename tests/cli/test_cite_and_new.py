@@ -66,6 +66,7 @@ def test_this_library_is_cited_as_its_citation_file_says():
         assert value in text
 
 
+@pytest.mark.thorough
 def test_a_run_is_cited_by_methods_data_and_library():
     options = ["--task", "synthetic:clients=2", "--schedule", "steps=1", "--rounds", "1", "--out", "a"]
     assert call("compare", "fedprox", "scaffold", "fedprox:mu=1", *options).exit_code == 0

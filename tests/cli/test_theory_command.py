@@ -15,6 +15,7 @@ from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.report.charts import Axis, Panel, Series
 from fedax.theory import estimate, feddane, local_gd
+from marks import quick
 
 FILE = """
 name = "A"
@@ -85,7 +86,7 @@ def test_local_gd_on_logistic_regression(data_folder):
     assert 1 <= intervals[0] < intervals[-1]
 
 
-@pytest.mark.parametrize("paper", sorted(PAPERS.keys() - {"local-gd"}))
+@pytest.mark.parametrize("paper", quick(sorted(PAPERS.keys() - {"local-gd"}), "feddane", "fedbc"))
 def test_every_paper_says_something_finite(paper, plan, tmp_path):
     found = suggestions(paper, plan, accuracy=0.01)
     for row in found.rows:
@@ -99,6 +100,7 @@ def test_every_paper_says_something_finite(paper, plan, tmp_path):
         assert values(paper, plan)["lambda"] == pytest.approx(fedax.Graph.ring(4).lam)
 
 
+@pytest.mark.thorough
 def test_the_curves_are_the_bounds(plan):
     """The largest rho of the curve is that of the best mu, and the given mu lies on it."""
     rows, (decrease, rounds) = suggestions("feddane", plan, accuracy=0.01)

@@ -276,6 +276,7 @@ def test_equation_7_lets_disagreement_grow():
     np.testing.assert_allclose(found["paper"].mean(0), found["replica"].mean(0), rtol=0, atol=1e-11)
 
 
+@pytest.mark.thorough
 def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
     """Centres b = (1, -1, 1, -1) on a ring of four, W b = -b / 3; local training shrinks x - b to q (x - b).
 

@@ -16,6 +16,7 @@ from fedax.core.availability import AVAILABILITY
 from fedax.core.sampling import SAMPLING, Sampling
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import schedule_of
+from marks import thorough
 from problems import quadratic, random_quadratic, vector
 
 KEY, DRAWS = jax.random.key(0), 3000
@@ -207,7 +208,7 @@ TRACE = "device,from,to\n1,0,1\n0,2,4\n2,2,3\n3,2,3\n1,3,4\n"
 
 
 @pytest.mark.parametrize("weights", ["size", "equal"])
-@pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager], ids=lambda engine: engine.__name__)
+@pytest.mark.parametrize("engine", [fedax.Simulation, thorough(fedax.Eager)], ids=lambda engine: engine.__name__)
 def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
     """Of everyone and with cohorts of 3: after a full step of rate 1 the model is the weighted mean of theirs."""
     centres = [np.array([1.0, 2.0]), np.array([5.0]), np.array([0.0, 3.0, 3.0]), np.array([-4.0])]

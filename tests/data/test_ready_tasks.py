@@ -82,6 +82,7 @@ def test_every_option_reaches_the_data(name, data_folder):
     assert tasks.make_task("synthetic", clients=2, test_fraction=0).test is None
 
 
+@pytest.mark.thorough
 def test_a_method_learns_digits():
     task = tasks.make_task("digits", partition="dirichlet", alpha=1.0, clients=5)
     schedule = fedax.Schedule(epochs=2, batch_size=20)

@@ -107,6 +107,7 @@ def test_writers(data_folder):
     assert data.mnist_writers(minimum=100, folder=folder).clients == (total >= 100).sum()
 
 
+@pytest.mark.thorough
 def test_idx_files_stand_in_for_the_archive(data_folder, tmp_path):
     needed(data_folder, "mnist")
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)

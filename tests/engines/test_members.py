@@ -55,6 +55,7 @@ def test_members_are_runs(shape):
     assert len({vector(history).tobytes() for history in together}) == settings * seeds
 
 
+@pytest.mark.thorough
 def test_one_setting_with_several_seeds_continues_to_the_bit(tmp_path):
     def go(**options):
         return fedax.run_grid(grid_of(1), regression(), seed=[3, 4, 5], **OPTIONS | options)

@@ -7,6 +7,7 @@ import pytest
 import fedax
 from fedax.codecs import TopK
 from fedax.core import InvalidInput
+from marks import thorough
 from problems import regression, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
@@ -14,7 +15,7 @@ SETTING = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "seed": 3}
 ENGINES = [
     pytest.param(fedax.Simulation("sequential", devices=1), id="sequential"),
     pytest.param(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
-    pytest.param(fedax.Eager(), id="eager"),
+    thorough(fedax.Eager(), id="eager"),
 ]
 
 

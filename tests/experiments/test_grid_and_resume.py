@@ -288,6 +288,7 @@ def straight(tmp_path_factory):
     return ends(run_experiment(Experiment.parse(APART), tmp_path_factory.mktemp("straight") / "a", Display()))
 
 
+@pytest.mark.thorough
 def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straight):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):

@@ -55,6 +55,7 @@ def test_the_models_of_reported_runs_are_kept(finished):
         assert about["algorithm"] == type(plan.algorithms[record.label]).__name__
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_keeps_the_same_bytes(finished, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(GRID), tmp_path / "a", Crash(2))
@@ -66,6 +67,7 @@ def test_models_are_taken_over_with_their_runs(finished, tmp_path):
     assert files(taken) == files(finished)
 
 
+@pytest.mark.thorough
 def test_all_models_or_none(tmp_path):
     text = GRID.replace("rounds = 2", 'rounds = 1\nkeep_models = "{}"')
     every = run_experiment(Experiment.parse(text.format("all")), tmp_path / "a", Display())

@@ -31,6 +31,7 @@ def finished(tmp_path_factory):
     return run_experiment(Experiment.parse(TINY), out, Display())
 
 
+@pytest.mark.thorough
 def test_a_finished_directory(finished):
     path = finished.path
     assert finished.status == "finished"

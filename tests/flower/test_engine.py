@@ -76,6 +76,7 @@ def bytes_of(message):
     return b"".join(array.data for record in message.content.array_records.values() for array in record.values())
 
 
+@pytest.mark.thorough
 def test_the_run_may_be_continued_by_another_server(tmp_path):
     """The clients' memories are those of the checkpoint, whatever rounds came after it, and old ones are dropped."""
     algorithm = fedax.SCAFFOLD()

@@ -36,6 +36,7 @@ def test_clipping_is_that_of_the_simulation(privacy, tmp_path):
     assert np.abs(vector(ours) - vector(run(fedax.FedAvg(), schedule=SCHEDULE, rounds=2))).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_noise_at_the_server_comes_from_its_secret(tmp_path):
     """Another secret, other noise; the same, the same: that of a run that is continued. Clients know the seed alone."""
     private = fedax.Privacy(clip=0.05, noise=1.0, delta=1e-3)

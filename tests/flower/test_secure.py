@@ -19,6 +19,7 @@ from fedax.deploy.settings import FILE
 from fedax.engines.flower import member
 from fedax.engines.flower.masks import LEVELS, Member, numbers, unmasked, whole
 from fedax.engines.flower.records import Refused
+from marks import thorough
 from problems import vector
 
 LARGEST = 8.0
@@ -54,7 +55,9 @@ def test_the_sum_of_those_who_stay(gone):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedDANE(mu=0.1)], ids=lambda a: type(a).__name__
+    "algorithm",
+    [fedax.FedAvg(), thorough(fedax.SCAFFOLD()), thorough(fedax.FedDANE(mu=0.1))],
+    ids=lambda a: type(a).__name__,
 )
 def test_the_mean_is_that_of_the_simulation(algorithm, tmp_path):
     """To the step: an upload is off by at most half of it, and three rounds carry that on."""

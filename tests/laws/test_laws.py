@@ -26,6 +26,7 @@ from problems import all_algorithms, is_preset, kinds_of_laws, named, regression
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
 ONE = fedax.Simulation("sequential", devices=1)
+CHUNKS = fedax.Simulation("chunked", chunk=2, devices=2, microbatch=2)
 
 
 def marks(kind):
@@ -208,7 +209,6 @@ def test_every_choice_is_the_same_on_the_reference_engine(choice):
     "engine",
     [
         pytest.param(fedax.Eager(), id="eager"),
-        pytest.param(fedax.Simulation("chunked", chunk=2, devices=2, microbatch=2), id="chunked-2-microbatch"),
         # the parts of this one are in the others
         pytest.param(fedax.Simulation("sequential", devices=2), id="sequential-2", marks=pytest.mark.slow),
     ],
@@ -217,9 +217,16 @@ def test_same_on_every_engine(kind, engine):
     agree(kind, engine)
 
 
+@pytest.mark.thorough
+@every_algorithm
+def test_same_in_chunks(kind):
+    """Several clients at a time, on two devices, and batches in parts."""
+    agree(kind, CHUNKS)
+
+
 @pytest.mark.parametrize("kind", SWITCHES)
 def test_every_choice_is_the_same_in_chunks(kind):
-    agree(kind, fedax.Simulation("chunked", chunk=2, devices=2, microbatch=2))
+    agree(kind, CHUNKS)
 
 
 @pytest.mark.thorough

@@ -81,6 +81,7 @@ def test_with_a_server_nothing_is_mixed_and_full_batches_have_no_noise(watched):
     assert last["gradient_largest"] == pytest.approx(np.linalg.norm(gradients(np.asarray(watched.params)), axis=1).max())
 
 
+@pytest.mark.thorough
 def test_the_solution_of_another_problem_is_inexact():
     """The released correction solves what the paper does not have, however exactly."""
     rng = np.random.default_rng(0)

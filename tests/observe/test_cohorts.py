@@ -6,9 +6,10 @@ import pytest
 
 import fedax
 from fedax.core import Observer
+from marks import thorough
 from problems import regression
 
-ENGINES = [pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"), pytest.param(fedax.Eager, id="eager")]
+ENGINES = [pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"), thorough(fedax.Eager, id="eager")]
 OPTIONS = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=2, steps=1, batch_size=4), "rounds": 6, "seed": 3}
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import fedax
 from fedax.core import UnknownName
+from marks import thorough
 from problems import SIZES, regression, squares
 
 
@@ -122,7 +123,7 @@ def test_consensus_and_node_accuracy():
         assert served.last("node_accuracy_min") == served.last("node_accuracy_max") == served.last("test_accuracy")
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
+@pytest.mark.parametrize("engine", [fedax.Simulation, thorough(fedax.Eager)])
 def test_extremes_of_the_last_cohort(engine):
     """The cohort's numbers by hand from the history of a method that notes whom it drew, with FedBC's multipliers and without."""
     task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])

@@ -114,6 +114,7 @@ def test_the_noise_on_an_aggregate(method, privacy, expected):
     assert np.std(vector(go(method, privacy, task=STILL, rounds=1))) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_bounds_adapt_as_in_the_paper(tmp_path):
     """C <- C exp(-0.2 (b - 0.5)), b the share of lengths up to C; and a broken run goes on with its bounds."""
     private, w, bound, bounds = fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5), np.full(DIM, 0.2), 0.3, []
@@ -161,6 +162,7 @@ def test_refused_with_the_reason(method, changes, message):
         go(method, fedax.Privacy(noise=1.0), schedule)
 
 
+@pytest.mark.thorough
 def test_noise_at_clients_fits_methods_that_gather():
     private = fedax.Privacy(clip=0.5, noise=0.1, where="client")
     assert go(fedax.FedAWARE(), private, DRAWN).outcome.ok

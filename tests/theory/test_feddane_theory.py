@@ -82,6 +82,7 @@ def test_theorem_7_as_corrected_holds_and_as_printed_fails():
     assert feddane.decrease_by_device(mu=mu * own, smoothness=own, dissimilarity=1.0, overall=(1 + flat) / 2) < 0
 
 
+@pytest.mark.thorough
 def test_a_round_with_constants_of_each_device():
     said = 0
     for seed in range(500):
