@@ -1,6 +1,7 @@
 """Clients' memories on the host or on disk: the same bits as on the device, with the cohort's rows moved and no others."""
 
 import gc
+import inspect
 import subprocess
 import sys
 
@@ -18,7 +19,7 @@ from fedax.engines.options import RunOptions
 from fedax.engines.session import Grid
 from fedax.engines.simulation.offload import OffloadedMemory
 from fedax.engines.simulation.rowstore import LEAST, STORES, RowStore
-from problems import regression
+from problems import regression, vector
 
 TASK = regression()
 CLIENTS = TASK.train.clients
@@ -86,8 +87,8 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
         histories = [go(method, place, schedule=away, rounds=12) for place in ("host", "device")]
         assert (histories[0].bits.up == 0).any()
         same(*histories)
-    clients = [{"x": np.full((4, 1), value)} for value in (np.nan, 1.0, 2.0, 3.0)]
-    broken = fedax.tasks.from_loss(lambda w, x: ((w - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients)
+    clients = [{"x": np.full((4, 1), value)} for value in (1e308, 1.0, 2.0, 3.0)]
+    broken = fedax.tasks.from_loss(lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients)  # whose first has no finite gradient
     options = {"on_bad_client": "drop", "observe": [], "schedule": fedax.Schedule(cohort=1, steps=2, batch_size=4)}
     histories = [go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")]
     assert (histories[0].notes["dropped"] == 0).any()
@@ -106,7 +107,7 @@ def test_grids_of_settings_and_seeds(placement, devices):
         ]
         for one, other in zip(*runs, strict=True):
             same(one, other)
-        assert len({all_of(history)[0].tobytes() for history in runs[0]}) == len(runs[0])
+        assert len({vector(history).tobytes() for history in runs[0]}) == len(runs[0])
 
 
 def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
@@ -142,7 +143,7 @@ def test_the_eager_engine_continues_too():
     options = OPTIONS | {"rounds": 4, "observe": []}
     history = fedax.run(fedax.SCAFFOLD(), TASK, resume=half, engine=fedax.Eager(), **options)
     whole = fedax.run(fedax.SCAFFOLD(), TASK, engine=fedax.Eager(), **options)
-    np.testing.assert_allclose(history.params, whole.params, rtol=1e-12)
+    np.testing.assert_allclose(vector(history), vector(whole), rtol=1e-12)
 
 
 def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
@@ -150,7 +151,7 @@ def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
     reference = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation())
 
     def rows(of, state):
-        return np.asarray(with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here()).memory.all()[0])
+        return np.asarray(with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here()).memory.all().theta)
 
     states, expected = [session.init()], [reference.init()]
     for _ in range(3):
@@ -165,16 +166,15 @@ def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
 
 def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked():
     clients, dim = 100_000, 7
-    task = fedax.tasks.from_loss(
-        lambda w, x: ((w - x["x"]) ** 2).sum(1), np.zeros(dim), clients=fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
-    )  # fmt: skip
+    examples = fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
+    task = fedax.Task(lambda key: np.zeros(dim), lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1), examples)
     options = {"schedule": fedax.Schedule(cohort=10, steps=1, batch_size=1), "rounds": 3, "observe_every": 3}
     engine = fedax.Simulation(memory="host", devices=1)
-    for method, width in ((fedax.SCAFFOLD(), dim), (fedax.FedBC(), dim + 5)):
+    for method in (fedax.SCAFFOLD(), fedax.FedBC()):  # whose weights are looked at by observers that ask for them, and no others
         history = fedax.run(method, task, observe=[fedax.observe.TrainLoss()], engine=engine, **options)
         store = memory_of(history).store
         assert 0 < len(store) <= 30
-        assert store.moved <= 2 * 30 * (store.width if method else width)
+        assert store.moved <= 2 * 30 * store.width
         assert len(memory_of(history).written()[0]) == len(store)
 
 
@@ -245,7 +245,7 @@ def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
 @pytest.mark.parametrize("value", ["gpu", "auto", None])
 def test_places_that_there_are_not(value):
     with pytest.raises(InvalidInput, match=r"Simulation\(memory=...\): got .*; allowed: one of 'device', 'host', 'disk'"):
-        fedax.Simulation(memory=value)
+        inspect.unwrap(fedax.Simulation.__init__)(object.__new__(fedax.Simulation), memory=value)  # past the tests' type checker
 
 
 class Anew(fedax.core.Algorithm):
