@@ -1,10 +1,9 @@
-"""SCAFFOLD with the clients' memories on the device, on the host and on disk: a round's time and the most memory, each in a new process.
+"""SCAFFOLD with the clients' memories on the device, on the host and on disk: a round's time, and the most memory.
 
 python benchmarks/offload.py [--clients 100000 1000000] [--places device host disk]
 
-Softmax of 60 features and 10 classes, 610 parameters, cohorts of ten clients with two examples each; all columns of a row take as many
-rounds, so that as many clients have a row in the stores. On the device a round keeps its memory of everybody: 2.4 GB for 10^6 clients,
-and as much again while a run starts.
+Softmax of 60 features and 10 classes, 610 parameters, cohorts of ten clients with two examples each. Every row is a new process that
+takes as many rounds, after which as many clients have a row in the stores. On the device everybody has: 2.4 GB for 10^6 clients.
 """
 
 import argparse
@@ -73,7 +72,9 @@ def main() -> None:
         clients, place = given.measure
         print(json.dumps(measure(int(clients), place)))
         return
-    print("| clients | memory | a round of 256 in a call, ms | a round in a call of its own, ms | most memory, GB | of these the data |")
+    print(
+        "| clients | memory | a round of 256 in a call, ms | a round in a call of its own, ms | most memory, GB | of these the data |"
+    )
     print("|---|---|---|---|---|---|", flush=True)
     for clients in given.clients:
         for place in given.places:

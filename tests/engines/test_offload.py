@@ -17,7 +17,7 @@ from fedax.core.errors import FedaxError
 from fedax.core.federation import Memory, with_memories
 from fedax.engines.options import RunOptions
 from fedax.engines.session import Grid
-from fedax.engines.simulation.offload import OffloadedMemory
+from fedax.engines.simulation import engine as simulation
 from fedax.engines.simulation.rowstore import LEAST, STORES, RowStore
 from problems import regression, vector
 
@@ -58,7 +58,9 @@ METHODS = {
     "FedDyn": fedax.FedDyn(),
     "FedADMM": fedax.FedADMM(),
     "Ditto": fedax.Ditto(),
-    "FedBC, lam and gamma of each": fedax.FedBC(lam=np.linspace(0.1, 1, CLIENTS), gamma=np.linspace(0, 1, CLIENTS), dual_lr=0.1),
+    "FedBC, lam and gamma of each": fedax.FedBC(
+        lam=np.linspace(0.1, 1, CLIENTS), gamma=np.linspace(0, 1, CLIENTS), dual_lr=0.1
+    ),
     "PFedMe, two phases": fedax.PFedMe(trained="all"),
     "DFedAvgM, everybody": fedax.DFedAvgM(),
 }
@@ -88,7 +90,9 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
         assert (histories[0].bits.up == 0).any()
         same(*histories)
     clients = [{"x": np.full((4, 1), value)} for value in (1e308, 1.0, 2.0, 3.0)]
-    broken = fedax.tasks.from_loss(lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients)  # whose first has no finite gradient
+    broken = fedax.tasks.from_loss(
+        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients
+    )  # whose first has no finite gradient
     options = {"on_bad_client": "drop", "observe": [], "schedule": fedax.Schedule(cohort=1, steps=2, batch_size=4)}
     histories = [go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")]
     assert (histories[0].notes["dropped"] == 0).any()
@@ -102,7 +106,9 @@ def test_grids_of_settings_and_seeds(placement, devices):
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (0.5, 1.0)]
     for methods, seeds in ((grid, [1, 2]), (grid[:1], [1, 2, 3])):
         runs = [
-            fedax.run_grid(methods, TASK, seed=seeds, **OPTIONS, engine=fedax.Simulation(placement, memory=place, devices=devices))
+            fedax.run_grid(
+                methods, TASK, seed=seeds, **OPTIONS, engine=fedax.Simulation(placement, memory=place, devices=devices)
+            )
             for place in ("host", "device")
         ]
         for one, other in zip(*runs, strict=True):
@@ -151,7 +157,9 @@ def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
     reference = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation())
 
     def rows(of, state):
-        return np.asarray(with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here()).memory.all().theta)
+        return np.asarray(
+            with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here()).memory.all().theta
+        )
 
     states, expected = [session.init()], [reference.init()]
     for _ in range(3):
@@ -170,7 +178,10 @@ def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked():
     task = fedax.Task(lambda key: np.zeros(dim), lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1), examples)
     options = {"schedule": fedax.Schedule(cohort=10, steps=1, batch_size=1), "rounds": 3, "observe_every": 3}
     engine = fedax.Simulation(memory="host", devices=1)
-    for method in (fedax.SCAFFOLD(), fedax.FedBC()):  # whose weights are looked at by observers that ask for them, and no others
+    for method in (
+        fedax.SCAFFOLD(),
+        fedax.FedBC(),
+    ):  # whose weights are looked at by observers that ask for them, and no others
         history = fedax.run(method, task, observe=[fedax.observe.TrainLoss()], engine=engine, **options)
         store = memory_of(history).store
         assert 0 < len(store) <= 30
@@ -245,7 +256,9 @@ def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
 @pytest.mark.parametrize("value", ["gpu", "auto", None])
 def test_places_that_there_are_not(value):
     with pytest.raises(InvalidInput, match=r"Simulation\(memory=...\): got .*; allowed: one of 'device', 'host', 'disk'"):
-        inspect.unwrap(fedax.Simulation.__init__)(object.__new__(fedax.Simulation), memory=value)  # past the tests' type checker
+        inspect.unwrap(fedax.Simulation.__init__)(
+            object.__new__(fedax.Simulation), memory=value
+        )  # past the tests' type checker
 
 
 class Anew(fedax.core.Algorithm):
@@ -286,9 +299,8 @@ import fedax
 clients = [{"x": np.full((2, 1), i, np.float32)} for i in range(6)]
 task = fedax.tasks.from_loss(lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), np.zeros(100_000, np.float32), clients=clients)
 options = {"schedule": fedax.Schedule(cohort=4, steps=1, batch_size=2), "rounds": 3, "observe": []}
-found = [
-    fedax.run(fedax.SCAFFOLD(), task, engine=fedax.Simulation(memory=place, devices=2), **options).params for place in ("host", "device")
-]
+engines = [fedax.Simulation(memory=place, devices=2) for place in ("host", "device")]
+found = [fedax.run(fedax.SCAFFOLD(), task, engine=engine, **options).params for engine in engines]
 assert found[0].dtype == np.float32 and found[0].tobytes() == found[1].tobytes()
 print("agreed")
 """
@@ -296,11 +308,13 @@ print("agreed")
 
 def test_large_rows_in_single_precision_on_two_devices():
     """Rows of a size that the CPU client copies in threads, of which none is left while devices wait for each other."""
-    done = subprocess.run([sys.executable, "-c", SINGLE, *sys.path], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SINGLE, *sys.path], capture_output=True, text=True, timeout=120, check=False
+    )
     assert "agreed" in done.stdout, done.stderr
 
 
-def test_a_program_serves_all_runs_of_its_form():
-    memory = OffloadedMemory.starting(jnp.zeros(3), 5)
-    assert memory.form.bytes == 24
-    assert memory.number is None
+def test_runs_on_the_same_task_share_their_programs(monkeypatch):
+    go(fedax.SCAFFOLD(), "host")
+    monkeypatch.setattr(simulation, "one_round", lambda *arguments: pytest.fail("traced again"))
+    go(fedax.SCAFFOLD(), "host", seed=3)

@@ -23,8 +23,8 @@ def ask(question: Callable[..., Sequence[np.ndarray]], forms: Sequence[jax.Shape
     """A pure function's answers on the host: it may be asked never or again, on one device of a mesh or on all.
 
     Args:
-        question: of NumPy arrays, hashable; below `vmap` the arrays, and those that it returns, have an axis more in front, of size 1
-            where they are the same in all lanes (see `over_lanes`).
+        question: of NumPy arrays, hashable; below `vmap` the arrays, and those that it returns, have an axis more in front, of
+            size 1 where they are the same in all lanes (see `over_lanes`).
         forms: shapes and types of the answers.
         given: what it is asked with.
     """
@@ -47,9 +47,7 @@ def _shapes(*given: Any, question: Callable[..., Any], forms: Forms) -> list[Any
 
 def _in_lanes(given: Sequence[Any], axes: Sequence[int | None], *, question: Callable[..., Any], forms: Forms) -> Any:
     (lanes,) = {array.shape[axis] for array, axis in zip(given, axes, strict=True) if axis is not None}
-    moved = [
-        array[None] if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(given, axes, strict=True)
-    ]
+    moved = [array[None] if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(given, axes, strict=True)]
     wide = tuple(jax.ShapeDtypeStruct((lanes, *form.shape), form.dtype) for form in forms)
     return _ask.bind(*moved, question=question, forms=wide), (0,) * len(forms)
 

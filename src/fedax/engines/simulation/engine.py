@@ -139,7 +139,8 @@ class SimulationProgram(Program):
         shelf: Shelf | None = None,
         memory: Place = "device",
     ) -> None:
-        self.members, self.memory = members, memory
+        self.members = members
+        self.memory: Place = memory
         self.devices = devices
         self.shelf = shelf
         setup = setup if shelf is None else dataclasses.replace(setup, task=shelf.task)
@@ -176,7 +177,9 @@ class SimulationProgram(Program):
             self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
             inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), carried)
-        return (inner, worked, stores), [self._log(single, count) for single in self.members.split(self.members.on_host(report))]
+        return (inner, worked, stores), [
+            self._log(single, count) for single in self.members.split(self.members.on_host(report))
+        ]
 
     def _log(self, report: Any, count: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -16,10 +16,11 @@ from fedax.core.errors import InvalidInput
 from fedax.core.federation import Memory, rows_as, with_memories
 from fedax.engines.simulation.ask import ask
 from fedax.engines.simulation.numbered import over_lanes
-from fedax.engines.simulation.rowstore import BLOCK, STORES, RowStore
+from fedax.engines.simulation.rowstore import BLOCK, STORES, Away, RowStore
 from fedax.engines.simulation.traced import traced
 
-Place = Literal["device", "host", "disk"]
+Place: TypeAlias = Literal["device", "host", "disk"]
+"""Where clients' memories may lie."""
 PLACES = ("device", "host", "disk")
 
 
@@ -55,9 +56,8 @@ class Form:
         parts = np.split(rows, ends[:-1], axis=1)
         return [rows_as(part, leaf.dtype, leaf.shape) for part, leaf in zip(parts, self.leaves, strict=True)]
 
-    def store(self, place: Place) -> RowStore:
+    def store(self, place: Away) -> RowStore:
         """A new store for such rows."""
-        assert place != "device", "rows on the device have no store"
         return RowStore(self.clients, self.bytes, place)
 
     def read(self, number: Any, version: Any, ids: Any) -> Any:
@@ -208,6 +208,8 @@ def begun_anew(tree: Any) -> bool:
 def housed(tree: Any, place: Place) -> tuple[Any, list[RowStore]]:
     """A program's states, where every run has stores of its own, with the rows that they had before; and the stores."""
     made: list[RowStore] = []
+    if place == "device":
+        return tree, made
 
     def of(memory: OffloadedMemory) -> OffloadedMemory:
         versions = np.asarray(memory.version)

@@ -4,13 +4,15 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedax.core.errors import FedaxError
 from fedax.engines.simulation.numbered import Numbered
 
+Away: TypeAlias = Literal["host", "disk"]
+"""The places outside the devices."""
 BLOCK = 1 << 22
 """Bytes of rows that are kept, or copied, in one piece."""
 LEAST, UNDO = 4, 1 << 24
@@ -47,8 +49,9 @@ class RowStore:
         moved: the bytes of rows read and written by programs so far.
     """
 
-    def __init__(self, clients: int, width: int, place: Literal["host", "disk"]) -> None:
-        self.clients, self.width, self.place = clients, width, place
+    def __init__(self, clients: int, width: int, place: Away) -> None:
+        self.clients, self.width = clients, width
+        self.place: Away = place
         self.version, self.moved, self._newest = 0, 0, 0
         self._slots = np.zeros(clients, np.int32)  # one more than the place, 0 for none: untouched zeros take no memory
         self._rows = _InFile(width) if place == "disk" else _InBlocks(width)
@@ -114,7 +117,7 @@ class RowStore:
                 there[change.ids] = change.there
         return np.flatnonzero(there).astype(np.int32)
 
-    def copy(self, version: int, place: Literal["host", "disk"]) -> "RowStore":
+    def copy(self, version: int, place: Away) -> "RowStore":
         """A store of its own that begins with the rows of a version."""
         new = RowStore(self.clients, self.width, place)
         new.fill((ids, self.read(version, ids)[1]) for ids in new.pieces(self.written(version)))
@@ -231,7 +234,7 @@ class _InFile:
 
 def _whole(move: Any, piece: np.ndarray) -> None:
     """Reads or writes a piece to its end, in as many turns as the system takes."""
-    view, done = memoryview(np.ascontiguousarray(piece)).cast("B") if piece.size else memoryview(b""), 0
+    view, done = np.ascontiguousarray(piece).reshape(-1).data, 0
     while done < len(view):
         moved = move(view[done:])
         if not moved:
