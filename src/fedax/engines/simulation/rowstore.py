@@ -1,5 +1,6 @@
 """Clients' rows outside the devices: sparse, in memory or in a file, with the versions that somebody may still ask for."""
 
+import itertools
 import tempfile
 import threading
 import weakref
@@ -245,12 +246,16 @@ def _whole(move: Any, piece: np.ndarray) -> None:
 def _groups(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """The places of each value among some keys."""
     order = np.argsort(keys, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []:
-        yield int(keys[places[0]]), places
+    return _cut(keys, order, np.flatnonzero(np.diff(keys[order])))
 
 
 def _runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """The places of slots that follow each other, with the first slot of each run."""
     order = np.argsort(slots, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(slots[order]) != 1) + 1) if len(slots) else []:
-        yield int(slots[places[0]]), places
+    return _cut(slots, order, np.flatnonzero(np.diff(slots[order]) != 1))
+
+
+def _cut(keys: np.ndarray, order: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Places in order, cut after some of them, with the first key of each part."""
+    edges = [0, *(ends + 1).tolist(), len(order)] if len(order) else []
+    return ((int(keys[order[a]]), order[a:b]) for a, b in itertools.pairwise(edges))
