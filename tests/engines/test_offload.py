@@ -83,6 +83,25 @@ def test_what_messages_lost(method):
     same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
 
 
+def counted(w, e, *, state, training):
+    """Distances from inputs less their running mean, of which clients keep their own and count their steps."""
+    new = {"count": state["count"] + 1, "mean": (state["mean"] + e["x"].mean(0)) / 2} if training else state
+    losses = ((w + new["mean"])[None] - e["x"]) ** 2
+    return (losses.sum(1), new) if training else losses.sum(1)
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_states_of_models_that_clients_keep(place):
+    clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
+    state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
+    task = fedax.tasks.from_loss(counted, np.zeros(2), clients, state=state, state_policy="local")
+    options = {"schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2), "keep_best": "train_loss"}
+    one, other = (go(fedax.FedAvg(), each, task, **options) for each in (place, "device"))
+    same(one, other)
+    for mine, theirs in zip(jax.tree.leaves(one.best.state), jax.tree.leaves(other.best.state), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_a_round_of_nobody_and_clients_that_are_left_out():
     away = fedax.Schedule(cohort=2, steps=2, batch_size=4, dropouts=0.6)
     for method in (fedax.SCAFFOLD(), fedax.PFedMe(trained="all")):

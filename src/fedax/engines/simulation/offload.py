@@ -20,7 +20,7 @@ from fedax.engines.simulation.rowstore import BLOCK, STORES, Away, RowStore
 from fedax.engines.simulation.traced import traced
 
 Place: TypeAlias = Literal["device", "host", "disk"]
-"""Where clients' memories may lie."""
+"""The places of clients' memories."""
 PLACES = ("device", "host", "disk")
 
 
@@ -61,7 +61,7 @@ class Form:
         return RowStore(self.clients, self.bytes, place)
 
     def read(self, number: Any, version: Any, ids: Any) -> Any:
-        """For `ask`: which clients have rows in a store, and the rows."""
+        """For `ask`: whether clients have rows in a store, and the rows."""
 
         def one(number: np.ndarray, version: np.ndarray, ids: np.ndarray) -> Any:
             there, rows = STORES[int(number)].read(int(version), ids)
@@ -176,13 +176,13 @@ def _offloaded(change: Callable[[Any], Any]) -> Callable[[Memory], Memory]:
 
 
 def owned(tree: Any) -> Any:
-    """What a run carries as it is outside programs: memories hold their stores."""
+    """A carry outside programs: memories hold their stores."""
     change = lambda memory: dataclasses.replace(memory, store=STORES[int(memory.number)])  # noqa: E731
     return with_memories(tree, _offloaded(change))
 
 
 def in_stores(tree: Any) -> Any:
-    """What a run carries, with all memories outside the device."""
+    """A carry with all memories outside the device."""
 
     def stored(memory: Memory) -> OffloadedMemory:
         if isinstance(memory, OffloadedMemory):
@@ -195,7 +195,7 @@ def in_stores(tree: Any) -> Any:
 
 
 def bare(tree: Any) -> Any:
-    """What a program takes: memories do not hold their stores."""
+    """A carry as a program takes it: memories do not hold their stores."""
     return with_memories(tree, _offloaded(lambda memory: dataclasses.replace(memory, store=None)))
 
 

@@ -77,7 +77,7 @@ class RowStore:
             self._since(version)
 
     def read(self, version: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of some clients have a row in a version, and the rows, of any content for the others."""
+        """Whether some clients have a row in a version, and the rows, of any content for those who have none."""
         ids = np.clip(ids, 0, self.clients - 1)
         with self._lock:
             later = self._since(version)
