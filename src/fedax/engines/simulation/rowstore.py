@@ -14,8 +14,8 @@ from fedax.engines.simulation.numbered import Numbered
 
 Away: TypeAlias = Literal["host", "disk"]
 """The places outside the devices."""
-BLOCK = 1 << 22
-"""Bytes of rows that are kept, or copied, in one piece."""
+BLOCK, HELD = 1 << 22, 1 << 26
+"""Bytes of rows that are copied in one piece, and that memory is asked for at a time: the system gives pages as they are written."""
 LEAST, UNDO = 4, 1 << 24
 """Writes that can be taken back: so many at least, and further ones up to so many bytes of rows."""
 
@@ -194,20 +194,26 @@ class _InBlocks:
     """Rows in memory, in blocks: more of them move none of those that are there."""
 
     def __init__(self, width: int) -> None:
-        self.width, self.per_block = width, max(1, BLOCK // max(width, 1))
+        self.width, self.per_block = width, max(1, HELD // max(width, 1))
         self.blocks: list[np.ndarray] = []
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         rows = np.empty((len(slots), self.width), np.uint8)
-        for block, places in _groups(slots // self.per_block):
-            rows[places] = self.blocks[block][slots[places] % self.per_block]
+        for block, places in self._places(slots):
+            rows[places] = self.blocks[block][slots[places] - block * self.per_block]
         return rows
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
         while len(slots) and slots.max() >= len(self.blocks) * self.per_block:
             self.blocks.append(np.empty((self.per_block, self.width), np.uint8))
-        for block, places in _groups(slots // self.per_block):
-            self.blocks[block][slots[places] % self.per_block] = rows[places]
+        for block, places in self._places(slots):
+            self.blocks[block][slots[places] - block * self.per_block] = rows[places]
+
+    def _places(self, slots: np.ndarray) -> Iterator[tuple[int, Any]]:
+        """The blocks of some slots, each with the places of its own among them."""
+        if len(self.blocks) == 1:
+            return iter([(0, slice(None))])
+        return _groups(slots // self.per_block)
 
 
 class _InFile:
