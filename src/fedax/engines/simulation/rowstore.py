@@ -15,7 +15,7 @@ from fedax.engines.simulation.numbered import Numbered
 Away: TypeAlias = Literal["host", "disk"]
 """The places outside the devices."""
 BLOCK, HELD = 1 << 22, 1 << 26
-"""Bytes of rows that are copied in one piece, and that memory is asked for at a time: the system gives pages as they are written."""
+"""Bytes of rows that are copied in one piece, and that memory is asked for at a time, whose pages the system gives as they fill."""
 LEAST, UNDO = 4, 1 << 24
 """Writes that can be taken back: so many at least, and further ones up to so many bytes of rows."""
 
