@@ -85,6 +85,6 @@ def settled(mean: PyTree, like: PyTree) -> PyTree:
 
 def looked_at(state: Any) -> PyTree:
     """The state in which the global model is looked at: as it is, or of states that clients keep here, their mean; else None."""
-    if type(state) is Memory:
-        return settled(state.each(lifted).mean(), state.of(0))
-    return None if isinstance(state, Memory) else state
+    if isinstance(state, Memory):
+        return settled(state.each(lifted).mean(), state.of(0)) if state.in_process else None
+    return state

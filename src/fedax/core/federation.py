@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.keys import Index
@@ -36,6 +37,9 @@ class Upload(eqx.Module, Generic[Value]):
 class Memory(eqx.Module):
     """The clients' memories, opaque to algorithms: only a work function sees one, its own."""
 
+    in_process: ClassVar[bool] = True
+    """Whether this process can look at everybody's by itself; for engines."""
+
     _rows: PyTree
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
@@ -58,12 +62,48 @@ class Memory(eqx.Module):
         """The values of a pure function of each client's memory; as opaque as before."""
         return self._with(jax.vmap(function)(jax.tree.map(jnp.asarray, self._rows)))
 
+    @property
+    def arrays(self) -> int:
+        """The arrays that a row consists of."""
+        return len(jax.tree.leaves(self._rows))
+
+    def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
+        """The clients whose memories are kept, None for all, and the arrays of their rows; for checkpoints."""
+        return None, [np.asarray(rows) for rows in jax.tree.leaves(self._rows)]
+
+    def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "Memory":
+        """This memory, of the same run before its first round, with what `written` gave; numbers of others are passed over."""
+        own, structure = jax.tree.flatten(self._rows)
+        arrays = [jnp.asarray(rows_as(kept, like.dtype, like.shape[1:])) for kept, like in zip(rows, own, strict=True)]
+        given = jax.tree.unflatten(structure, arrays)
+        return self._with(given) if ids is None else self.put(jnp.asarray(ids), given)
+
+    def copied(self) -> "Memory":
+        """A copy that no program changes; for engines."""
+        return self._with(jax.tree.map(jnp.array, self._rows))
+
+    def here(self) -> "Memory":
+        """The same with its rows on the device, for engines that keep them there."""
+        return self
+
     def mean(self) -> PyTree:
         """The mean over all clients with equal weights: without a server, the model that stands for all."""
         return jax.tree.map(lambda rows: rows.mean(0), self.all())
 
     def _with(self, rows: PyTree) -> "Memory":
         return Memory(rows)
+
+
+def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
+    """A pytree with other memories in place of its own; for engines."""
+    there = lambda node: isinstance(node, Memory)  # noqa: E731
+    return jax.tree.map(lambda node: change(node) if there(node) else node, tree, is_leaf=there)
+
+
+def rows_as(kept: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows of some type and shape from a file that holds them, or their bytes."""
+    rows = np.ascontiguousarray(kept).view(dtype)
+    return rows.reshape(len(rows), *shape)
 
 
 class Cohort(eqx.Module):

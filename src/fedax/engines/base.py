@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Memory
+from fedax.core.federation import Memory, with_memories
 from fedax.core.history import Outcome
 from fedax.core.task import Task
 from fedax.core.view import Observer, on_host
@@ -57,6 +57,11 @@ class Carried(NamedTuple):
     lost: tuple[Memory, ...] = ()
     model_state: Any = None
     bounds: Any = None
+
+
+def landed(carried: Carried) -> Carried:
+    """With all memories on the device, for engines that keep them there."""
+    return with_memories(carried, lambda memory: memory.here())
 
 
 def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Carried:

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ class Checkpoints:
 
     A file holds the states and the course of all algorithms of the run after some round, behind a SHA-256 sum of it all. It is
     written whole or not at all, and the one before stays until the next is complete. A file that was cut off or altered is
-    passed over with a warning, and the one before counts.
+    passed over with a warning, and the one before counts. Of memories outside the device it has the rows that exist, and either
+    place can continue what the other began; a file passes through memory as a whole.
 
     Of several ranks only rank 0 sees the folder. It keeps everybody's memories, as an engine of one process does, so either can
     continue what the other began.
@@ -112,7 +113,8 @@ class Checkpoints:
         meta, arrays = newest or (None, {})
         if (meta := self.team.share(meta)) is None:
             return None
-        arrays = self.team.spread(arrays, _rows_of_clients(states))
+        rows = self.team.share(_rows_of_clients(states, arrays))
+        arrays = self.team.spread(arrays, rows)
         members = zip(states, algorithms, meta["members"], strict=True)
         return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
 
@@ -142,15 +144,27 @@ class Checkpoints:
         return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
 
 
-def _rows_of_clients(states: Sequence[Carried]) -> set[str]:
-    """The names of the arrays in a checkpoint that have a row for each client."""
+def _numbered(carried: Carried) -> list[tuple[int, Any]]:
+    """The arrays and memories of a carry, each with the number of its first array; a memory has as many as a row has."""
+    found, k = [], 0
+    for node in jax.tree.leaves(carried, is_leaf=_is_memory):
+        if _is_memory(node) or eqx.is_array(node):
+            found.append((k, node))
+            k += node.arrays if _is_memory(node) else 1
+    return found
+
+
+def _is_memory(node: Any) -> bool:
+    return isinstance(node, Memory)
+
+
+def _rows_of_clients(states: Sequence[Carried], arrays: Collection[str]) -> set[str]:
+    """The names of the arrays in a checkpoint that have a row for each client; those of some clients have their numbers beside."""
     found: set[str] = set()
     for i, carried in enumerate(states):
-        k = 0
-        for node in jax.tree.leaves(carried, is_leaf=lambda node: isinstance(node, Memory)):
-            count = len(jax.tree.leaves(eqx.filter(node, eqx.is_array)))
-            found |= {f"{i}/state/{j}" for j in range(k, k + count) if isinstance(node, Memory)}
-            k += count
+        for k, node in _numbered(carried):
+            if _is_memory(node) and f"{i}/clients/{k}" not in arrays:
+                found |= {f"{i}/state/{j}" for j in range(k, k + node.arrays)}
     return found
 
 
@@ -166,7 +180,6 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, history in enumerate(histories):
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(_carried(history), eqx.is_array))]
         own = {
             "rounds": history.rounds,
             "seconds": history.seconds,
@@ -176,7 +189,10 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
         }
         own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
         own |= {f"notes/{name}": values for name, values in history.notes.items()}
-        own |= {f"state/{k}": leaf for k, leaf in enumerate(leaves)}
+        for k, node in _numbered(_carried(history)):
+            ids, kept = node.written() if _is_memory(node) else (None, [np.asarray(node)])
+            own |= {f"state/{k + j}": leaf for j, leaf in enumerate(kept)}
+            own |= {} if ids is None else {f"clients/{k}": ids}
         own |= {} if history.best is None else {"best": np.asarray(Layout.of(history.params).ravel(history.best.params))}
         seen = [] if history.best is None else jax.tree.leaves(history.best.state)
         own |= {f"best state/{k}": np.asarray(leaf) for k, leaf in enumerate(seen)}
@@ -214,11 +230,18 @@ def _history(
         head = f"{i}/{kind}/"
         return {name.removeprefix(head): values for name, values in arrays.items() if name.startswith(head)}
 
-    changing, fixed = eqx.partition(carried, eqx.is_array)
-    leaves, structure = jax.tree.flatten(changing)
-    stored = named("state")
-    kept = [np.asarray(stored[str(k)]).view(leaf.dtype).reshape(leaf.shape) for k, leaf in enumerate(leaves)]
-    carried = eqx.combine(jax.tree.unflatten(structure, [jax.numpy.asarray(leaf) for leaf in kept]), fixed)
+    stored, clients = named("state"), named("clients")
+    numbered = iter(_numbered(carried))
+
+    def kept(node: Any) -> Any:
+        if not (_is_memory(node) or eqx.is_array(node)):
+            return node
+        k, _ = next(numbered)
+        if _is_memory(node):
+            return node.restored(clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)])
+        return jax.numpy.asarray(np.asarray(stored[str(k)]).view(node.dtype).reshape(node.shape))
+
+    carried = jax.tree.map(kept, carried, is_leaf=_is_memory)
     traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carried.state))
     rounds, seconds, compiling = (arrays[f"{i}/{name}"] for name in ("rounds", "seconds", "compiling"))
     outcome = Outcome(**meta["outcome"])

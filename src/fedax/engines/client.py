@@ -35,7 +35,8 @@ class Setup(eqx.Module):
     `population` has everybody's sizes; `task` the examples that are here, of client `first` on: everybody's, or one peer's.
     `microbatch` is the most examples that pass through the model at once; larger and full batches are accumulated.
     `placement` is how the clients of a cohort follow each other (see `Simulation`). With `drop`, clients whose uploads are not
-    finite are left out of their phase. `private` is the `fedax.engines.private.Private` of a run with privacy.
+    finite are left out of their phase. With `offloads`, the clients' memories lie outside the devices. `private` is the
+    `fedax.engines.private.Private` of a run with privacy.
     """
 
     task: Task
@@ -50,6 +51,7 @@ class Setup(eqx.Module):
     chunk: int = eqx.field(static=True, default=1)
     devices: int = eqx.field(static=True, default=1)
     drop: bool = eqx.field(static=True, default=False)
+    offloads: bool = eqx.field(static=True, default=False)
     private: Any = eqx.field(static=True, default=None)
 
 

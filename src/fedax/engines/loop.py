@@ -17,6 +17,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.bound import looked_at
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed, shown
+from fedax.core.federation import Memory, with_memories
 from fedax.core.history import Best, History, Outcome, more_is_better
 from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
@@ -178,11 +179,11 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
         if any(better):
             now = parts()
             for recorder, w, carried in compress(zip(recorders, models(now), now, strict=True), better):
-                state = jax.tree.map(_copy, looked_at(carried.model_state))
+                state = _copied(looked_at(carried.model_state))
                 recorder.keep(grid.task.assembled(layout.unravel(jnp.array(w))), state)
         if any(recorder.ended and not recorder.final for recorder in recorders) and not all(r.ended for r in recorders):
             for recorder, carried in zip(recorders, parts(), strict=True):  # the others go on, and this one with them
-                recorder.final = jax.tree.map(_copy, carried) if recorder.ended and not recorder.final else recorder.final
+                recorder.final = _copied(carried) if recorder.ended and not recorder.final else recorder.final
         settled = True
         report = Progress(done, rounds, clock.now, recorders[0].latest, clock.compiling)
         asked = options.progress and options.progress(report)
@@ -237,8 +238,14 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
     return [_with_personal(history, rows, layout) for history, rows in zip(histories, program.personal(states), strict=True)]
 
 
-def _copy(leaf: Any) -> Any:
-    return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
+def _copied(tree: Any) -> Any:
+    """A copy that later rounds do not change."""
+    arrays = jax.tree.map(
+        lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf,
+        tree,
+        is_leaf=lambda node: isinstance(node, Memory),
+    )
+    return with_memories(arrays, lambda memory: memory.copied())
 
 
 def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:

@@ -14,7 +14,7 @@ from fedax.core.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.layout import accumulator
 from fedax.core.view import Observer, View
-from fedax.engines.base import Carried, Log, Program, begin, numbers, stacked
+from fedax.engines.base import Carried, Log, Program, begin, landed, numbers, stacked
 from fedax.engines.client import Setup
 from fedax.engines.round import NobodyError, Round, bits_spent
 from fedax.engines.transport import Answer, Job, Transport
@@ -140,7 +140,7 @@ class PlainProgram(Program):
         return [carried for carried, _ in states]
 
     def join(self, carried: Sequence[Carried]) -> Any:
-        return [(one, None) for one in carried]
+        return [(landed(one), None) for one in carried]
 
     @abstractmethod
     def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -57,6 +57,7 @@ class RemoteMemory(Memory):
         first: the memory that client k starts with.
     """
 
+    in_process: ClassVar[bool] = False
     slot: str = eqx.field(static=True)
     first: Callable[[int], PyTree] = eqx.field(static=True)
 

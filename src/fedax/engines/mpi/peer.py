@@ -1,7 +1,7 @@
 """The knowledge of one rank: its own examples, everybody's sizes, and the way to the others."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -75,6 +75,7 @@ def _rows(comm: Any, tree: PyTree) -> PyTree:
 class PeerMemory(Memory):
     """The memory of this rank's client, the only row; that of the others is theirs."""
 
+    in_process: ClassVar[bool] = False
     comm: Any = eqx.field(static=True)
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:

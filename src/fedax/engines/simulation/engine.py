@@ -16,12 +16,13 @@ from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort, Memory
 from fedax.core.keys import Index
 from fedax.core.view import Observer
-from fedax.engines.base import Carried, Engine, Log, Program, begin
+from fedax.engines.base import Carried, Engine, Log, Program, begin, landed
 from fedax.engines.client import Setup
 from fedax.engines.hosts import team_of_hosts
 from fedax.engines.programs import uncached
 from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.members import RunAxes
+from fedax.engines.simulation.offload import PLACES, Place, bare, begun_anew, check, housed, in_stores, owned
 from fedax.engines.simulation.shelf import Shelf, in_files
 from fedax.engines.simulation.traced import traced
 from fedax.engines.simulation.transport import SimulatedTransport
@@ -45,8 +46,13 @@ class Simulation(Engine):
         data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in memory or in files, and a
             client's come when it works, those of the next cohorts being read ahead. `"auto"`: on the host if any lie in files
             (`fedax.data.open_clients`). On several hosts they lie on the devices.
+        memory: where the clients' memories (control variates, multipliers, models, ...) lie between their rounds: `"device"`, for
+            every client; `"host"`, in the process's memory; `"disk"`, in a file in the system's temporary folder (`TMPDIR`), which
+            goes with the run and its history. Of the latter two, a round moves the rows of the clients that work, and only clients
+            that ever worked have rows. Not on several hosts.
 
-    The placement, the number of devices, the microbatch and the place of the data do not change a trajectory beyond rounding.
+    The placement, the number of devices, the microbatch and the place of the data do not change a trajectory beyond rounding; the
+    place of the memories does not change a bit of it.
     Several runs in one program (`fedax.run_grid`) share the devices between them, where there are enough of them.
     """
 
@@ -57,9 +63,12 @@ class Simulation(Engine):
         devices: int | None = None,
         microbatch: int = 256,
         data: Literal["auto", "device", "host"] = "auto",
+        memory: Place = "device",
     ) -> None:
         if data not in ("auto", "device", "host"):
             raise InvalidInput.of("Simulation(data=...)", data, "one of 'auto', 'device', 'host'")
+        if memory not in PLACES:
+            raise InvalidInput.of("Simulation(memory=...)", memory, "one of 'device', 'host', 'disk'")
         if placement not in ("auto", "sequential", "chunked"):
             raise InvalidInput.of("Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked'")
         available = len(jax.devices())
@@ -83,6 +92,10 @@ class Simulation(Engine):
             hint = "Simulations on several hosts keep the examples on the devices of all."
             raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
         self.data = "device" if self.team.size > 1 else data
+        if self.team.size > 1 and memory != "device":
+            hint = "Simulations on several hosts keep the clients' memories on the devices of all."
+            raise InvalidInput.of("Simulation(memory=...)", memory, "'device'", hint)
+        self.memory: Place = memory
 
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
@@ -93,8 +106,9 @@ class Simulation(Engine):
         devices = devices if members.spread == "clients" else 1
         own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
         away = self.data == "host" or (self.data == "auto" and in_files(setup.task))
-        setup = dataclasses.replace(setup, **own)
-        return SimulationProgram(setup, members, algorithms, roots, longest, chosen, Shelf(setup) if away else None)
+        setup = dataclasses.replace(setup, **own, offloads=self.memory != "device")
+        places = chosen, Shelf(setup) if away else None, self.memory
+        return SimulationProgram(setup, members, algorithms, roots, longest, *places)
 
     def _small(self, setup: Setup, runs: int) -> bool:
         """Whether a round of all runs is too little work to be divided."""
@@ -110,7 +124,8 @@ class Simulation(Engine):
 class SimulationProgram(Program):
     """Holds the program's inputs on the devices. Several runs are one program, see `RunAxes`.
 
-    States come with the cohorts that worked last (see `View.cohort`), for the next observation.
+    States come with the cohorts that worked last (see `View.cohort`), for the next observation, and hold the stores of the memories
+    that lie outside the devices.
     """
 
     def __init__(
@@ -122,8 +137,10 @@ class SimulationProgram(Program):
         longest: int,
         devices: int,
         shelf: Shelf | None = None,
+        memory: Place = "device",
     ) -> None:
         self.members = members
+        self.memory: Place = memory
         self.devices = devices
         self.shelf = shelf
         setup = setup if shelf is None else dataclasses.replace(setup, task=shelf.task)
@@ -134,23 +151,35 @@ class SimulationProgram(Program):
 
     def join(self, carried: Sequence[Carried]) -> Any:
         # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
-        return self.members.put(self.members.join(carried), "members"), None
+        if self.memory == "device":
+            return self.members.put(self.members.join([landed(one) for one in carried]), "members"), None, ()
+        stored = [in_stores(one) for one in carried]
+        joined = self.members.put(self.members.join([bare(one) for one in stored]), "members")
+        joined, stores = housed(joined, self.memory)
+        return joined, None, tuple(stores)
 
     def split(self, states: Any) -> list[Carried]:
-        return self.members.split(states[0])
+        check(states[0])
+        return [owned(one) for one in self.members.split(states[0])]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.members.put(self.members.rows(models, "seeds"), "seeds")
         with uncached(self.devices):
-            return _start(self.members, self.setup, self.algorithm, (self.roots, w))
+            carried, worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
+        carried, stores = housed(carried, self.memory)
+        return carried, worked, tuple(stores)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
+        carried, _, stores = states
+        check(carried)
         shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
         if self.shelf is not None and self.members.alone:
             self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
-            inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), states[0])
-        return (inner, worked), [self._log(single, count) for single in self.members.split(self.members.on_host(report))]
+            inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), carried)
+        return (inner, worked, stores), [
+            self._log(single, count) for single in self.members.split(self.members.on_host(report))
+        ]
 
     def _log(self, report: Any, count: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
@@ -159,12 +188,14 @@ class SimulationProgram(Program):
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         shared = self.setup, tuple(observers)
+        check(states[0])
         with uncached(self.devices):
-            metrics = observe(self.members, shared, self.algorithm, self.roots, states)
+            metrics = observe(self.members, shared, self.algorithm, self.roots, states[:2])
         singles = self.members.split(self.members.on_host(metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+        check(states[0])
         with uncached(self.devices):
             models = personal(self.members, self.setup, self.algorithm, self.roots, states[0])
         return self.members.split(models)
@@ -186,6 +217,9 @@ def one_round(
     """The carry after a round, its report, and the cohort that worked last."""
     fed = Round(SimulatedTransport(setup), round, root, *carried[1:])
     state = algorithm.round(fed, carried.state)
+    if begun_anew(state):
+        reason = "makes new memories in a round, which have to lie on the device"
+        raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
     after = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds)
     worked = fed.last or nobody(0, setup.layout.dtype)
     count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was

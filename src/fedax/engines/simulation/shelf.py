@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,13 +16,13 @@ from fedax.core.mapped import RowReader
 from fedax.core.task import Ragged, Task
 from fedax.engines.client import Setup
 from fedax.engines.round import Round
+from fedax.engines.simulation.numbered import Numbered, over_lanes
 from fedax.engines.simulation.transport import SimulatedTransport
 
 AHEAD = 1 << 26
 """Bytes that are read ahead of the clients that work."""
 
-_SETS: "weakref.WeakValueDictionary[int, Shelved]" = weakref.WeakValueDictionary()
-_NUMBERS = itertools.count()
+_SETS: "Numbered[Shelved]" = Numbered()
 
 
 class Shelved:
@@ -36,8 +35,7 @@ class Shelved:
     def __init__(self, data: Ragged) -> None:
         self.readers = {name: RowReader(_plain(values)) for name, values in data.arrays.items()}
         self.offsets, self.largest, self.taken = np.asarray(data.offsets), data.largest, 0
-        self.number = next(_NUMBERS)
-        _SETS[self.number] = self
+        self.number = _SETS.add(self)
 
     def client(self, k: int) -> dict[str, np.ndarray]:
         """A client's examples, followed by zeros up to those of the largest."""
@@ -85,23 +83,11 @@ class OnShelf(Ragged):
 
 
 def _client(number: Any, k: Any) -> dict[str, np.ndarray]:
-    return _each(number, k, Shelved.client)
+    return over_lanes(lambda number, k: _SETS[int(number)].client(int(k)), (number, 0), (k, 0))
 
 
 def _piece(number: Any, begin: Any, width: int) -> dict[str, np.ndarray]:
-    return _each(number, begin, lambda shelved, begin: shelved.rows(begin, width, width))
-
-
-def _each(number: Any, which: Any, answer: Any) -> dict[str, np.ndarray]:
-    """The answers for one number, or for an array of them."""
-    which = np.asarray(which)
-    shelved = _SETS[int(np.asarray(number).reshape(-1)[0])]
-    answers = [answer(shelved, int(one)) for one in which.reshape(-1)]
-    if not which.ndim:
-        return answers[0]
-    return {
-        name: np.stack([one[name] for one in answers]).reshape(*which.shape, *answers[0][name].shape) for name in answers[0]
-    }
+    return over_lanes(lambda number, begin: _SETS[int(number)].rows(int(begin), width, width), (number, 0), (begin, 0))
 
 
 class Shelf:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from fedax.core.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
@@ -17,6 +17,7 @@ from fedax.core.layout import accumulator
 from fedax.core.parts import part
 from fedax.core.room import bytes_of, check_room
 from fedax.engines.client import CompiledClient, Setup
+from fedax.engines.simulation.offload import OffloadedMemory
 from fedax.engines.simulation.placement import longest_first
 from fedax.engines.simulation.traced import traced
 from fedax.engines.sums import plus, total
@@ -35,6 +36,11 @@ class SimulatedTransport(Transport):
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+
+    def memory(self, initial: PyTree) -> Memory:
+        if self.setup.offloads:
+            return OffloadedMemory.starting(initial, self.setup.population.clients)
+        return super().memory(initial)
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
         with part("cohort"):

@@ -1,0 +1,339 @@
+"""Clients' memories on the host or on disk: the same bits as on the device, with the cohort's rows moved and no others."""
+
+import gc
+import inspect
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax import InvalidInput
+from fedax.core import Upload
+from fedax.core.errors import FedaxError
+from fedax.core.federation import Memory, with_memories
+from fedax.engines.options import RunOptions
+from fedax.engines.session import Grid
+from fedax.engines.simulation import engine as simulation
+from fedax.engines.simulation.rowstore import LEAST, STORES, RowStore
+from problems import regression, vector
+
+TASK = regression()
+CLIENTS = TASK.train.clients
+SCHEDULE = fedax.Schedule(cohort=3, steps=2, batch_size=4)
+OPTIONS = {"schedule": SCHEDULE, "rounds": 6, "observe_every": 3, "observe": [fedax.observe.TrainLoss()]}
+FEEDBACK = fedax.Channel(up=fedax.codecs.TopK(0.5))
+
+
+def all_of(history):
+    """Everything that a run leaves, memories as everybody's rows."""
+    kept = history.params, history.state, history.lost, history.model_state, history.personal, history.metrics, history.notes
+    return jax.tree.map(np.asarray, with_memories(kept, lambda memory: memory.here()))
+
+
+def same(one, other):
+    mine, theirs = (jax.tree.leaves(all_of(history)) for history in (one, other))
+    assert len(mine) == len(theirs)
+    assert all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(mine, theirs, strict=True))
+    assert one.bits.up.tolist() == other.bits.up.tolist()
+    assert one.outcome == other.outcome
+
+
+def go(method, place, task=TASK, devices=1, **options):
+    engine = fedax.Simulation(memory=place, devices=devices)
+    return fedax.run(method, task, engine=engine, personal=True, **OPTIONS | options)
+
+
+def memory_of(history):
+    """The only memory in a run's state."""
+    found = jax.tree.leaves(history.state, is_leaf=lambda node: isinstance(node, Memory))
+    return next(node for node in found if isinstance(node, Memory))
+
+
+METHODS = {
+    "SCAFFOLD": fedax.SCAFFOLD(),
+    "FedDyn": fedax.FedDyn(),
+    "FedADMM": fedax.FedADMM(),
+    "Ditto": fedax.Ditto(),
+    "FedBC, lam and gamma of each": fedax.FedBC(
+        lam=np.linspace(0.1, 1, CLIENTS), gamma=np.linspace(0, 1, CLIENTS), dual_lr=0.1
+    ),
+    "PFedMe, two phases": fedax.PFedMe(trained="all"),
+    "DFedAvgM, everybody": fedax.DFedAvgM(),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_the_same_bits_as_on_the_device(name, place):
+    options = {"schedule": fedax.Schedule(steps=2, batch_size=4)} if "everybody" in name else {}
+    same(go(METHODS[name], place, **options), go(METHODS[name], "device", **options))
+
+
+def test_two_devices():
+    method = METHODS["FedBC, lam and gamma of each"]
+    same(go(method, "host", devices=2), go(method, "device", devices=2))
+
+
+@pytest.mark.parametrize("method", [fedax.FedAvg(), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"])
+def test_what_messages_lost(method):
+    same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
+
+
+def counted(w, e, *, state, training):
+    """Distances from inputs less their running mean, of which clients keep their own and count their steps."""
+    new = {"count": state["count"] + 1, "mean": (state["mean"] + e["x"].mean(0)) / 2} if training else state
+    losses = ((w + new["mean"])[None] - e["x"]) ** 2
+    return (losses.sum(1), new) if training else losses.sum(1)
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_states_of_models_that_clients_keep(place):
+    clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
+    state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
+    task = fedax.tasks.from_loss(counted, np.zeros(2), clients, state=state, state_policy="local")
+    options = {"schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2), "keep_best": "train_loss"}
+    one, other = (go(fedax.FedAvg(), each, task, **options) for each in (place, "device"))
+    same(one, other)
+    for mine, theirs in zip(jax.tree.leaves(one.best.state), jax.tree.leaves(other.best.state), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_round_of_nobody_and_clients_that_are_left_out():
+    away = fedax.Schedule(cohort=2, steps=2, batch_size=4, dropouts=0.6)
+    for method in (fedax.SCAFFOLD(), fedax.PFedMe(trained="all")):
+        histories = [go(method, place, schedule=away, rounds=12) for place in ("host", "device")]
+        assert (histories[0].bits.up == 0).any()
+        same(*histories)
+    clients = [{"x": np.full((4, 1), value)} for value in (1e308, 1.0, 2.0, 3.0)]
+    broken = fedax.tasks.from_loss(
+        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients
+    )  # whose first has no finite gradient
+    options = {"on_bad_client": "drop", "observe": [], "schedule": fedax.Schedule(cohort=1, steps=2, batch_size=4)}
+    histories = [go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")]
+    assert (histories[0].notes["dropped"] == 0).any()
+    same(*histories)
+    assert 0 not in memory_of(histories[0]).written()[0]
+
+
+@pytest.mark.parametrize(("placement", "devices"), [("sequential", 1), ("chunked", 1), ("sequential", 2)])
+def test_grids_of_settings_and_seeds(placement, devices):
+    """Three seeds on two devices: one of them works on a member twice, in a store of its own."""
+    grid = [fedax.SCAFFOLD(lr=lr) for lr in (0.5, 1.0)]
+    for methods, seeds in ((grid, [1, 2]), (grid[:1], [1, 2, 3])):
+        runs = [
+            fedax.run_grid(
+                methods, TASK, seed=seeds, **OPTIONS, engine=fedax.Simulation(placement, memory=place, devices=devices)
+            )
+            for place in ("host", "device")
+        ]
+        for one, other in zip(*runs, strict=True):
+            same(one, other)
+        assert len({vector(history).tobytes() for history in runs[0]}) == len(runs[0])
+
+
+def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
+    settings = {"rounds": 20, "observe": [fedax.observe.TrainLoss()], "stop": fedax.Divergence(window=2)}
+    settings |= {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(steps=2)}
+    runs = [
+        fedax.run_grid(grid, task, **settings, checkpoint=tmp_path / place, engine=fedax.Simulation(memory=place))
+        for place in ("host", "device")
+    ]
+    assert [history.outcome.kind for history in runs[0]] == ["ok", "diverged"]
+    again = fedax.run_grid(grid, task, **settings, checkpoint=tmp_path / "host", engine=fedax.Simulation(memory="host"))
+    for one, other, third in zip(*runs, again, strict=True):
+        same(one, other)
+        same(one, third)
+
+
+PLACES = ["device", "host", "disk"]
+
+
+@pytest.mark.parametrize(("first", "then"), [(a, b) for a in PLACES for b in PLACES if (a, b) != ("device", "device")])
+def test_either_place_continues_what_the_other_began(first, then, tmp_path):
+    method, straight = METHODS["FedBC, lam and gamma of each"], go(METHODS["FedBC, lam and gamma of each"], "device")
+    half = go(method, first, rounds=3, checkpoint=tmp_path)
+    same(go(method, then, checkpoint=tmp_path), straight)
+    for _ in range(2):  # the history stays as it was
+        same(go(method, then, resume=half), straight)
+
+
+def test_the_eager_engine_continues_too():
+    half = go(fedax.SCAFFOLD(), "host", rounds=3)
+    options = OPTIONS | {"rounds": 4, "observe": []}
+    history = fedax.run(fedax.SCAFFOLD(), TASK, resume=half, engine=fedax.Eager(), **options)
+    whole = fedax.run(fedax.SCAFFOLD(), TASK, engine=fedax.Eager(), **options)
+    np.testing.assert_allclose(vector(history), vector(whole), rtol=1e-12)
+
+
+def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
+    session = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation(memory="host"))
+    reference = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation())
+
+    def rows(of, state):
+        return np.asarray(
+            with_memories(of._program.split(state.value)[0].state, lambda memory: memory.here()).memory.all().theta
+        )
+
+    states, expected = [session.init()], [reference.init()]
+    for _ in range(3):
+        states.append(session.step(states[-1])[0])
+        expected.append(reference.step(expected[-1])[0])
+    for one, other in zip(states, expected, strict=True):  # also older ones, while the newest stays
+        np.testing.assert_array_equal(rows(session, one), rows(reference, other))
+    again, _ = session.step(states[1])
+    for one, other in zip((again, states[3]), (expected[2], expected[3]), strict=True):
+        np.testing.assert_array_equal(rows(session, one), rows(reference, other))
+
+
+def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked():
+    clients, dim = 100_000, 7
+    examples = fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
+    task = fedax.Task(lambda key: np.zeros(dim), lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1), examples)
+    options = {"schedule": fedax.Schedule(cohort=10, steps=1, batch_size=1), "rounds": 3, "observe_every": 3}
+    engine = fedax.Simulation(memory="host", devices=1)
+    for method in (
+        fedax.SCAFFOLD(),
+        fedax.FedBC(),
+    ):  # whose weights are looked at by observers that ask for them, and no others
+        history = fedax.run(method, task, observe=[fedax.observe.TrainLoss()], engine=engine, **options)
+        store = memory_of(history).store
+        assert 0 < len(store) <= 30
+        assert store.moved <= 2 * 30 * store.width
+        assert len(memory_of(history).written()[0]) == len(store)
+
+
+def test_stores_end_with_those_who_hold_them():
+    gc.collect()
+    before = len(STORES)
+    history = go(fedax.SCAFFOLD(), "disk")
+    file = memory_of(history).store._rows.file
+    gc.collect()
+    assert len(STORES) == before + 1
+    del history
+    gc.collect()
+    assert len(STORES) == before
+    assert file.closed
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_versions(place):
+    """Old versions can be read; a write onto one takes back what came after it; the same write again is none."""
+    store = RowStore(1000, 3, place)
+    rows = lambda *values: np.array([[v] * 3 for v in values], np.uint8)  # noqa: E731
+    a = store.write(0, np.array([5, 7, 1000, -1]), rows(1, 2, 9, 9))
+    b = store.write(a, np.array([7, 8]), rows(3, 4))
+    c = store.write(b, np.array([5, 7]), rows(5, 6))
+
+    def seen(version):
+        there, found = store.read(version, np.array([5, 7, 8]))
+        return [int(row[0]) if is_there else None for is_there, row in zip(there, found, strict=True)]
+
+    expected = {0: [None, None, None], a: [1, 2, None], b: [1, 3, 4], c: [5, 6, 4]}
+    assert {version: seen(version) for version in expected} == expected
+    assert [store.written(version).tolist() for version in (0, a, b)] == [[], [5, 7], [5, 7, 8]]
+    assert store.write(a, np.array([7, 8]), rows(3, 4)) == b
+    assert store.write(b, np.array([1000]), rows(1)) == b
+    copy = store.copy(a, "host")
+    assert {version: seen(version) for version in expected} == expected
+    d = store.write(a, np.array([9]), rows(7))
+    assert (seen(a), seen(d), len(store)) == ([1, 2, None], [1, 2, None], 3)
+    for gone in (b, c):
+        with pytest.raises(FedaxError, match=f"version {gone}, which is gone: the newest is {d}"):
+            store.read(gone, np.array([5]))
+    assert store.write(d, np.array([7, 7]), rows(1, 8)) == store.version
+    assert seen(store.version) == [1, 8, None]
+    store = copy
+    assert seen(0) == [1, 2, None]
+
+
+def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
+    monkeypatch.setattr("fedax.engines.simulation.rowstore.UNDO", 10)
+    store = RowStore(10, 4, "host")
+    versions = [0]
+    for i in range(LEAST + 2):
+        versions.append(store.write(versions[-1], np.array([0]), np.full((1, 4), i, np.uint8)))
+    store.check(versions[2])
+    for gone in versions[:2]:
+        with pytest.raises(FedaxError, match="which is gone"):
+            store.check(gone)
+    options = RunOptions.of({"schedule": SCHEDULE, "engine": fedax.Simulation(memory="host"), "rounds": 1})
+    program = Grid([fedax.SCAFFOLD()], TASK, [0], options)
+    first = states = program.init()
+    keep = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, first)
+    for t in range(LEAST + 1):
+        states, _ = program.program.advance(states, t, 1)
+    with pytest.raises(FedaxError, match="which is gone"):
+        program.program.advance(keep, 0, 1)
+
+
+@pytest.mark.parametrize("value", ["gpu", "auto", None])
+def test_places_that_there_are_not(value):
+    with pytest.raises(InvalidInput, match=r"Simulation\(memory=...\): got .*; allowed: one of 'device', 'host', 'disk'"):
+        inspect.unwrap(fedax.Simulation.__init__)(
+            object.__new__(fedax.Simulation), memory=value
+        )  # past the tests' type checker
+
+
+class Anew(fedax.core.Algorithm):
+    """Clients' memories that every round begins anew, or that the start already asks."""
+
+    early: bool = False
+
+    def init(self, fed, w):
+        memory = fed.memory(w)
+        if self.early:
+            fed.average(self.train, fed.everyone, w, memory=memory)
+        return fedax.core.algorithm.ModelAndMemory(w, memory)
+
+    def round(self, fed, state):
+        w, memory = fed.average(self.train, fed.sample(), state.w, memory=fed.memory(state.w))
+        return fedax.core.algorithm.ModelAndMemory(w, memory)
+
+    def model(self, state):
+        return state.w
+
+    def train(self, client, w, own):
+        return Upload(client.minimize(start=w), memory=own)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_memories_of_their_own_time_are_refused(early):
+    with pytest.raises(InvalidInput, match=r'Simulation\(memory="device"\)'):
+        go(Anew(early=early), "host")
+
+
+SINGLE = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import jax
+jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 2)
+import numpy as np
+import fedax
+clients = [{"x": np.full((2, 1), i, np.float32)} for i in range(6)]
+task = fedax.tasks.from_loss(lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), np.zeros(100_000, np.float32), clients=clients)
+options = {"schedule": fedax.Schedule(cohort=4, steps=1, batch_size=2), "rounds": 3, "observe": []}
+engines = [fedax.Simulation(memory=place, devices=2) for place in ("host", "device")]
+found = [fedax.run(fedax.SCAFFOLD(), task, engine=engine, **options).params for engine in engines]
+assert found[0].dtype == np.float32 and found[0].tobytes() == found[1].tobytes()
+print("agreed")
+"""
+
+
+def test_large_rows_in_single_precision_on_two_devices():
+    """Rows of a size that the CPU client copies in threads, of which none is left while devices wait for each other."""
+    done = subprocess.run(
+        [sys.executable, "-c", SINGLE, *sys.path], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "agreed" in done.stdout, done.stderr
+
+
+def test_runs_on_the_same_task_share_their_programs(monkeypatch):
+    go(fedax.SCAFFOLD(), "host")
+    monkeypatch.setattr(simulation, "one_round", lambda *arguments: pytest.fail("traced again"))
+    go(fedax.SCAFFOLD(), "host", seed=3)
