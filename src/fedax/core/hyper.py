@@ -180,7 +180,7 @@ _DECLARED: "weakref.WeakKeyDictionary[type, dict[str, Hyper]]" = weakref.WeakKey
 
 
 def _read(kind: type) -> dict[str, Hyper]:
-    fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only)
+    fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
     return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
 
 

@@ -35,10 +35,12 @@ from fedax.experiments.config.sections import (
     CostSection,
     EarlyStoppingSection,
     Section,
+    SimulationSection,
     SolverSection,
     StopSection,
     are_seeds,
     check_ranks,
+    engine_of,
     explained,
     owners_of,
     schedule_of,
@@ -54,7 +56,7 @@ class Experiment(BaseModel):
         name: for titles and folder names.
         rounds: communication rounds, at least 0.
         observe_every: rounds between observations, at least 1.
-        engine: where it runs, a name of `ENGINES`.
+        engine, simulation: where it runs, a name of `ENGINES`; options of `fedax.Simulation`.
         seeds: one run of every algorithm for each, at least one, all different.
         observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
         read: how a curve becomes the number of a table or of the grid's selection: `last`, `best` or `mean_last_<k>`.
@@ -103,6 +105,7 @@ class Experiment(BaseModel):
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cost: CostSection | None = None
+    simulation: SimulationSection | None = None
     audit: AuditSection | None = None
     trackers: list[str] = []
     checkpoint_every: int | None = None
@@ -164,12 +167,10 @@ class Experiment(BaseModel):
             self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         if not reads_values(self.reads):
             self._refuse(("read",), InvalidInput.of("read", self.reads, "last, best, mean_last_<k>"))
-        for position, name in enumerate(self.observe or []):
-            if name not in OBSERVERS:
-                self._refuse(("observe", position), UnknownName.among("observe", name, OBSERVERS))
-        for position, name in enumerate(self.trackers):
-            if name not in TRACKERS:
-                self._refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
+        for key, allowed in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
+            for position, name in enumerate(getattr(self, key) or []):
+                if name not in allowed:
+                    self._refuse((key, position), UnknownName.among(key, name, allowed))
         for key, choices in (("on_bad_client", BAD_CLIENT), ("keep_models", KEEP_MODELS)):
             if getattr(self, key) not in choices:
                 self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"one of {choices}"))
@@ -306,7 +307,9 @@ class Experiment(BaseModel):
                 allowed = f"lists with {metric!r}, which `{section}` needs"
                 self._refuse((section,), InvalidInput.of("observe", self.observe, allowed))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
-        arguments |= {"engine": ENGINES[self.engine](), "channel": self.channel and self.channel.make()}
+        with self._at("simulation"):
+            engine = engine_of(self.engine, self.simulation)
+        arguments |= {"engine": engine, "channel": self.channel and self.channel.make()}
         arguments |= {"observe_every": self.observe_every, "stop": stop, "on_bad_client": self.on_bad_client}
         seen = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
         arguments |= {"keep_best": self.best_by if seen else None}
@@ -353,7 +356,7 @@ class Experiment(BaseModel):
             }
             | {
                 name: section.model_dump()
-                for name in ("stop", "early_stopping", "channel", "cost", "audit")
+                for name in ("stop", "early_stopping", "channel", "cost", "simulation", "audit")
                 if (section := getattr(self, name)) is not None
             }
             | (
@@ -362,9 +365,7 @@ class Experiment(BaseModel):
                 else {"grid": self.grid.model_dump() | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}}
             )
             | ({"trackers": self.trackers} if self.trackers else {})
-            | ({} if self.engine == "simulation" else {"engine": self.engine})
-            | ({} if self.on_bad_client == "stop" else {"on_bad_client": self.on_bad_client})
-            | ({} if self.keep_models == "reported" else {"keep_models": self.keep_models})
+            | {key: value for key, usual in USUAL.items() if (value := getattr(self, key)) != usual}
             | {key: value for key in WHERE_GIVEN if (value := getattr(self, key)) is not None}
         )
 
@@ -391,6 +392,7 @@ class Experiment(BaseModel):
             self._refuse((*place, *named[:1]), error)
 
 
+USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
 WHERE_GIVEN = ("checkpoint_every", "seeds_together", "held_back_steps")
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -234,6 +234,28 @@ class ChannelSection(BaseModel):
         return Channel(**{name: None if part is None else part.make() for name, part in parts})
 
 
+class SimulationSection(BaseModel):
+    """`[simulation]`: options of `fedax.Simulation`, for the engine of that name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    placement: Literal["auto", "sequential", "chunked"] = "auto"
+    chunk: int | None = None
+    devices: int | None = None
+    microbatch: int = 256
+    data: Literal["auto", "device", "host"] = "auto"
+    memory: Literal["device", "host", "disk"] = "device"
+
+
+def engine_of(name: str, options: SimulationSection | None) -> Engine:
+    """The engine of a name; options are those of the simulation."""
+    if options is None:
+        return ENGINES[name]()
+    if name != "simulation":
+        raise InvalidInput.of("engine", name, "simulation, where there is a table [simulation]")
+    return Simulation(**options.model_dump())
+
+
 class CostSection(BaseModel):
     """`[cost]`: prices of a simulated time, finite and at least 0, in any unit; the report can change them.
 
@@ -335,7 +357,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, 
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
         tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection, "audit": AuditSection}
-        tables |= {"early_stopping": EarlyStoppingSection}
+        tables |= {"early_stopping": EarlyStoppingSection, "simulation": SimulationSection}
         known = [field.alias or name for name, field in tables.get(str(place[0]), model).model_fields.items()]
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":
