@@ -66,7 +66,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD", "FedBC, lam and gamma of each"))
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_the_same_bits_as_on_the_device(name, place):
     options = {"schedule": fedax.Schedule(steps=2, batch_size=4)} if "everybody" in name else {}
@@ -78,7 +78,7 @@ def test_two_devices():
     same(go(method, "host", devices=2), go(method, "device", devices=2))
 
 
-@pytest.mark.parametrize("method", [fedax.FedAvg(), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"])
+@pytest.mark.parametrize("method", [thorough(fedax.FedAvg()), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"])
 def test_what_messages_lost(method):
     same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
 
@@ -90,7 +90,7 @@ def counted(w, e, *, state, training):
     return (losses.sum(1), new) if training else losses.sum(1)
 
 
-@pytest.mark.parametrize("place", ["host", "disk"])
+@pytest.mark.parametrize("place", ["host", thorough("disk")])
 def test_states_of_models_that_clients_keep(place):
     clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
     state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
@@ -102,6 +102,7 @@ def test_states_of_models_that_clients_keep(place):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.thorough
 def test_a_round_of_nobody_and_clients_that_are_left_out():
     away = fedax.Schedule(cohort=2, steps=2, batch_size=4, dropouts=0.6)
     for method in (fedax.SCAFFOLD(), fedax.PFedMe(trained="all")):
@@ -119,7 +120,9 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
     assert 0 not in memory_of(histories[0]).written()[0]
 
 
-@pytest.mark.parametrize(("placement", "devices"), [("sequential", 1), ("chunked", 1), ("sequential", 2)])
+@pytest.mark.parametrize(
+    ("placement", "devices"), [thorough("sequential", 1), thorough("chunked", 1), thorough("sequential", 2)]
+)
 def test_grids_of_settings_and_seeds(placement, devices):
     """Three seeds on two devices: one of them works on a member twice, in a store of its own."""
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (0.5, 1.0)]
@@ -152,9 +155,13 @@ def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
 
 
 PLACES = ["device", "host", "disk"]
+SOONER = [("device", "device"), ("device", "disk"), ("host", "device")]
 
 
-@pytest.mark.parametrize(("first", "then"), [(a, b) for a in PLACES for b in PLACES if (a, b) != ("device", "device")])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [("device", "disk"), ("host", "device"), *(thorough(a, b) for a in PLACES for b in PLACES if (a, b) not in SOONER)],
+)
 def test_either_place_continues_what_the_other_began(first, then, tmp_path):
     method, straight = METHODS["FedBC, lam and gamma of each"], go(METHODS["FedBC, lam and gamma of each"], "device")
     half = go(method, first, rounds=3, checkpoint=tmp_path)
@@ -163,6 +170,7 @@ def test_either_place_continues_what_the_other_began(first, then, tmp_path):
         same(go(method, then, resume=half), straight)
 
 
+@pytest.mark.thorough
 def test_the_eager_engine_continues_too():
     half = go(fedax.SCAFFOLD(), "host", rounds=3)
     options = OPTIONS | {"rounds": 4, "observe": []}
@@ -315,6 +323,7 @@ import jax
 jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 2)
 import numpy as np
 import fedax
+from marks import quick, thorough
 clients = [{"x": np.full((2, 1), i, np.float32)} for i in range(6)]
 task = fedax.tasks.from_loss(lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), np.zeros(100_000, np.float32), clients=clients)
 options = {"schedule": fedax.Schedule(cohort=4, steps=1, batch_size=2), "rounds": 3, "observe": []}
@@ -325,6 +334,7 @@ print("agreed")
 """
 
 
+@pytest.mark.thorough
 def test_large_rows_in_single_precision_on_two_devices():
     """Rows of a size that the CPU client copies in threads, of which none is left while devices wait for each other."""
     done = subprocess.run(
