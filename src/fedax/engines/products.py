@@ -31,21 +31,21 @@ from fedax.engines.simulation.transport import SimulatedTransport, mesh_of
 from fedax.engines.transport import Answer, Job
 from fedax.models.layers.bilinear import PRODUCTS, multiplications, pairs
 
-HIDDEN = ("custom_linear_solve", "pallas_call", "ragged_dot_general", "scaled_matmul")
-HIDDEN += (
+FACTORIZATIONS = (
     "cholesky",
     "cholesky_update",
+    "eig",
+    "eigh",
+    "geqrf",
+    "hessenberg",
+    "householder_product",
     "lu",
     "qr",
-    "geqrf",
-    "householder_product",
-    "triangular_solve",
-    "tridiagonal_solve",
+    "svd",
 )
-HIDDEN += ("eig", "eigh", "svd", "schur", "hessenberg", "tridiagonal", "fft")
+HIDDEN = ("custom_linear_solve", "triangular_solve", "tridiagonal", "tridiagonal_solve", "schur", "fft", *FACTORIZATIONS)
+HIDDEN += ("pallas_call", "ragged_dot_general", "scaled_matmul")
 """Operations whose products nobody sees in a traced program, beside calls out of it."""
-
-
 REPEATED = 15
 """Products that are timed for the peak."""
 

@@ -116,15 +116,15 @@ def profile(
         (True, True)
     """
     check_count("rounds", rounds, 1)
-    jax.clear_caches()  # programs of the same name would be taken for this one
-    gc.collect()
-    older, before = _texts(), compiling().seconds
     options = RunOptions.of(setting | {"rounds": rounds, "observe_every": rounds})
     grid = Grid([algorithm], task, [seed], options)
     program, observers = grid.program, tuple(grid.options.observe or ())
     if not isinstance(program, SimulationProgram):
         name = type(options.engine).__name__
         raise InvalidInput.found("profile(engine=...)", name, "Simulation, which has programs that are traced")
+    jax.clear_caches()  # programs of the same name would be taken for this one
+    gc.collect()
+    older, before = _texts(), compiling().seconds
     state: Any = grid.init()
 
     def restarted() -> None:
