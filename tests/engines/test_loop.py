@@ -135,7 +135,7 @@ def _schedule(options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked'"),
+        ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked', 'measured'"),
         ({"chunk": 0}, "whole numbers >= 1"),
         ({"devices": 99}, "1 to 2"),
         ({"microbatch": 0}, "whole numbers >= 1"),

@@ -19,6 +19,7 @@ from fedax.engines.options import RunOptions
 from fedax.engines.session import Grid
 from fedax.engines.simulation import engine as simulation
 from fedax.engines.simulation.rowstore import LEAST, STORES, RowStore
+from marks import quick, thorough
 from problems import regression, vector
 
 TASK = regression()
@@ -323,7 +324,6 @@ import jax
 jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 2)
 import numpy as np
 import fedax
-from marks import quick, thorough
 clients = [{"x": np.full((2, 1), i, np.float32)} for i in range(6)]
 task = fedax.tasks.from_loss(lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), np.zeros(100_000, np.float32), clients=clients)
 options = {"schedule": fedax.Schedule(cohort=4, steps=1, batch_size=2), "rounds": 3, "observe": []}

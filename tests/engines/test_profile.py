@@ -1,5 +1,7 @@
 """Profiles: known heavy work shows up as the part that it is, and the parts add up."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,10 @@ from typer.testing import CliRunner
 import fedax
 from fedax.cli.commands import app
 from fedax.core import InvalidInput
+from fedax.engines.options import RunOptions
+from fedax.engines.products import Uncountable, round_operations
+from fedax.engines.session import Grid
+from fedax.models import MLP, Softmax
 from problems import vector
 
 DIM = 200
@@ -89,6 +95,82 @@ def test_a_profile_changes_no_run():
     np.testing.assert_array_equal(vector(fedax.run(fedax.SCAFFOLD(), task(0), **OPTIONS)), before)
 
 
+SIZES = (3, 8, 10)
+
+
+def images(model, loss=None):
+    """Three clients with images of 8 x 8 x 2, flat for a library model."""
+    rng = np.random.default_rng(0)
+    shape = (8, 8, 2) if loss else (128,)
+    clients = [{"x": rng.random((n, *shape)), "y": rng.integers(0, 3, n)} for n in SIZES]
+    if loss is None:
+        return fedax.tasks.classification(fedax.data.FederatedData(clients, classes=3), model)
+    return fedax.tasks.from_loss(loss, model, clients)
+
+
+def counted(task, algorithm=None, **schedule):
+    """Multiplications of everybody's products in a round."""
+    setting = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(**({"batch_size": 4} | schedule)), "observe": ()}
+    grid = Grid([algorithm or fedax.FedAvg()], task, [0], RunOptions.of(setting | ONE))
+    return round_operations(grid.program)(grid.init()[0], 0) / 2
+
+
+def test_operations_of_dense_models_are_those_of_the_closed_form():
+    """Kernels take part in the outputs and in their gradient, and all but the first in the gradient of their inputs."""
+    assert counted(images(Softmax(128, 3)), epochs=2) == 2 * sum(SIZES) * 2 * 128 * 3
+    assert counted(images(MLP((128, 5, 3))), steps=3) == (3 + 3 + 3 + 4 + 4 + 4 + 4 + 4 + 2) * (2 * 128 * 5 + 3 * 5 * 3)
+
+
+def test_full_gradients_and_losses_are_counted_beside_the_steps():
+    one = 2 * 128 * 3
+    assert counted(images(Softmax(128, 3)), fedax.FedDANE(), epochs=2) == (1 + 1 + 2) * sum(SIZES) * one
+    assert counted(images(Softmax(128, 3)), fedax.IFCA(), epochs=2) == 3 * sum(SIZES) * one  # two losses are one gradient
+
+
+def test_operations_of_convolutions_are_the_same_in_every_form():
+    """Along 8 pixels 3 places meet 22 numbers with zeros around them; with stride 2 and none, 3 outputs meet 9."""
+    kernels = np.ones((3, 3, 2, 4)) / 10, np.ones((3, 3, 4, 5)) / 10
+
+    def loss(convolve):
+        def of(kernels, example):
+            h = jax.nn.relu(convolve(example["x"], kernels[0], 1, "SAME"))
+            return jnp.sum(convolve(h, kernels[1], 2, "VALID") ** 2, (1, 2, 3))
+
+        return of
+
+    def by_xla(x, kernel, stride, padding):
+        return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def by_layers(x, kernel, stride, padding):
+        return fedax.models.layers.convolve(x, kernel, stride=stride, padding=padding)
+
+    expected = sum(SIZES) * (2 * 22 * 22 * 2 * 4 + 3 * 9 * 9 * 4 * 5)
+    assert counted(images(kernels, loss(by_xla))) == expected
+    assert counted(images(kernels, loss(by_layers))) == expected
+
+
+def test_products_that_nobody_can_count_are_not_guessed():
+    def in_a_loop(w, e):
+        x = e["x"].reshape(-1, 128)
+        return w * jax.lax.while_loop(lambda v: v.max() > 1, lambda v: jnp.eye(128) @ v, x.T).sum(0)
+
+    def outside(w, e):
+        x = e["x"].sum((1, 2, 3))
+        return w * jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+
+    for loss in (in_a_loop, outside):
+        with pytest.raises(Uncountable):
+            counted(images(1.0, loss))
+
+
+def test_profiles_set_counted_products_beside_the_peak():
+    found = fedax.profile(fedax.FedAvg(), images(Softmax(128, 3)), solver=fedax.SGD(1e-3), rounds=2, **ONE)
+    assert found.operations == 2 * 2 * sum(SIZES) * 128 * 3
+    assert found.rate == pytest.approx(found.operations / found.round_ms / 1e6)
+    assert 0 < found.fraction < found.gradients_fraction < 1
+    assert dataclasses.replace(found, operations=None).fraction is None
+
+
 def test_what_cannot_be_profiled_is_refused():
     with pytest.raises(InvalidInput, match=r"profile\(engine=...\): got Eager; allowed: Simulation"):
         fedax.profile(fedax.FedAvg(), task(0), engine=fedax.Eager(), **OPTIONS)
@@ -104,6 +186,14 @@ def test_the_command_prints_a_table_and_draws_a_picture(tmp_path):
     picture = tmp_path / "pictures" / "profile.html"
     done = CliRunner().invoke(app, ["profile", str(file), "--rounds", "2", "--picture", str(picture)])
     assert done.exit_code == 0, done.output
-    for words in ("FedAvg", "SCAFFOLD", "train: gradients", "one observation", "compiling"):
+    for words in (
+        "FedAvg",
+        "SCAFFOLD",
+        "train: gradients",
+        "one observation",
+        "compiling",
+        "products of the round",
+        "GFLOP/s",
+    ):
         assert words in done.output
     assert "milliseconds of a round" in picture.read_text(encoding="utf-8")

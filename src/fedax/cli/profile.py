@@ -42,7 +42,19 @@ def table_of(label: str, found: Profile) -> Table:
     table.add_row("round", f"{found.round_ms:.3g}", f"on {found.devices} device{'s' * (found.devices > 1)}")
     table.add_row("one observation", f"{found.observe_ms:.3g}", "")
     table.add_row("compiling", f"{1e3 * found.compile_s:.3g}", "once")
+    table.add_section()
+    for part, rate, fraction in (
+        ("products of the round", found.rate, found.fraction),
+        ("products over gradients", found.gradients_rate, found.gradients_fraction),
+    ):
+        reached = ("cannot be counted", "") if rate is None or fraction is None else (_gigaflops(rate), f"{fraction:.1%}")
+        table.add_row(part, *reached)
+    table.add_row("peak of large products", _gigaflops(found.peak), "")
     return table
+
+
+def _gigaflops(rate: float) -> str:
+    return f"{rate:.3g} GFLOP/s"
 
 
 def write_picture(found: Mapping[str, Profile], path: Path) -> None:

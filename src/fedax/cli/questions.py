@@ -107,6 +107,7 @@ def profile(
     """Show where the rounds of an experiment's algorithms spend their time.
 
     Gradients, examples and steps of each phase, memory, aggregation, server; seconds of compiling, milliseconds of an observation.
+    Below them the rate of the clients' matrix products and convolutions, in GFLOP/s and as a part of this machine's peak.
 
     Example: `fedax profile experiment.toml --picture profile.html`
     """

@@ -85,7 +85,8 @@ class History:
         compiling: of these, the seconds of compiling. Shape (observations,).
         personal: with `run(..., personal=True)`, the models that the clients use themselves, in the user's own pytree with a
             first axis (clients,).
-        fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words such as "theory".
+        fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words such as "theory" or
+            "measured".
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
         lost: for each phase of a round what the clients' last messages lost, if the channel has feedback.
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric among the observed ones.

@@ -1,7 +1,7 @@
 """The interface between the loop and an engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -117,7 +117,12 @@ class Program(ABC):
     """The rounds of one or several algorithms with one or several seeds: the first algorithm with all seeds, then the next.
 
     The states stay with the caller, between rounds; what they hold beside the runs' own is the engine's.
+
+    Attributes:
+        fitted: numbers that the engine put in place of a word, see `History.fitted`.
     """
+
+    fitted: Mapping[str, np.ndarray] = {}
 
     @abstractmethod
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:

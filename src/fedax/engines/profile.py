@@ -20,6 +20,7 @@ from fedax.core.parts import part_of
 from fedax.core.task import Task
 from fedax.engines.base import observed
 from fedax.engines.options import RunOptions, Setting, check_count
+from fedax.engines.products import Uncountable, peak, round_operations
 from fedax.engines.programs import compiling
 from fedax.engines.session import Grid
 from fedax.engines.simulation.engine import SimulationProgram, advance
@@ -49,6 +50,11 @@ class Profile:
         observe_ms: of one observation by all observers, likewise.
         compile_s: seconds of compiling both programs.
         devices: the devices of the simulation, over which parts are added up before they are shares.
+        operations: floating-point operations of a round, the mean over these rounds: two for each multiplication of matrix products
+            and convolutions in the clients' work, with the examples that they have. Not counted are elementwise work, zeros of
+            paddings, and the server's products. None where they cannot be counted: products in a loop of unknown length, calls
+            out of the program, matrix factorizations.
+        peak: GFLOP/s of large matrix products in the model's type on the same devices, measured beside the rounds.
     """
 
     algorithm: str
@@ -57,12 +63,39 @@ class Profile:
     observe_ms: float
     compile_s: float
     devices: int
+    operations: float | None
+    peak: float
+
+    @property
+    def rate(self) -> float | None:
+        """GFLOP/s of these operations over the whole round."""
+        return self._over(self.round_ms)
+
+    @property
+    def gradients_rate(self) -> float | None:
+        """GFLOP/s over the time of the parts `gradients`; None also where those have been fused into other parts."""
+        return self._over(sum(ms for part, ms in self.parts.items() if part.endswith(": gradients")))
+
+    @property
+    def fraction(self) -> float | None:
+        """`rate` as a part of the peak."""
+        return None if self.rate is None else self.rate / self.peak
+
+    @property
+    def gradients_fraction(self) -> float | None:
+        """`gradients_rate` as a part of the peak."""
+        return None if self.gradients_rate is None else self.gradients_rate / self.peak
+
+    def _over(self, milliseconds: float) -> float | None:
+        return None if self.operations is None or not milliseconds else self.operations / milliseconds / 1e6
 
 
 def profile(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, rounds: int = 10, **setting: Unpack[Setting]
 ) -> Profile:
-    """Runs some rounds and says where their time went. Takes the simulation engine.
+    """Runs some rounds several times, and says where their time went and how near their products come to the machine's peak.
+
+    Takes the simulation engine.
 
     Shares are those of the compiled operations in a trace; the time of a round is measured without it. The compiler fuses
     operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
@@ -83,38 +116,59 @@ def profile(
         (True, True)
     """
     check_count("rounds", rounds, 1)
-    jax.clear_caches()  # programs of the same name would be taken for this one
-    gc.collect()
-    older, before = _texts(), compiling().seconds
     options = RunOptions.of(setting | {"rounds": rounds, "observe_every": rounds})
     grid = Grid([algorithm], task, [seed], options)
     program, observers = grid.program, tuple(grid.options.observe or ())
     if not isinstance(program, SimulationProgram):
         name = type(options.engine).__name__
         raise InvalidInput.found("profile(engine=...)", name, "Simulation, which has programs that are traced")
-    state, done = grid.init(), 0
+    jax.clear_caches()  # programs of the same name would be taken for this one
+    gc.collect()
+    older, before = _texts(), compiling().seconds
+    state: Any = grid.init()
+
+    def restarted() -> None:
+        nonlocal state
+        state = grid.init()
 
     def advanced() -> None:
-        nonlocal state, done
-        state, _ = program.advance(state, done, rounds)
-        done += rounds
+        nonlocal state
+        state, _ = program.advance(state, 0, rounds)
 
     def looked() -> None:
-        observed(program, state, observers, done, grid.task)
+        observed(program, state, observers, rounds, grid.task)
 
     advanced()
     looked()
     compiled = compiling().seconds - before
-    round_ms, observe_ms = _milliseconds(advanced) / rounds, _milliseconds(looked)
+    round_ms, observe_ms = _milliseconds(advanced, restarted) / rounds, _milliseconds(looked)
     texts = _texts()
+    restarted()
     shares = _shares(advanced, [text for text in texts if text not in older] or texts)
     parts = {name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])}
-    return Profile(type(algorithm).__name__, parts, round_ms, observe_ms, compiled, program.setup.devices)
+    restarted()
+    spent = compiled, program.setup.devices, _operations(program, state, rounds)
+    return Profile(
+        type(algorithm).__name__, parts, round_ms, observe_ms, *spent, peak(program.setup.devices, str(grid.layout.dtype))
+    )
 
 
-def _milliseconds(call: Callable[[], None]) -> float:
+def _operations(program: SimulationProgram, state: Any, rounds: int) -> float | None:
+    """The mean over rounds from a state before the first one on, which is consumed."""
+    count, total = round_operations(program), 0
+    try:
+        for number in range(rounds):
+            total += count(state[0], number)
+            state, _ = program.advance(state, number, 1)
+    except Uncountable:
+        return None
+    return total / rounds
+
+
+def _milliseconds(call: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
     times: list[float] = []
     for _ in range(TIMED):
+        before()
         begin = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - begin))

@@ -74,6 +74,11 @@ def make_room(share: float = SHARE) -> bool:
     return True
 
 
+def cache_folder(name: str) -> Path:
+    """A folder of fedax in the user's cache folder, which need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / name
+
+
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
     """Keeps compiled programs between processes: what was compiled once is loaded by the next start.
 
@@ -96,8 +101,7 @@ def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> 
     """
     if not 0 <= seconds < math.inf:
         raise InvalidInput.of("keep_programs(seconds=...)", seconds, "finite numbers >= 0")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / "programs"
-    path = cache if folder is None else Path(folder)
+    path = cache_folder("programs") if folder is None else Path(folder)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
     return path

@@ -19,6 +19,7 @@ from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
 from fedax.engines.client import Setup
+from fedax.engines.equations import inner, turns
 from fedax.engines.model_state import Sent, traveling
 from fedax.engines.round import Round
 from fedax.engines.transport import Answer, Job, Transport
@@ -228,10 +229,7 @@ def _count(program: Any, mark: Any) -> int:
         if equation.params.get("name") == mark.__name__:
             total += 1
             continue
-        turns = equation.params["length"] if equation.primitive.name == "scan" else 1
-        inner = jax.tree.leaves(equation.params, is_leaf=lambda node: hasattr(node, "eqns") or hasattr(node, "jaxpr"))
-        programs = [getattr(node, "jaxpr", node) for node in inner if hasattr(node, "eqns") or hasattr(node, "jaxpr")]
-        total += turns * sum(_count(part, mark) for part in programs)
+        total += (turns(equation) or 1) * sum(_count(program, mark) for program in inner(equation))
     return total
 
 

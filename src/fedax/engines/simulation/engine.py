@@ -21,6 +21,7 @@ from fedax.engines.client import Setup
 from fedax.engines.hosts import team_of_hosts
 from fedax.engines.programs import uncached
 from fedax.engines.round import Round, bits_spent
+from fedax.engines.simulation.calibration import calibrated
 from fedax.engines.simulation.members import RunAxes
 from fedax.engines.simulation.offload import PLACES, Place, bare, begun_anew, check, housed, in_stores, owned
 from fedax.engines.simulation.shelf import Shelf, in_files
@@ -38,7 +39,10 @@ class Simulation(Engine):
 
     Args:
         placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
-            nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`.
+            nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`,
+            by backend and size; `"measured"`, the fastest of a few, timed before the run on rounds of its own: the choice is kept
+            for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in `~/.cache`) and alike runs take it without measuring.
+            `History.fitted` has its `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
         chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
         devices: devices of the mesh that clients are spread over, longest first; None means all, or one CPU device if a round takes
             a few milliseconds only: its program is compiled sooner, and can be kept (`fedax.keep_programs`).
@@ -58,7 +62,7 @@ class Simulation(Engine):
 
     def __init__(
         self,
-        placement: Literal["auto", "sequential", "chunked"] = "auto",
+        placement: Literal["auto", "sequential", "chunked", "measured"] = "auto",
         chunk: int | None = None,
         devices: int | None = None,
         microbatch: int = 256,
@@ -69,8 +73,10 @@ class Simulation(Engine):
             raise InvalidInput.of("Simulation(data=...)", data, "one of 'auto', 'device', 'host'")
         if memory not in PLACES:
             raise InvalidInput.of("Simulation(memory=...)", memory, "one of 'device', 'host', 'disk'")
-        if placement not in ("auto", "sequential", "chunked"):
-            raise InvalidInput.of("Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked'")
+        if placement not in ("auto", "sequential", "chunked", "measured"):
+            raise InvalidInput.of(
+                "Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked', 'measured'"
+            )
         available = len(jax.devices())
         for name, value, top in (("chunk", chunk, None), ("devices", devices, available), ("microbatch", microbatch, None)):
             if value is not None and (value < 1 or (top is not None and value > top)):
@@ -80,13 +86,17 @@ class Simulation(Engine):
         cpu = jax.default_backend() == "cpu"
         if placement == "auto":
             placement = "sequential" if cpu else "chunked"
-        self.placement: Literal["sequential", "chunked"] = placement
-        self.chunk = 1 if self.placement == "sequential" else chunk or (8 if cpu else 32)
+        self.placement: Literal["sequential", "chunked", "measured"] = placement
+        usual = 1 if placement == "sequential" else chunk or (8 if cpu else 32)
+        self.chunk = chunk if placement == "measured" else usual
         self.devices = devices
         self.team = team_of_hosts()
         if self.team.size > 1 and (devices or available) < available:
             hint = "Simulations on several hosts use the devices of all."
             raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
+        if self.team.size > 1 and placement == "measured":
+            hint = "Hosts that measure could choose differently."
+            raise InvalidInput.of("Simulation(placement=...)", placement, "'auto', 'sequential' or 'chunked'", hint)
         self.microbatch = microbatch
         if self.team.size > 1 and data == "host":
             hint = "Simulations on several hosts keep the examples on the devices of all."
@@ -100,6 +110,8 @@ class Simulation(Engine):
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "SimulationProgram":
+        if self.placement == "measured":
+            return calibrated(self, algorithms, setup, roots, longest)
         chosen = self.devices or (1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices()))
         devices = chosen if setup.solver.on_mesh else 1
         members = RunAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")

@@ -6,9 +6,11 @@ groups g, examples n, stride s and zeros around the image,
 $$y_{gnrcq} = \sum_{ijp} x_{gn,\, sr+i,\, sc+j,\, p}\, k_{gijpq}.$$
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching
 from jaxtyping import Array, Float
@@ -29,6 +31,32 @@ class Plan(NamedTuple):
     outputs: tuple[int, int]
     strides: tuple[int, int]
     borders: Borders
+
+
+def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0, spread: int = 1, apart: int = 1) -> int:
+    """The multiplications of a convolution along one axis: an output and a place of the kernel that meet a number of the image.
+
+    Zeros of the padding and between numbers are none. The two gradients have as many as the outputs.
+
+    Args:
+        size, window, outputs: of image, kernel and outputs.
+        stride: between outputs.
+        low: zeros before the image.
+        spread, apart: steps from one number of the image, and of the kernel, to the next.
+
+    >>> pairs(4, 3, 4, low=1), pairs(4, 3, 2)
+    (10, 6)
+    """
+    places = stride * np.arange(outputs)[:, None] + apart * np.arange(window) - low
+    return int(((places >= 0) & (places <= (size - 1) * spread) & (places % spread == 0)).sum())
+
+
+def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
+    """Of one of the three products by its name, for the shapes of its operands."""
+    each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
+    along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
+    channels = a[4] if name == kernel_gradient_p.name else b[3]
+    return a[0] * a[1] * channels * b[4] * math.prod(along)
 
 
 def _plain(kind: int) -> Any:
@@ -83,6 +111,10 @@ def _made(name: str, kind: int) -> Any:
 outputs_p = _made("fedax_outputs", 0)
 image_gradient_p = _made("fedax_image_gradient", 1)
 kernel_gradient_p = _made("fedax_kernel_gradient", 2)
+
+
+PRODUCTS = tuple(made.name for made in (outputs_p, image_gradient_p, kernel_gradient_p))
+"""Their names in traced programs."""
 
 
 def _bilinear(made: Any, first: Any, second: Any) -> None:
