@@ -41,7 +41,7 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
 laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts
-	$(PYTEST) -m thorough tests
+	$(PYTEST) -m thorough
 	$(PYTEST) -m slow tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
 	  --deselect tests/engines/hosts/test_hosts.py::test_three_processes_run_every_algorithm
 

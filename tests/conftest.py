@@ -50,6 +50,15 @@ def pytest_xdist_make_scheduler(config, log):
     return Files(config, log)
 
 
+LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "transformer.Transformer")
+"""Examples of docstrings that take seconds."""
+
+
+def pytest_itemcollected(item):
+    if isinstance(item, pytest.DoctestItem) and item.name.endswith(LONG):
+        item.add_marker(pytest.mark.thorough)
+
+
 def pytest_collection_finish():
     """Spare the garbage collector the modules, which stay, and most of the traces: a twentieth of the time of tests."""
     gc.collect()

@@ -8,6 +8,7 @@ from fedax.attacks import LabelFlip, Noise, SignFlip
 from fedax.codecs import Quantizer
 from fedax.core import DataError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
+from marks import thorough
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -71,7 +72,7 @@ def test_rules_against_numpy(method, rule):
     np.testing.assert_allclose(vector(run(method)), trajectory(rule), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("many", [4, 5])
+@pytest.mark.parametrize("many", [4, thorough(5)])
 def test_rules_of_single_rounds(many):
     """One gradient step of size 1 on bowls around b_k ends at b_k: the rules of these points, also of an even number."""
     rng = np.random.default_rng(many)

@@ -230,6 +230,7 @@ def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
         assert (done.bits.up > 0).tolist() == [bool(own) for own in there]
 
 
+@pytest.mark.thorough
 def test_empty_rounds_and_draws_are_the_same_on_every_engine(written, tmp_path):
     """Two phases: a round in which nobody is there changes nothing; the engines agree on every other. MPI has a test of its own."""
     method = fedax.FedDANE(mu=0.1)

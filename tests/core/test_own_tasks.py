@@ -260,6 +260,7 @@ def test_a_misspelt_method_is_suggested():
         fedax.FedProxx  # noqa: B018
 
 
+@pytest.mark.thorough
 def test_libraries_are_imported_where_they_are_used():
     """A run on arrays of one's own, with every room of the library looked into, asks for none of the optional ones."""
     code = (

@@ -68,6 +68,7 @@ def softmax_descent(x, y, rounds, rate):
     return kernel
 
 
+@pytest.mark.thorough
 def test_frozen_images_stay_over_the_rounds_and_fresh_ones_do_not():
     """Three rounds of gradient descent in NumPy on the images that were drawn once."""
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full", steps=1), "rounds": 3}

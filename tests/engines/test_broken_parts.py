@@ -9,7 +9,6 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from marks import thorough
 from problems import SIZES, regression, squares, vector
 
 ENGINES = {
@@ -181,7 +180,8 @@ def test_refusals():
         go(fedax.DSGD(graph=fedax.Graph.ring(5)), regression(), ENGINES["sequential"], on_bad_client="drop")
 
 
-@pytest.mark.parametrize("engine", [ENGINES["chunked, 2 devices"], thorough(ENGINES["eager"])], ids=["chunked", "eager"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("engine", [ENGINES["chunked, 2 devices"], ENGINES["eager"]], ids=["chunked", "eager"])
 def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
     """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is sent nothing."""
     options = {"schedule": fedax.Schedule(cohort=1, sampling="poisson", steps=1), "rounds": 8}

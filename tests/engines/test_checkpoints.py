@@ -15,6 +15,7 @@ import pytest
 import fedax
 from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput, WriteFailed
+from marks import quick
 from problems import regression
 
 ROUNDS, EVERY = 9, 2
@@ -46,7 +47,7 @@ def kill_at(round):
     return hook
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(METHODS, "fedbc", "fedavg"))
 def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     straight = go(name)
     with pytest.raises(RuntimeError, match="killed"):

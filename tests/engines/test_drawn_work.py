@@ -64,6 +64,7 @@ class Work(fedax.Algorithm):
         return self.first(client, w)
 
 
+@pytest.mark.thorough
 def test_all_phases_of_a_round_see_the_same_work():
     options = {"schedule": SCHEDULES["hybrid"], "rounds": 6, "seed": 3, "observe_every": 6}
     runs = [

@@ -38,6 +38,7 @@ def test_subset_is_uniform_without_replacement():
         assert np.all(np.abs(counts - DRAWS * p) < 5 * np.sqrt(DRAWS * p * (1 - p)))
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 50), st.integers(0, 49), st.integers(0, 2**31 - 1))
 @settings(max_examples=30, deadline=None)
 def test_subset_covers_every_size(clients, less, seed):

@@ -163,6 +163,7 @@ def test_products_that_nobody_can_count_are_not_guessed():
             counted(images(1.0, loss))
 
 
+@pytest.mark.thorough
 def test_profiles_set_counted_products_beside_the_peak():
     found = fedax.profile(fedax.FedAvg(), images(Softmax(128, 3)), solver=fedax.SGD(1e-3), rounds=2, **ONE)
     assert found.operations == 2 * 2 * sum(SIZES) * 128 * 3

@@ -14,7 +14,7 @@ SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 SETTING = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "seed": 3}
 ENGINES = [
     pytest.param(fedax.Simulation("sequential", devices=1), id="sequential"),
-    pytest.param(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
+    thorough(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
     thorough(fedax.Eager(), id="eager"),
 ]
 

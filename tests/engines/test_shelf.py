@@ -134,6 +134,7 @@ def test_own_models_validation_and_held_back_clients_read_from_the_host(data):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.thorough
 def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
     options = {"schedule": SCHEDULE, "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
     fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), rounds=2, **options)

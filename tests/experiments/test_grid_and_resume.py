@@ -345,6 +345,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
     assert ends(directory) == straight
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_one_message(tmp_path, monkeypatch):
     real = RunDirectory.add
 

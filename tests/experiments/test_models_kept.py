@@ -62,6 +62,7 @@ def test_a_run_that_was_killed_keeps_the_same_bytes(finished, tmp_path):
     assert files(resume(tmp_path / "a", Display())) == files(finished)
 
 
+@pytest.mark.thorough
 def test_models_are_taken_over_with_their_runs(finished, tmp_path):
     taken = run_experiments([Experiment.parse(GRID)], tmp_path / "a", "A", Display(), reuse=[finished.path])
     assert files(taken) == files(finished)

@@ -51,6 +51,7 @@ def test_a_finished_directory(finished):
     assert not list(path.glob(".*"))
 
 
+@pytest.mark.thorough
 def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
     again = run_experiment(Experiment.read(finished.path / "config.toml"), tmp_path / "again", Display())
     for first, second in zip(finished.records, again.records, strict=True):

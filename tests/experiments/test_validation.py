@@ -50,6 +50,7 @@ def finished(folder, tmp_path_factory):
     return run_experiment(Experiment.parse(TEXT.format(folder=folder)), tmp_path_factory.mktemp("v") / "a", Display())
 
 
+@pytest.mark.thorough
 def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path):
     """The larger step learns what validation asks for, which is wrong in all of the test: the other one would win there."""
     assert finished.experiments[0].resolved()["grid"]["select"] == "validation_loss"

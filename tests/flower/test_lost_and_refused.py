@@ -132,6 +132,7 @@ def test_memory_of_a_lost_answer_does_not_count(tmp_path):
     assert np.abs(vector(lost) - vector(run(algorithm, **options))).max() > 1e-6
 
 
+@pytest.mark.thorough
 def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     """Every order is delivered twice at once, and once more two rounds later; answers and disks are those of a plain run."""
     algorithm = fedax.SCAFFOLD()

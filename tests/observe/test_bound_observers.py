@@ -36,6 +36,7 @@ def models(run):
     return np.zeros(3), np.asarray(run.params)
 
 
+@pytest.mark.thorough
 def test_the_curvature_of_indefinite_clients(watched):
     ends = np.linalg.eigvalsh(A)
     for t in range(2):

@@ -28,6 +28,7 @@ def told(history, t, **expected):
         np.testing.assert_allclose(history.metrics[name][t], value, rtol=1e-12, atol=1e-12, err_msg=f"{name} at {t}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_minimum_of_equal_clients_has_no_gradient(engine):
     """One full step of size 1 from anywhere ends at the mean of the centres, 1/2, where the mean loss is 1/8."""
