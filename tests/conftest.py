@@ -50,7 +50,7 @@ def pytest_xdist_make_scheduler(config, log):
     return Files(config, log)
 
 
-LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "transformer.Transformer")
+LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "transformer.Transformer", "local.in_process")
 """Examples of docstrings that take seconds."""
 
 

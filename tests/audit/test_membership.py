@@ -105,6 +105,7 @@ def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
         assert float(look["shadow/auc"]) == straight.auc["shadow"][-1]
 
 
+@pytest.mark.thorough
 def test_a_model_that_is_not_finite_ends_the_audit():
     """Far too long a step: weights overflow, or logits do."""
     schedule = fedax.Schedule(steps=5, batch_size=10)

@@ -49,6 +49,7 @@ def values(paper, plan, **options):
     return {row.quantity: row.value for row in suggestions(paper, plan, **options).rows}
 
 
+@pytest.mark.thorough
 def test_feddane(plan):
     found, losses = values("feddane", plan), estimate.Losses(plan.task)
     smooth = max(estimate.smoothness(losses, client=k) for k in range(4))

@@ -55,6 +55,7 @@ def test_consensus_decays_at_lambda(graph, devices):
     assert np.linalg.norm(found - 1 / graph.clients, 2) == pytest.approx(graph.lam**4, rel=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_complete_graph_is_fedavg(momentum):
     task = regression(sizes=(8,) * 5)
@@ -231,6 +232,7 @@ def test_quantized_against_its_equations():
             assert eager.notes["overflow"].tolist() == overflow[:2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code", [Quantizer(b=3), *map(thorough, (Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()))], ids=repr
 )
@@ -248,6 +250,7 @@ def test_choco_keeps_the_mean_of_the_local_models(code):
     assert far["replica", 1.0] > 1e-3
 
 
+@pytest.mark.thorough
 def test_replicas_without_quantization_are_algorithm_1():
     plain = fedax.DFedAvgM(graph=PATH)
     exact = nodes(plain, run(plain))

@@ -35,6 +35,7 @@ def table(rule, rounds, clients):
     return np.array([rule.there(KEY, t, clients) for t in range(rounds)])
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None, database=None, derandomize=True)
 @given(
     cuts=st.lists(st.integers(0, 40), min_size=2, max_size=8, unique=True).map(sorted),

@@ -51,6 +51,7 @@ def test_models_by_name_or_as_objects(name, options, model):
     assert set(task.scores) == {"accuracy"}
 
 
+@pytest.mark.thorough
 def test_mnist_by_name(data_folder):
     if not (data_folder / "mnist.npz").is_file():
         pytest.skip(f"no mnist.npz in {data_folder}")
@@ -67,6 +68,7 @@ NOT_DEFAULT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(NOT_DEFAULT))
 def test_every_option_reaches_the_data(name, data_folder):
     options = NOT_DEFAULT[name]

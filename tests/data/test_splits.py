@@ -62,6 +62,7 @@ def test_clients_that_are_held_back_take_no_part():
     assert (with_held_back(task, 0.01).held_back.train.clients, with_held_back(task, 0.99).train.clients) == (1, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", [fedax.Simulation(), thorough(fedax.Eager())], ids=["simulation", "eager"])
 def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
     """With full batches, s steps of size h bring w to m + (1 - h)^s (w - m), for the mean m of the client's examples."""

@@ -66,6 +66,7 @@ def test_other_cohorts_agree_with_eager(sampling, method):
         assert np.array_equal(other.bits.up, runs[0].bits.up)
 
 
+@pytest.mark.thorough
 def test_microbatches_are_one_batch():
     """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change only the rounding."""
     schedule = fedax.Schedule(batch_size=16, epochs=2)

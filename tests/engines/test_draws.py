@@ -218,6 +218,7 @@ def test_shuffle_is_uniform():
     assert np.all(np.abs(counts - DRAWS / 5) < 5 * np.sqrt(DRAWS * 0.2 * 0.8))
 
 
+@pytest.mark.thorough
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=12), st.integers(1, 4), st.data())
 @settings(max_examples=25, deadline=None)
 def test_longest_first_places_everybody_once(steps, devices, data):

@@ -163,6 +163,7 @@ PLACES = ["device", "host", "disk"]
 SOONER = [("device", "device"), ("device", "disk"), ("host", "device")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "then"),
     [("device", "disk"), ("host", "device"), *(thorough(a, b) for a in PLACES for b in PLACES if (a, b) not in SOONER)],

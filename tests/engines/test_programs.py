@@ -76,6 +76,7 @@ def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path
     assert bool(list(tmp_path.glob("jit_advance*"))) == (devices == 1)
 
 
+@pytest.mark.thorough
 def test_programs_are_kept_between_processes(tmp_path):
     """A second process finds what the first one left."""
     lines = [

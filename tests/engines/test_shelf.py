@@ -191,6 +191,7 @@ def test_reading_ahead_waits_for_the_work_and_ends_when_told(folder, monkeypatch
     assert not thread.is_alive()
 
 
+@pytest.mark.thorough
 def test_a_program_does_not_keep_the_examples(data):
     """Data of the same form share programs; those of a run that is over are let go."""
     engine = fedax.Simulation(data="host", devices=1)

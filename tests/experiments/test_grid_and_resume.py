@@ -79,6 +79,7 @@ def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_p
             recipes.Recipe.parse(OWN.replace("draws = [0, 1]", "draws = [0, 1]\n" + wrong))
 
 
+@pytest.mark.thorough
 def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finished):
     losses = {label: [] for label in LABELS}
     for run in finished.records:
@@ -328,6 +329,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].alone
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
     class Stop(Display):
         rounds = ()

@@ -203,6 +203,7 @@ def test_an_order_writes_nowhere_else(field, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
 
 
+@pytest.mark.thorough
 def test_a_node_that_comes_back_as_another_one(tmp_path):
     """A client that was restarted, under a new number of its node, goes on with its memory."""
     algorithm = fedax.SCAFFOLD()

@@ -194,6 +194,7 @@ def test_bad_arguments_are_refused(observer, message):
         observer()
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_a_run_is_refused():
     with pytest.raises(
         InvalidInput, match=r"Optimum\(point=\.\.\.\): got shape \(2,\); allowed: a flat vector of 3 numbers"

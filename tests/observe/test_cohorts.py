@@ -77,6 +77,7 @@ def test_everyone_where_everyone_works(engine):
         assert who(algorithm, engine, rounds=1).metrics["who"].tolist() == [[0] * 5, [1] * 5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_replacement_and_nobody(engine):
     drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)

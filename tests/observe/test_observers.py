@@ -95,6 +95,7 @@ def test_an_unknown_score_is_refused():
         fedax.run(fedax.FedAvg(), scored([[2.0]] * 4), rounds=0, observe=[fedax.observe.HoldoutScore("acuracy")])
 
 
+@pytest.mark.thorough
 def test_consensus_and_node_accuracy():
     """Isolated clients that stand at 0, 1 and 4: mean 5/3; scores are the shares of the test set {0, 1, 2, 3} below each."""
     task = fedax.tasks.from_loss(
@@ -154,6 +155,7 @@ def test_extremes_of_the_last_cohort(engine):
     assert not np.allclose(own.metrics["weight_gap"][2:], own.metrics["share_gap"][2:])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
 def test_weights_of_all_clients(engine):
     """By hand from FedBC's own multipliers; by sizes for a method without, and before FedBC's first round."""

@@ -132,6 +132,7 @@ def test_bounds_adapt_as_in_the_paper(tmp_path):
     assert vector(go(fedax.FedAvg(), private, rounds=6, **kept)).tobytes() == vector(whole).tobytes()
 
 
+@pytest.mark.thorough
 def test_a_budget_ends_the_run():
     private = fedax.Privacy(noise=2.0, delta=1e-3, budget=5.0)
     spent = [fedax.privacy_spent(fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t) for t in range(12)]

@@ -198,6 +198,7 @@ def test_figures_as_files(tmp_path):
         curves(unknown, against="gradients")
 
 
+@pytest.mark.thorough
 def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
     same = [record(seed=seed, **weighed((first, 1 - first))) for seed, first in ((0, 0.2), (1, 0.4))]
     other = dataclasses.replace(record(seed=0, **weighed((0.9, 0.1))), draw=1)

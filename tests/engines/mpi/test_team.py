@@ -106,6 +106,7 @@ def test_what_all_refuse_is_their_own_error():
     assert all("cohort" in str(error) for error in found)
 
 
+@pytest.mark.thorough
 def test_one_rank_stops_all():
     def work(comm):
         return go(comm, progress=lambda progress: comm.rank == 1 and progress.round == 3)
@@ -213,6 +214,7 @@ def test_only_the_same_run_continues(tmp_path):
     assert all("seed: got 4; allowed: the same run as before" in str(error) for error in found)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_known_to_all(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")
