@@ -42,7 +42,7 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 
 laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts
 	$(PYTEST) -m thorough
-	$(PYTEST) -m slow tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
+	$(PYTEST) -m "slow and not thorough" tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
 	  --deselect tests/engines/hosts/test_hosts.py::test_three_processes_run_every_algorithm
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`, the scripts in examples/, and models of libraries

@@ -218,14 +218,9 @@ def test_same_on_every_engine(kind, engine):
 
 
 @pytest.mark.thorough
-@every_algorithm
+@every_switch_too
 def test_same_in_chunks(kind):
     """Several clients at a time, on two devices, and batches in parts."""
-    agree(kind, CHUNKS)
-
-
-@pytest.mark.parametrize("kind", SWITCHES)
-def test_every_choice_is_the_same_in_chunks(kind):
     agree(kind, CHUNKS)
 
 
