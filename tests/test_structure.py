@@ -1,6 +1,7 @@
 """The laws of the layout: small files, short algorithms that do not repeat each other, documented public names."""
 
 import ast
+import builtins
 import inspect
 import io
 import itertools
@@ -75,6 +76,41 @@ def test_algorithms_do_not_repeat_each_other():
 def test_files_are_small():
     sizes = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert {path: size for path, size in sizes.items() if size > ANY_FILE} == {}
+
+
+def unknown_names(source):
+    """Names that are read but bound nowhere in a module; texts are not looked at, where the shapes of arrays stand."""
+    bound, read = {*vars(builtins), "__file__", "__doc__", "__path__"}, set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.split(".")[0])
+            case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+                bound.add(name)
+            case ast.MatchMapping(rest=name):
+                bound.add(name)
+    return sorted(read - bound)
+
+
+def test_unknown_names_are_found():
+    assert unknown_names("import os.path\ndef f(a: 'b'):\n    c = a\n    return os, c, d, len, threading.Thread()") == [
+        "d",
+        "threading",
+    ]
+
+
+def test_all_names_are_known():
+    """Linters cannot tell: they would take the shapes in texts, such as `Float[Array, "clients"]`, for names."""
+    root = SOURCE.parents[1]
+    files = [path for folder in ("src", "tests", "benchmarks", "docs") for path in (root / folder).rglob("*.py")]
+    assert len(files) > 400
+    assert {str(path): names for path in files if (names := unknown_names(path.read_text()))} == {}
 
 
 def test_functions_have_few_positional_arguments():

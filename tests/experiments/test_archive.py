@@ -1,6 +1,7 @@
 """Archives of a recipe's runs: its tables are made again from the numbers, and the papers' numbers are counted."""
 
 import csv
+import dataclasses
 import io
 import math
 import shutil
@@ -15,13 +16,16 @@ from fedax import cli
 from fedax.cli import work
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments import recipes
+from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results import coverage as status
-from fedax.experiments.results.archive import keep, lines_of
+from fedax.experiments.results.archive import lines_of
+from fedax.experiments.results.curves import NAME, packed, unpacked
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import draw_of, slots_of
-from fedax.experiments.running.progress import show_comparison
+from fedax.experiments.running.progress import Display, show_comparison
+from fedax.experiments.running.runner import resume
 from fedax.report.numbers import Results
-from samples import OWN, record
+from samples import OWN, TINY, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 MORE = """
@@ -66,7 +70,8 @@ def tables(folder):
 
 
 def test_the_tables_are_made_again_from_the_numbers_of_the_runs(directory, tmp_path):
-    keep(directory.path, tmp_path / "b")
+    directory.keep(tmp_path / "b")
+    (tmp_path / "b" / NAME).unlink()  # as copies of earlier versions
     before = tables(tmp_path / "b")
     assert before == tables(directory.path)
     assert not (tmp_path / "b" / "runs").exists()
@@ -78,6 +83,77 @@ def test_the_tables_are_made_again_from_the_numbers_of_the_runs(directory, tmp_p
     assert again == before
     assert "| Prox gets there first |" in again["README.md"]
     assert "(1 diverged)" in again["README.md"]
+
+
+def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_path):
+    directory.keep(tmp_path / "b")
+    before = tables(tmp_path / "b")
+    for name in before:
+        (tmp_path / "b" / name).unlink()
+    done = CliRunner().invoke(cli.app, ["report", str(tmp_path / "b")])
+    assert done.exit_code == 0, done.output
+    assert tables(tmp_path / "b") == before
+    assert "Prox, mu=0.0" in (tmp_path / "b" / "report.html").read_text()
+    done = CliRunner().invoke(cli.app, ["figures", str(tmp_path / "b"), "--out", str(tmp_path / "figures")])
+    assert done.exit_code == 0, done.output
+    assert list((tmp_path / "figures").iterdir())
+    again = RunDirectory.load(tmp_path / "b")
+    elsewhere = dataclasses.replace(
+        again, runs={n: dataclasses.replace(r, versions={"jax": "0.1"}) for n, r in again.runs.items()}
+    )
+    elsewhere.renew_archive()
+    assert "8 of the runs were made elsewhere: jax 0.1." in tables(tmp_path / "b")["README.md"]
+    assert (again.title, again.status, again.notes) == (directory.title, directory.status, directory.notes)
+    for mine, other in zip(again.records, directory.records, strict=True):
+        for name, values in other.scalars.items():
+            assert mine.metrics[name].dtype == values.dtype
+            assert mine.metrics[name].tobytes() == values.tobytes()
+        assert (mine.outcome, mine.settings, mine.seed, mine.draw) == (other.outcome, other.settings, other.seed, other.draw)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
+    values = np.concatenate([np.random.default_rng(0).lognormal(0, 30, 500), [0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324]])
+    with np.errstate(over="ignore"):
+        values = values.astype(kind)
+    run = dataclasses.replace(
+        record("A", "T", 3, 1, (1.0, 0.5)),
+        metrics={"train_loss": values, "client_accuracy": np.ones((2, 5))},
+        gradients=np.array([0.0, 2.0]),
+        fitted={"learning_rate": 0.1},
+        settings={"seed": 3},
+        versions={"jax": "0.1"},
+    )
+    about, runs = unpacked(packed({"title": "A"}, {7: run}))
+    assert about == {"title": "A"}
+    (again,) = runs.values()
+    assert again.metrics.keys() == {"train_loss"}
+    assert again.metrics["train_loss"].dtype == kind
+    np.testing.assert_array_equal(again.metrics["train_loss"], values)
+    assert again.gradients.tolist() == [0.0, 2.0]
+    assert (again.fitted, again.settings, again.versions, list(runs)) == (run.fitted, run.settings, run.versions, [7])
+
+
+def test_damaged_curves_are_named(directory, tmp_path):
+    directory.keep(tmp_path / "b")
+    (tmp_path / "b" / NAME).write_bytes((tmp_path / "b" / NAME).read_bytes()[:100])
+    with pytest.raises(InvalidInput, match=r"damaged files: runs\.jsonl\.xz is damaged"):
+        RunDirectory.load(tmp_path / "b")
+
+
+def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
+    made = RunDirectory.create(tmp_path / "a", "A")
+    made.configure([Experiment.parse(TINY)])
+    made.add(record("FedAvg", "Tiny <run>", 0, 0, (1.0, 0.5)), 0)
+    made.add(record("FedAvg", "Tiny <run>", 1, 0, (1.0, 0.5)), 1)
+    made.keep(tmp_path / "b")
+    before = (tmp_path / "b" / NAME).read_bytes()
+    del made.runs[1]
+    with pytest.raises(InvalidInput, match=r"b: holds 1 of 2 runs that .* does not have; nothing was overwritten.*--reuse"):
+        made.keep(tmp_path / "b")
+    assert (tmp_path / "b" / NAME).read_bytes() == before
+    with pytest.raises(InvalidInput, match=r"cannot be continued in place"):
+        resume(tmp_path / "b", Display())
 
 
 def test_every_run_has_its_line_with_what_it_was_for(directory):
@@ -175,6 +251,11 @@ def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, monkey
             text = text.replace("learning_rate = 0.1", "learning_rate = 0.2")
             assert text != file.read_text()
         file.write_text(text if change != "gone" else text + "[nothing]\n")
+    if word == "small":  # one of two seeds: begun, not compared
+        table = (below / "results.csv").read_text()
+        (below / "results.csv").write_text(table.replace(",2,-0.81", ",1,-0.81"))
+        assert looked_up(tmp_path).found == "not run"
+        (below / "results.csv").write_text(table)
     entry = looked_up(tmp_path)
     assert (entry.found, entry.folder, entry.cell.status) == (word, "dfedavgm-figure-6", "within 2 points")
     page = status.with_summary(f"By hand.\n{status.BEGIN}\nold\n{status.END}\nMore.\n", status.entries(tmp_path))

@@ -75,3 +75,29 @@ def test_other_versions_are_refused(first, tmp_path):
     finally:
         kept.write_text(before)
     assert not (tmp_path / "b").exists()
+
+
+def test_runs_from_elsewhere_are_taken_over_if_asked_for_and_named(first, tmp_path):
+    """From a copy for version control, whose own runs are partly from elsewhere too."""
+    first.keep(tmp_path / "kept")
+    versions = tmp_path / "kept" / "versions.json"
+    versions.write_text(json.dumps(json.loads(versions.read_text()) | {"jax": "0.1"}))
+    experiment = Experiment.parse(TINY)
+    taken = taken_over([experiment], [tmp_path / "kept"], elsewhere=True)
+    assert sorted(taken) == [0, 1, 2, 3]
+    assert {record.versions["jax"] for record in taken.values()} == {"0.1"}
+    told = Told()
+    directory = run_experiments([experiment], tmp_path / "b", "B", told, reuse=[tmp_path / "kept"], elsewhere=True)
+    assert told.begun == []
+    page = directory.page()
+    assert page.versions["jax"] == directory.versions["jax"]
+    assert page.versions["taken over"].startswith("4 of the runs were made elsewhere: fedax ")
+    assert ", jax 0.1, " in page.versions["taken over"]
+    directory.keep(tmp_path / "again")
+    with pytest.raises(InvalidInput, match=r"jax 0\.1 there.*--elsewhere"):
+        taken_over([experiment], [tmp_path / "again"])
+    again = taken_over([experiment], [tmp_path / "again"], elsewhere=True)
+    assert {record.versions["jax"] for record in again.values()} == {"0.1"}
+    for number, record in again.items():
+        old = first.runs[number]
+        assert record.metrics["train_loss"].tobytes() == old.metrics["train_loss"].tobytes()

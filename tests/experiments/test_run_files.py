@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from fedax.cli import app
 from fedax.core import InvalidInput, RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.archive import keep
 from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
@@ -178,4 +177,4 @@ def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
 def test_keep_says_what_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteFailed, match="Not a directory"):
-        keep(directory(tmp_path).path, tmp_path / "file" / "x")
+        directory(tmp_path).keep(tmp_path / "file" / "x")

@@ -188,12 +188,24 @@ def reproduce_recipe(
     scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
     variant: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     algorithm: Annotated[list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")] = None,
-    reuse: Annotated[list[Path] | None, typer.Option(help="A run directory whose runs need not be made again.")] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(help="A run directory, or a copy of fedax report --keep, whose runs need not be made again."),
+    ] = None,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere", help="Reuse runs made with other versions or on another machine too; the tables say so."
+        ),
+    ] = False,
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Run a table or figure of a paper: results compared with the paper, and a verdict on each claim."""
-    work.reproduce(name, scale, variant or (), algorithm or (), reuse or (), out, jobs)
+    """Run a table or figure of a paper: results compared with the paper, and a verdict on each claim.
+
+    What was begun elsewhere: fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere
+    """
+    work.reproduce(name, scale, variant or (), algorithm or (), reuse or (), elsewhere, out, jobs)
 
 
 Folders = Annotated[list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")]
@@ -204,12 +216,12 @@ def report(
     folders: Folders,
     out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html"),
     keep: Annotated[
-        Path | None, typer.Option(help="Also copy settings, tables and the numbers of every run of a recipe to this folder.")
+        Path | None, typer.Option(help="Also copy settings, tables and the curves of all runs to this folder.")
     ] = None,
 ) -> None:
     """Rebuild the report, the table and the summary of a run directory; or show several on one page.
 
-    Of a folder that only has what `--keep` copies, the tables are made again from the numbers of its runs.
+    In a folder that --keep has made, the tables are made again, and the report where it has curves.
     """
     work.report(folders, out, keep)
 

@@ -21,11 +21,10 @@ from fedax.experiments.config import schema as schemas
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.recipes.figures import curves
-from fedax.experiments.results.archive import keep as keep_numbers
 from fedax.experiments.results.archive import made_again
 from fedax.experiments.results.coverage import refresh
 from fedax.experiments.results.joint import compared, together
-from fedax.experiments.results.store import RunDirectory, fresh, slug
+from fedax.experiments.results.store import RunDirectory, fresh, is_archive, slug
 from fedax.experiments.running import runner
 from fedax.experiments.running.demo import run_demo
 from fedax.experiments.running.progress import display_for, show_comparison, summary_table
@@ -165,28 +164,30 @@ def reproduce(
     variants: Sequence[str],
     algorithms: Sequence[str],
     reuse: Sequence[Path],
+    elsewhere: bool,
     out: Path | None,
     jobs: int,
 ) -> None:
     """Runs a recipe, and compares its results with the paper."""
     console, recipe = Console(), shipped.load(name).only(scale, variants, algorithms)
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
-    directory = runner.reproduce(recipe, scale, path, display_for(console), jobs, reuse)
+    directory = runner.reproduce(recipe, scale, path, display_for(console), jobs, reuse, elsewhere)
     show_comparison(directory.comparison(directory.recipe or recipe), console)
     close(directory, console)
 
 
 def report(folders: Sequence[Path], out: Path, keep: Path | None) -> None:
     """Writes the report of one run directory again, or a page of several."""
-    if len(folders) == 1 and not (folders[0] / "summary.json").exists() and (folders[0] / "runs.csv").exists():
-        for file in made_again(folders[0]):
+    only = folders[0] if len(folders) == 1 else None
+    if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
+        for file in RunDirectory.load(only).renew_archive() if is_archive(only) else made_again(only):
             typer.echo(str(file))
         return
     directories = [RunDirectory.load(folder) for folder in folders]
     if len(directories) == 1:
         directories[0].renew()
         if keep is not None:
-            keep_numbers(directories[0].path, keep)
+            directories[0].keep(keep)
         typer.echo(f"Report: {directories[0].path / 'report.html'}")
         return
     write(out, render(compared(directories)))

@@ -35,6 +35,7 @@ class Record:
         settings: the configuration that it was made with, as plain values; None if not known.
         fitted: numbers that the run put in place of words such as "theory", see `History.fitted`.
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
+        versions: of the libraries and the machine that it was made with, if it was taken over from elsewhere.
         models: by name (`""` is the final one), the arrays of models that are to be kept in files beside the record, or such files;
             empty in a record that is read.
     """
@@ -52,6 +53,7 @@ class Record:
     settings: dict[str, Any] | None = None
     fitted: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     compiling: np.ndarray | None = None
+    versions: dict[str, Any] | None = None
     models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -110,6 +112,7 @@ class Record:
         meta["outcome"] = dataclasses.asdict(self.outcome)
         meta |= {} if self.settings is None else {"settings": self.settings}
         meta |= {"fitted": self.fitted} if self.fitted else {}
+        meta |= {} if self.versions is None else {"versions": self.versions}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
         more = {"gradients": self.gradients, "compiling": self.compiling}

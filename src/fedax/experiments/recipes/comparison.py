@@ -104,8 +104,10 @@ class Comparison:
                 rows.append([*which, *(f"{value:.6g}" for value in values)])
         return _csv(["claim", "verdict", "task", "comparison", "units", "unit", *numbers], rows)
 
-    def readme(self, versions: Mapping[str, Any], settings: Sequence[str], seconds: float) -> str:
-        """All of it as Markdown."""
+    def readme(
+        self, versions: Mapping[str, Any], settings: Sequence[str], seconds: float, others: Sequence[str] = ()
+    ) -> str:
+        """All of it as Markdown; `others` are sentences about runs with other versions."""
         recipe = self.recipe
         parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}."]
         if self.left_out:
@@ -118,7 +120,8 @@ class Comparison:
             body = table if len(sheet.head) > 1 else listed
             parts.append("\n\n".join(filter(None, [f"## {sheet.title}", body, sheet.note])))
         made = ", ".join(f"{name} {version}" for name, version in versions.items())
-        parts.append(f"## How it was made\n\nWall time of all runs together: {seconds:.0f} s. {made}.")
+        spent = f"Wall time of all runs together: {seconds:.0f} s."
+        parts.append(f"## How it was made\n\n{' '.join([spent, f'{made}.', *others])}")
         parts.append(f"Settings: {', '.join(f'`{name}`' for name in settings)}.")
         return "\n\n".join(parts) + "\n"
 

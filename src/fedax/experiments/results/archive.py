@@ -100,10 +100,11 @@ def settings_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("config*.toml"), key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0))
 
 
-def keep(folder: Path, target: Path) -> None:
-    """Copies what is kept of a run directory into another folder, over what is there."""
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
-        for file in [folder / name for name in KEPT] + settings_of(folder):
-            if file.exists():
-                shutil.copy(file, target / file.name)
+def copy_kept(folder: Path, target: Path) -> None:
+    """Copies the small files of a run directory into another folder, over what is there; settings of an earlier copy go."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in settings_of(target):
+        file.unlink()
+    for file in [folder / name for name in KEPT] + settings_of(folder):
+        if file.exists():
+            shutil.copy(file, target / file.name)

@@ -86,16 +86,21 @@ class _Folder:
             self.rows = list(csv.DictReader(stream))
         self.ran = ""
         self.runs: dict[str, set[str]] = {}
+        self.planned: dict[str, int] = {}
         # a recipe or settings of an older version that are no longer valid are older settings
         with contextlib.suppress(FedaxError):
             self.ran = Recipe.parse((path / "recipe.toml").read_text(encoding="utf-8")).ran or ""
-            self.runs = _runs([Experiment.read(file) for file in settings_of(path)])
+            settings = [Experiment.read(file) for file in settings_of(path)]
+            self.runs = _runs(settings)
+            for experiment in settings:
+                self.planned[experiment.name] = self.planned.get(experiment.name, 0) + len(experiment.seeds)
         self.expected = _runs(recipe.experiments(self.ran)) if self.ran else {}
 
     def cell(self, blank: Cell) -> Cell | None:
-        """A number of the paper with ours, if the folder has it."""
+        """A number of the paper with ours, if the folder has all runs of it."""
         for row in self.rows:
-            if (row["task"], row["algorithm"], row.get("metric", self.now.metric)) == blank[:3]:
+            which = (row["task"], row["algorithm"], row.get("metric", self.now.metric))
+            if which == blank[:3] and int(row["runs"]) >= self.planned.get(blank.task, 0):
                 count, deviation = int(row.get("units", row["runs"])), float(row["ours_deviation"])
                 ours = Number(float(row["ours_mean"]), deviation, count)
                 return blank._replace(ours=ours, runs=int(row["runs"]), diverged=int(row.get("diverged", 0)))

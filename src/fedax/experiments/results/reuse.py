@@ -15,29 +15,36 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record
 
 
-def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path]) -> dict[int, Record]:
+def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path], elsewhere: bool = False) -> dict[int, Record]:
     """The runs of some experiments, by number, that are finished in other run directories.
 
     A run is the same if its data, model, method, solver, schedule, seed, rounds and observations are, whatever its names.
 
     Args:
         experiments: of the new directory, in order.
-        folders: run directories; the first that has a run counts.
+        folders: run directories, or what `fedax report --keep` copied of them; the first that has a run counts.
+        elsewhere: whether runs are taken that were made with other versions or on another machine; they then say with which.
 
     Raises:
-        InvalidInput: no run directory, or one made with other versions or on another machine, whose numbers may differ.
+        InvalidInput: no run directory, or, unless `elsewhere`, one made with other versions or on another machine, whose numbers
+            may differ.
     """
     known: dict[str, Record] = {}
     for folder in folders:
         directory = RunDirectory.load(folder, repair=True)
-        kept, now = directory.versions, versions()
-        if other := [name for name, value in now.items() if kept.get(name) != value]:
-            listed = ", ".join(f"{name} {kept.get(name)} there and {now[name]} here" for name in other)
-            raise InvalidInput.because(str(folder), f"made with other versions, so its runs cannot be reused: {listed}")
+        now = versions()
         for slot, run in identified(directory.experiments):
             record = directory.runs.get(slot.number)
-            if record is not None and slot.is_of(record) and record.outcome.kind != "interrupted":
-                known.setdefault(run, dataclasses.replace(record, models=models_in(folder, slot.number)))
+            if record is None or not slot.is_of(record) or record.outcome.kind == "interrupted":
+                continue
+            made = record.versions or directory.versions
+            if (other := [name for name, value in now.items() if made.get(name) != value]) and not elsewhere:
+                listed = ", ".join(f"{name} {made.get(name)} there and {now[name]} here" for name in other)
+                hint = "--elsewhere takes them all the same, and the tables say so."
+                reason = f"made with other versions, so its runs cannot be reused: {listed}"
+                raise InvalidInput.because(str(folder), reason, hint)
+            models = models_in(folder, slot.number)
+            known.setdefault(run, dataclasses.replace(record, models=models, versions=made if other else None))
     return {
         slot.number: dataclasses.replace(
             known[run],

@@ -88,6 +88,16 @@ def made_with(experiments: Sequence[Experiment], number: int) -> dict[str, Any] 
     return None
 
 
+def identity(record: Record) -> str | None:
+    """The configuration that a run was made with as one text; None if it kept none.
+
+    Equal for runs that differ in nothing but names.
+    """
+    if record.settings is None:
+        return None
+    return json.dumps({name: value for name, value in record.settings.items() if name != "jax"}, sort_keys=True)
+
+
 def _told(owner: object) -> dict[str, Any]:
     values = ((field, getattr(owner, field.name)) for field in dataclasses.fields(owner) if field.name in declared(owner))  # type: ignore[arg-type]
     return {field.name: value for field, value in values if not is_new(field, value)}

@@ -16,11 +16,13 @@ from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.figures import charts_of, curves, drawer
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import runs_csv, settings_of
+from fedax.experiments.results.archive import copy_kept, runs_csv, settings_of
+from fedax.experiments.results.curves import NAME as CURVES
+from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.models import keep_models
-from fedax.experiments.results.settings import check_made, made_with
+from fedax.experiments.results.settings import check_made, identity, made_with
 from fedax.files import portable, write, writing
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
@@ -114,21 +116,23 @@ class RunDirectory:
 
     @classmethod
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
-        """Reads an existing directory; with `repair`, without the runs whose files are damaged.
+        """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs whose files are damaged.
 
         Raises:
             InvalidInput: no run directory, or one whose files are damaged, or whose runs were made with another configuration.
         """
         try:
-            kept = json.loads((path / "summary.json").read_text(encoding="utf-8"))
             runs: dict[int, Record] = {}
+            if is_archive(path):
+                kept, runs = unpacked((path / CURVES).read_bytes())
+            else:
+                kept = json.loads((path / "summary.json").read_text(encoding="utf-8"))
             for file in sorted((path / "runs").glob("*.npz")):
                 with contextlib.suppress(*([ValueError] if repair else [])):
                     runs[int(file.stem)] = _record(file)
             experiments = [Experiment.read(file) for file in settings_of(path)]
-            recipe = (
-                Recipe.parse(kept_in.read_text(encoding="utf-8")) if (kept_in := path / "recipe.toml").exists() else None
-            )
+            text = path / "recipe.toml"
+            recipe = Recipe.parse(text.read_text(encoding="utf-8")) if text.exists() else None
             versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
             check_made(experiments, runs)
             return cls(
@@ -178,6 +182,26 @@ class RunDirectory:
         with writing(self.path), held(self.path):
             self.flush()
 
+    def keep(self, target: Path) -> None:
+        """Copies what version control should have into another folder, over an earlier copy: settings, tables, and the curves of
+        all runs without those of single clients.
+
+        Raises:
+            InvalidInput: the earlier copy has runs that this directory does not have; nothing was overwritten.
+            WriteFailed: a full disk, for example.
+        """
+        if is_archive(target):
+            mine = {identity(run) for run in self.records}
+            others = RunDirectory.load(target).records
+            if lost := sum(identity(run) not in mine for run in others):
+                reason = f"holds {lost} of {len(others)} runs that {self.path} does not have; nothing was overwritten"
+                hint = f"Take them over (`fedax reproduce ... --reuse {target}`), or remove the folder."
+                raise InvalidInput.because(str(target), reason, hint)
+        about = {"title": self.title, "status": self.status, "jobs": self.jobs, "notes": self.notes}
+        with writing(target):
+            copy_kept(self.path, target)
+            write(target / CURVES, packed(about, self.runs))
+
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
@@ -186,14 +210,30 @@ class RunDirectory:
             write(self.path / "grid.csv", grid_csv(self.grids, self.records))
         if audits_among(self.records):
             write(self.path / "audit.csv", leak_csv(self.records))
-        if self.recipe:
-            comparison, kept = self.comparison(self.recipe), self.versions
-            seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
-            write(self.path / "README.md", comparison.readme(kept, files, seconds))
-            write(self.path / "results.csv", comparison.csv())
-            write(self.path / "claims.csv", comparison.claims_csv())
+        self._compare()
         write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
         write(self.path / "report.html", render(self.page()))
+
+    def renew_archive(self) -> list[Path]:
+        """Rewrites the tables and the report of what `keep` has made; the files that it wrote."""
+        with writing(self.path):
+            files = self._compare()
+            write(self.path / "report.html", render(self.page()))
+        return [*files, self.path / "report.html"]
+
+    def _compare(self) -> list[Path]:
+        if self.recipe is None:
+            return []
+        comparison, others = self.comparison(self.recipe), provenance.others(self.records)
+        seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
+        texts = {
+            "README.md": comparison.readme(self.versions, files, seconds, others),
+            "results.csv": comparison.csv(),
+            "claims.csv": comparison.claims_csv(),
+        }
+        for name, text in texts.items():
+            write(self.path / name, text)
+        return [self.path / name for name in texts]
 
     def page(self) -> Page:
         """The content of the report."""
@@ -202,8 +242,9 @@ class RunDirectory:
         sheets = self.comparison(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         charts = self._figures()
-        reads, runs = self.reads, self.shown()
-        return Page(self.title, self.line(), runs, self.notes, settings, self.versions, sheets, prices, charts, reads)
+        reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
+        made = self.versions | ({"taken over": others} if others else {})
+        return Page(self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads)
 
     def charts(self, against: str | None = None) -> list[Chart]:
         """The figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
@@ -291,6 +332,11 @@ def _record(file: Path) -> Record:
     except ValueError as error:
         way = f"`fedax resume {file.parent.parent}` makes this run again"
         raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {way}") from error
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a folder is what `RunDirectory.keep` makes, with the curves of its runs."""
+    return (path / CURVES).exists() and not (path / "summary.json").exists()
 
 
 def slug(text: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 from fedax.engines.loop import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.results.store import RunDirectory, refuse_if_taken
+from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import Interruption, describe, run_one
+from fedax.experiments.running.runner import describe, run_one
 
 SYNTHETIC = {"solver": {"name": "sgd", "learning_rate": 0.01}, "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10}}
 """Solver and schedule of the synthetic data in the FedProx and FedDANE papers."""

@@ -4,14 +4,12 @@ import dataclasses
 import multiprocessing
 import os
 import shutil
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
@@ -24,44 +22,15 @@ from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import taken_over
 from fedax.experiments.results.settings import check_made
-from fedax.experiments.results.store import RunDirectory, refuse_if_taken, slug
+from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
+from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import followed, team_of
 from fedax.experiments.running.setup import set_up_jax, share_of_cores
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
 from fedax.files import write, writing
 from fedax.report import Record
-
-
-class Interruption:
-    """Ctrl-C, once: the current round is finished and kept. Twice: at once.
-
-    A context manager; outside the main thread, or if the processes that do the work hear it (`later`), it changes nothing.
-    """
-
-    def __init__(self, display: Display, later: bool = False, ranks: Team | None = None) -> None:
-        self.display, self.asked, self.later, self.ranks = display, False, later, ranks or Team()
-        self._before: Any = None
-
-    def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread() and not self.later:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def settled(self, records: list[Record]) -> list[Record]:
-        """The records of rank 0, and what is asked of one rank is asked of all."""
-        self.asked = self.ranks.any(self.asked)
-        return self.ranks.share(records)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.display.say("Stopping after the current round; press Ctrl-C again to stop at once.")
 
 
 def run_one(
@@ -141,15 +110,17 @@ def run_experiments(
     jobs: int = 1,
     recipe: Recipe | None = None,
     reuse: Sequence[Path] = (),
+    elsewhere: bool = False,
 ) -> RunDirectory:
     """The same for several experiments in one directory; `recipe` is the one they come from, with its scale.
 
-    Runs that are finished in one of the folders `reuse` are taken from there (see `taken_over`).
+    Runs that are finished in one of the folders `reuse` are taken from there (see `taken_over`), `elsewhere` also those that
+    were made with other versions or on another machine.
     """
     team_of(experiments, jobs)
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
-    taken = taken_over(experiments, reuse)
+    taken = taken_over(experiments, reuse, elsewhere)
     for experiment in reversed(_kinds(experiments)):  # the plan of the first is kept for its runs
         plan_of(experiment)
     with writing(out):
@@ -173,11 +144,17 @@ def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
 
 
 def reproduce(
-    recipe: Recipe, scale: str, out: Path, display: Display, jobs: int = 1, reuse: Sequence[Path] = ()
+    recipe: Recipe,
+    scale: str,
+    out: Path,
+    display: Display,
+    jobs: int = 1,
+    reuse: Sequence[Path] = (),
+    elsewhere: bool = False,
 ) -> RunDirectory:
     """Runs a recipe at one of its scales; the directory then also holds `README.md`, `results.csv` and `recipe.toml`.
 
-    Runs that are finished in one of the folders `reuse` are not made again.
+    Runs that are finished in one of the folders `reuse` are not made again; see `run_experiments`.
 
     Raises:
         UnknownName: no such scale.
@@ -185,7 +162,7 @@ def reproduce(
     """
     experiments = recipe.experiments(scale)
     at = recipe.model_copy(update={"ran": scale})
-    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, at, reuse)
+    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, at, reuse, elsewhere)
 
 
 def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
@@ -202,6 +179,11 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     """
     if who := holder(out):
         raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
+    if is_archive(out):
+        hint = f"`fedax reproduce ... --reuse {out}` makes the runs that it lacks, in another folder."
+        raise InvalidInput.because(
+            str(out), "a copy made by `fedax report --keep`, which cannot be continued in place", hint
+        )
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
         raise InvalidInput.because(str(out), "no run was begun there", "Remove the folder, and run again.")

@@ -1,0 +1,56 @@
+"""The curves of all runs of a directory in one small text file, for version control."""
+
+import dataclasses
+import json
+import lzma
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedax.core import Outcome
+from fedax.report import Record
+
+NAME = "runs.jsonl.xz"
+_CURVES = ("rounds", "seconds", "bits", "gradients", "compiling")
+_PLAIN = ("task", "label", "seed", "draw", "settings", "fitted", "versions")
+
+
+def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
+    """All runs, by number, as compressed lines of JSON, below a line about the directory; a kilobyte or two for a run.
+
+    Curves with one number per observation are kept whole, to the bit; those of the single clients are left out.
+    """
+    lines: list[dict[str, Any]] = [dict(about)]
+    for number, run in sorted(runs.items()):
+        curves = {name: getattr(run, name) for name in _CURVES if getattr(run, name) is not None}
+        curves |= {f"metrics/{name}": values for name, values in run.scalars.items()}
+        line = {"number": number} | {name: getattr(run, name) for name in _PLAIN if getattr(run, name) is not None}
+        line |= {"outcome": dataclasses.asdict(run.outcome)}
+        lines.append(line | {"curves": {name: [values.dtype.name, _digits(values)] for name, values in curves.items()}})
+    return lzma.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), preset=9)
+
+
+def unpacked(data: bytes) -> tuple[dict[str, Any], dict[int, Record]]:
+    """The inverse of `packed`.
+
+    Raises:
+        ValueError: damaged data.
+    """
+    try:
+        about, *lines = map(json.loads, lzma.decompress(data).decode().splitlines())
+        return about, dict(map(_run, lines))
+    except Exception as error:  # compression, text, JSON, fields: any layer below can fail
+        raise ValueError(f"{NAME} is damaged ({error or type(error).__name__})") from error
+
+
+def _run(line: dict[str, Any]) -> tuple[int, Record]:
+    curves: dict[str, Any] = {name: np.array(values, kind) for name, (kind, values) in line.pop("curves").items()}
+    number, outcome = line.pop("number"), Outcome(**line.pop("outcome"))
+    metrics = {name.removeprefix("metrics/"): curves.pop(name) for name in list(curves) if name.startswith("metrics/")}
+    return number, Record(**line, **curves, metrics=metrics, outcome=outcome)
+
+
+def _digits(values: np.ndarray) -> list[float]:
+    """The shortest decimals that give the same numbers in the array's type."""
+    return [float(str(value)) for value in values] if values.dtype == np.float32 else values.tolist()

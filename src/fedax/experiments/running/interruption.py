@@ -1,0 +1,40 @@
+"""Ctrl-C during runs."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from fedax.engines.team import Team
+from fedax.experiments.running.progress import Display
+from fedax.report import Record
+
+
+class Interruption:
+    """Ctrl-C, once: the current round is finished and kept. Twice: at once.
+
+    A context manager; outside the main thread, or if the processes that do the work hear it (`later`), it changes nothing.
+    """
+
+    def __init__(self, display: Display, later: bool = False, ranks: Team | None = None) -> None:
+        self.display, self.asked, self.later, self.ranks = display, False, later, ranks or Team()
+        self._before: Any = None
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread() and not self.later:
+            self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def settled(self, records: list[Record]) -> list[Record]:
+        """The records of rank 0, and what is asked of one rank is asked of all."""
+        self.asked = self.ranks.any(self.asked)
+        return self.ranks.share(records)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.display.say("Stopping after the current round; press Ctrl-C again to stop at once.")
