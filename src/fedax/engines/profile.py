@@ -34,6 +34,8 @@ ROUNDS = f"jit_{advance.__name__}"
 """The name of compiled rounds."""
 TIMED = 5
 """Calls that are timed, of which the median counts."""
+TRACED_MS = 300.0
+"""Milliseconds of rounds in a trace, or one round: it takes a kilobyte of memory for every operation that runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,7 @@ def profile(
 
     Takes the simulation engine.
 
-    Shares are those of the compiled operations in a trace; the time of a round is measured without it. The compiler fuses
+    Shares are those of the compiled operations in a trace of one round or some; the time of a round is measured without it. The compiler fuses
     operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
 
     Args:
@@ -131,9 +133,9 @@ def profile(
         nonlocal state
         state = grid.init()
 
-    def advanced() -> None:
+    def advanced(count: int = rounds) -> None:
         nonlocal state
-        state, _ = program.advance(state, 0, rounds)
+        state, _ = program.advance(state, 0, count)
 
     def looked() -> None:
         observed(program, state, observers, rounds, grid.task)
@@ -144,7 +146,8 @@ def profile(
     round_ms, observe_ms = _milliseconds(advanced, restarted) / rounds, _milliseconds(looked)
     texts = _texts()
     restarted()
-    shares = _shares(advanced, [text for text in texts if text not in older] or texts)
+    few = max(1, min(rounds, int(TRACED_MS / round_ms)))
+    shares = _shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
     parts = {name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])}
     restarted()
     spent = compiled, program.setup.devices, _operations(program, state, rounds)
