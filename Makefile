@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes deployments fuzz faults docs release-check check clean
+.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs release-check check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -40,13 +40,19 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
-laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts
+laws: export FEDAX_PART := $(OF)
+laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts: make laws OF=2/6 for a part
 	$(PYTEST) -m thorough
 	$(PYTEST) -m "slow and not thorough" tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
 	  --deselect tests/engines/hosts/test_hosts.py::test_three_processes_run_every_algorithm
 
 recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`, the scripts in examples/, and models of libraries
 	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes tests/examples tests/core/test_batch_norm_digits.py tests/engines/test_frozen_base.py
+
+PART := 1
+part: ## an eighth of laws, recipes and deployments: make part PART=1 to PART=8
+	$(if $(filter $(PART),1 2 3 4 5 6 7 8),,$(error PART is a number from 1 to 8, not $(PART)))
+	$(MAKE) $(if $(filter 7,$(PART)),recipes,$(if $(filter 8,$(PART)),deployments,laws OF=$(PART)/6))
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
 	$(PYTEST) -m slow tests

@@ -44,10 +44,29 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file, _, test = nodeid.partition("::")
-            return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
+            return scope_of(nodeid)
 
     return Files(config, log)
+
+
+def scope_of(nodeid):
+    """The tests that share what was compiled: those of a file, and in the laws those of an algorithm."""
+    file, _, test = nodeid.partition("::")
+    return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
+
+
+def pytest_collection_modifyitems(config, items):
+    if part := os.environ.get("FEDAX_PART"):
+        config.hook.pytest_deselected(items=leave_part(part, items))
+
+
+def leave_part(part, items):
+    """Leaves `2/6` of the tests, every sixth scope from the second on; those that were taken out."""
+    number, parts = map(int, part.split("/"))
+    mine = set(sorted({scope_of(item.nodeid) for item in items})[number - 1 :: parts])
+    others = [item for item in items if scope_of(item.nodeid) not in mine]
+    items[:] = [item for item in items if scope_of(item.nodeid) in mine]
+    return others
 
 
 LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "transformer.Transformer", "local.in_process")

@@ -1,11 +1,15 @@
 """Agreement of public CI, citation, templates and checks before a commit with the package."""
 
 import re
+import subprocess
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
 import yaml
+
+import conftest
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,6 +34,27 @@ def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
     job = read(".github/workflows/ci.yml")["jobs"]["everything"]
     assert f">={job['strategy']['matrix']['python'][0]}" == project["requires-python"]
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    parts = read(".github/workflows/ci.yml")["jobs"]["part"]
+    assert parts["strategy"]["matrix"]["part"] == list(range(1, 9))
+    assert [step["run"] for step in parts["steps"] if "run" in step] == ["make part PART=${{ matrix.part }}"]
+
+
+def test_the_parts_are_all_of_it():
+    """Laws in six parts, every recipe, the deployments."""
+    run = [
+        subprocess.run(["make", "-n", "part", f"PART={n}"], cwd=ROOT, text=True, capture_output=True).stdout
+        for n in range(1, 9)
+    ]
+    assert ["laws OF=" in text for text in run] == [True] * 6 + [False] * 2
+    assert "tests/recipes" in run[6]
+    assert "tests/flower/test_deploy.py" in run[7]
+    nodes = [f"tests/laws/test_laws.py::test_it[{name}]" for name in ("FedAvg", "FedBC", "GD")] + ["tests/a.py::test_b"]
+    found = []
+    for part in range(1, 7):
+        left = [types.SimpleNamespace(nodeid=node) for node in nodes]
+        conftest.leave_part(f"{part}/6", left)
+        found += [item.nodeid for item in left]
+    assert sorted(found) == sorted(nodes)
 
 
 def test_ci_runs_targets_that_there_are():
@@ -37,7 +62,7 @@ def test_ci_runs_targets_that_there_are():
     makefile = (ROOT / "Makefile").read_text()
     described = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
     assert described == set(re.search(r"\.PHONY: (.*)", makefile)[1].split())
-    assert set(re.findall(r"^make (.*)$", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)) <= described
+    assert set(re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)) <= described
 
 
 def test_checks_before_a_commit_are_those_of_make_check():
