@@ -15,6 +15,7 @@ from fedax.engines.options import RunOptions
 from fedax.engines.products import Uncountable, round_operations
 from fedax.engines.session import Grid
 from fedax.models import MLP, Softmax
+from fedax.models.layers import LSTM
 from problems import vector
 
 DIM = 200
@@ -147,6 +148,17 @@ def test_operations_of_convolutions_are_the_same_in_every_form():
     expected = sum(SIZES) * (2 * 22 * 22 * 2 * 4 + 3 * 9 * 9 * 4 * 5)
     assert counted(images(kernels, loss(by_xla))) == expected
     assert counted(images(kernels, loss(by_layers))) == expected
+
+
+@pytest.mark.parametrize("hidden", [4, 16])  # in a loop, and from 16 on in the extension
+def test_operations_of_recurrences_are_the_same_in_every_form(hidden):
+    """Eight steps of 16 numbers: inputs twice, the state forward, backward and for the kernel's gradient."""
+    layer = LSTM.init(jax.random.key(0), 16, hidden)
+
+    def loss(layer, example):
+        return jnp.sum(layer(example["x"].reshape(-1, 8, 16).transpose(1, 0, 2))[-1] ** 2, 1)
+
+    assert counted(images(layer, loss)) == sum(SIZES) * 8 * 4 * hidden * (2 * 16 + 3 * hidden)
 
 
 def test_products_that_nobody_can_count_are_not_guessed():

@@ -152,9 +152,10 @@ def naive(layer, x, forget_bias):
     return jnp.stack(states)
 
 
+@pytest.mark.parametrize("hidden", [4, 21])  # without and with the extension
 @pytest.mark.parametrize(("biases", "peepholes", "forget"), [(1, False, 1.0), (2, False, 0.0), (1, True, 0.5)])
-def test_lstm_is_its_equations(biases, peepholes, forget):
-    layer = LSTM.init(jax.random.key(0), 3, 4, biases=biases, peepholes=peepholes, uniform=True)
+def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
+    layer = LSTM.init(jax.random.key(0), 3, hidden, biases=biases, peepholes=peepholes, uniform=True)
     same(lambda layer, x: layer(x, forget), lambda layer, x: naive(layer, x, forget), (layer, normal(4, 2, 3)))
 
 

@@ -15,8 +15,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.models.layers import activate, convolve, group_norm, join, max_pool
+from fedax.models.layers import activate, convolve, group_norm, join, lstm, max_pool
 from fedax.models.layers.extension import status
+from fedax.models.layers.lstm import SMALLEST, recur, recur_gradient_p, recur_p
 from layer_samples import agree, close, normal, plain_conv, plain_norm, plain_pool
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
@@ -192,6 +193,80 @@ def test_pooling_under_vmap(mapped):
         return jax.nn.relu(plain_pool(x, (2, 2)) + bias[None, None, None, :])
 
     agree(jax.vmap(partial(activate, window=2), mapped), jax.vmap(plain, mapped), (x, bias), rng)
+
+
+@st.composite
+def recurrences(draw):
+    whole = st.integers
+    return draw(whole(1, 3)), draw(whole(1, 6)), draw(whole(1, 40)), draw(whole(SMALLEST, 70)), draw(st.booleans())
+
+
+def check_recurrence(sizes, dtype, spread=1.0):
+    groups, steps, batch, hidden, peep = sizes
+    rng = np.random.default_rng(0)
+    projected = spread * normal(rng, (groups, steps, batch, 4 * hidden), dtype)
+    kernel = normal(rng, (groups, hidden, 4 * hidden), dtype) / np.sqrt(hidden).astype(dtype)
+    peepholes, gradient = normal(rng, (groups, 3, hidden), dtype), normal(rng, (groups, steps, batch, hidden), dtype)
+    own, other = (recur_p.bind(projected, kernel, peepholes, peep=peep, native=native) for native in (True, False))
+    _, cs, gates = other
+    operands = gradient, gates, cs, kernel, peepholes
+    own += recur_gradient_p.bind(*operands, peep=peep, native=True)
+    other += recur_gradient_p.bind(*operands, peep=peep, native=False)
+    for mine, plain in zip(own, other, strict=True):
+        close(mine, plain)
+
+
+@native
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 16, False), (2, 3, 7, 17, True), (1, 4, 10, 64, False), (1, 2, 33, 50, True)], ids=str
+)
+def test_recurrence(sizes, dtype):
+    check_recurrence(sizes, dtype)
+
+
+@native
+@pytest.mark.slow
+@hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@hypothesis.given(recurrences(), st.sampled_from(["float32", "float64"]))
+def test_recurrence_of_any_shape(sizes, dtype):
+    check_recurrence(sizes, dtype)
+
+
+@native
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_saturated_gates_are_one_and_zero(dtype):
+    """Where the hyperbolic tangent is flat, and near zero, where it must not cancel."""
+    at = jnp.asarray([-1e4, -40, -9.2, -9, -1, -1e-3, -1e-20, 0, 1e-20, 1e-5, 0.3, 5, 9, 9.2, 40, np.inf], dtype)
+    projected = jnp.zeros((1, 1, 1, 64), dtype).at[..., 32:48].set(at)
+    zeros = jnp.zeros((1, 16, 64), dtype), jnp.zeros((1, 3, 16), dtype)
+    gates = recur_p.bind(projected, *zeros, peep=False, native=True)[2][0, 0, 0]
+    np.testing.assert_allclose(gates[32:48], np.tanh(np.asarray(at, "float64")), rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(gates[:32], 0.5)
+    (spoilt,) = (recur_p.bind(projected * jnp.nan, *zeros, peep=False, native=True)[0],)
+    assert jnp.isnan(spoilt).all()
+
+
+@native
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 1)])
+def test_recurrence_under_vmap(mapped):
+    rng = np.random.default_rng(11)
+    projected, kernel = normal(rng, (3, 4, 80), "float64"), normal(rng, (20, 80), "float64") / 4
+    operands = [
+        value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value]), 0, axis)
+        for value, axis in zip((projected, kernel), mapped)
+    ]
+    results = []
+    for smallest in (SMALLEST, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lstm, "SMALLEST", smallest)
+
+            def loss(projected, kernel):
+                return (recur(projected, kernel, jnp.zeros((3, 20)), False) ** 2).sum()
+
+            results.append(jax.jit(jax.vmap(jax.value_and_grad(loss, (0, 1)), mapped))(*operands))
+    for own, other in zip(*map(jax.tree.leaves, results), strict=True):
+        close(own, other)
 
 
 def plain_join(x, shortcut, stride):

@@ -71,7 +71,7 @@ static void convolution(Random& random) {
   compare("gradient of the kernel", kernel_gradient, dk);
 }
 
-// Pooling and normalisation: only that they stay within their buffers; their values are checked in Python.
+// Pooling, normalisation and recurrence: only that they stay within their buffers; their values are checked in Python.
 template <class T>
 static void others(Random& random) {
   long height = draw(random, 1, 3), width = draw(random, 1, 3), rows = draw(random, height, 8), columns = draw(random, width, 8);
@@ -94,6 +94,14 @@ static void others(Random& random) {
   run.join({back.data(), channels + 1, halved, thinned, batch}, image, stride, joint);
   run.join_gradient(given, given, stride, other, full);
   run.norm_gradient(image, image, mean.data(), rate.data(), scale.data(), groups, full, bias.data(), scale.data());
+  native::Sizes sizes{draw(random, 1, 4), draw(random, 1, 30), draw(random, 16, 70)};
+  long states = sizes.steps * sizes.batch * sizes.hidden;
+  auto projected = numbers<T>(random, 4 * states), weights = numbers<T>(random, 4 * sizes.hidden * sizes.hidden);
+  auto peep = numbers<T>(random, 3 * sizes.hidden);
+  std::vector<T> hidden(states), cells(states), gates(4 * states);
+  const T* with = draw(random, 0, 1) ? peep.data() : nullptr;
+  run.recur(projected.data(), weights.data(), with, sizes, hidden.data(), cells.data(), gates.data());
+  run.recur_gradient(hidden.data(), gates.data(), cells.data(), weights.data(), with, sizes, projected.data());
 }
 
 int main(int, char** arguments) {

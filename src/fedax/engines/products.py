@@ -29,6 +29,7 @@ from fedax.engines.round import Round
 from fedax.engines.simulation.engine import SimulationProgram
 from fedax.engines.simulation.transport import SimulatedTransport, mesh_of
 from fedax.engines.transport import Answer, Job
+from fedax.models.layers import lstm
 from fedax.models.layers.bilinear import PRODUCTS, multiplications, pairs
 
 FACTORIZATIONS = (
@@ -80,6 +81,9 @@ def operations(program: Any) -> int:
 
 def _multiplications(equation: Any) -> int:
     name, params = equation.primitive.name, equation.params
+    if name in lstm.RECURRENCES:
+        gates, kernel = (equation.invars[place].aval.shape for place in lstm.RECURRENCES[name])
+        return lstm.multiplications(gates, kernel)
     if name not in ("dot_general", "conv_general_dilated", *PRODUCTS):
         return 0
     a, b = (operand.aval.shape for operand in equation.invars)

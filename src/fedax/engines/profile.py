@@ -99,8 +99,8 @@ def profile(
 
     Takes the simulation engine.
 
-    Shares are those of the compiled operations in a trace of one round or some; the time of a round is measured without it. The compiler fuses
-    operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
+    Shares are those of the compiled operations in a trace of one round or some; the time of a round is measured without it. The
+    compiler fuses operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
 
     Args:
         algorithm, task, seed: as `run`.

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
+from fedax.models.layers.primitives import Result, aligned, batch_by, choose, primitive
+
 Sequence = Float[Array, "steps batch features"]
 Gates = Float[Array, "steps batch gates"]
 
@@ -63,19 +65,8 @@ class LSTM(NamedTuple):
         return recur(projected, self.recurrent, peepholes, self.peepholes is not None)
 
 
-def _step(projected: Array, kernel: Array, peepholes: Array, peep: bool, h: Array, c: Array) -> tuple[Array, Array, Array]:
-    """The new state, and the four gates side by side."""
-    i, f, g, o = jnp.split(projected + h @ kernel, 4, axis=1)
-    if peep:
-        i, f = i + peepholes[0][None, :] * c, f + peepholes[1][None, :] * c
-    i, f, g = _sigmoid(i), _sigmoid(f), jnp.tanh(g)
-    c = f * c + i * g
-    o = _sigmoid(o + peepholes[2][None, :] * c if peep else o)
-    return o * jnp.tanh(c), c, jnp.concatenate([i, f, g, o], axis=1)
-
-
-def _sigmoid(x: Array) -> Array:
-    return 0.5 * jnp.tanh(0.5 * x) + 0.5  # on CPUs faster than by the exponential
+SMALLEST = 16
+"""Hidden units from which on the extension serves: a vector of its widest instruction set."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -87,20 +78,61 @@ def recur(
 
 
 def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> tuple[Array, Any]:
-    zero = jnp.zeros((projected.shape[1], kernel.shape[0]), projected.dtype)
-
-    def step(state: tuple[Array, Array], projected: Array) -> tuple[Any, Any]:
-        h, c, gates = _step(projected, kernel, peepholes, peep, *state)
-        return (h, c), (h, c, gates)
-
-    _, (hs, cs, gates) = lax.scan(step, (zero, zero), projected)
+    operands = aligned(projected[None], kernel[None], peepholes[None])
+    hs, cs, gates = (x[0] for x in recur_p.bind(*operands, peep=peep, native=_native(*operands)))
     return hs, (hs, cs, gates, kernel, peepholes)
 
 
 def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden"]) -> tuple[Array, Array, Array]:
     """Only the state's gradient passes through the loop; the parameters' gradients are one product over all steps after it."""
     hs, cs, gates, kernel, peepholes = saved
+    operands = aligned(*(x[None] for x in (gradient, gates, cs, kernel, peepholes)))
+    da = recur_gradient_p.bind(*operands, peep=peep, native=_native(*operands))[0][0]
+    width = kernel.shape[0]
+    dkernel = _shifted(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
+    if not peep:
+        return da, dkernel, jnp.zeros_like(peepholes)
     before = _shifted(cs)
+    di, df, _, do = jnp.split(da, 4, axis=2)
+    return da, dkernel, jnp.stack([(di * before).sum((0, 1)), (df * before).sum((0, 1)), (do * cs).sum((0, 1))])
+
+
+recur.defvjp(_forward, _backward)
+
+
+def _native(*operands: Array) -> bool:
+    return choose(*operands, native=None if operands[-1].shape[2] >= SMALLEST else False)
+
+
+def _shifted(states: Float[Array, "steps batch hidden"]) -> Float[Array, "steps batch hidden"]:
+    """The states before every step."""
+    return jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * jnp.tanh(0.5 * x) + 0.5  # on CPUs faster than by the exponential
+
+
+def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
+    """Hidden states, cells, and the four gates side by side, after every step."""
+    zero = jnp.zeros_like(projected[0, :, : kernel.shape[0]])
+
+    def step(state: tuple[Array, Array], projected: Array) -> tuple[Any, Any]:
+        h, c = state
+        i, f, g, o = jnp.split(projected + h @ kernel, 4, axis=1)
+        if peep:
+            i, f = i + peepholes[0][None, :] * c, f + peepholes[1][None, :] * c
+        i, f, g = _sigmoid(i), _sigmoid(f), jnp.tanh(g)
+        c = f * c + i * g
+        o = _sigmoid(o + peepholes[2][None, :] * c if peep else o)
+        h = o * jnp.tanh(c)
+        return (h, c), (h, c, jnp.concatenate([i, f, g, o], axis=1))
+
+    return list(lax.scan(step, (zero, zero), projected)[1])
+
+
+def _gradient(gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
+    """The gradient of what the gates are functions of, from that of the hidden states."""
     turned = kernel.T
 
     def step(carry: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[Any, Array]:
@@ -119,19 +151,43 @@ def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden
         da = jnp.concatenate([di, df, dg, do], axis=1)
         return (da @ turned, dc), da
 
-    zero = jnp.zeros_like(hs[0])
-    _, da = lax.scan(step, (zero, zero), (gradient, gates, cs, before), reverse=True)
-    width = kernel.shape[0]
-    dkernel = _shifted(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
-    if not peep:
-        return da, dkernel, jnp.zeros_like(peepholes)
-    di, df, _, do = jnp.split(da, 4, axis=2)
-    return da, dkernel, jnp.stack([(di * before).sum((0, 1)), (df * before).sum((0, 1)), (do * cs).sum((0, 1))])
+    zero = jnp.zeros_like(gradient[0])
+    return [lax.scan(step, (zero, zero), (gradient, gates, cs, _shifted(cs)), reverse=True)[1]]
 
 
-def _shifted(states: Float[Array, "steps batch hidden"]) -> Float[Array, "steps batch hidden"]:
-    """The states before every step."""
-    return jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
+def _grouped(one: Any) -> Any:
+    def plain(*operands: Array, peep: bool) -> list[Array]:
+        if operands[0].shape[0] == 1:
+            return [x[None] for x in one(*(x[0] for x in operands), peep)]
+        return jax.vmap(partial(one, peep=peep))(*operands)
+
+    return plain
 
 
-recur.defvjp(_forward, _backward)
+def _state_shapes(projected: Any, kernel: Any, _: Any, **params: Any) -> list[Result]:
+    state = (*projected.shape[:3], kernel.shape[1])
+    return [Result(shape, projected.dtype, images=False) for shape in (state, state, projected.shape)]
+
+
+def _gradient_shape(_: Any, gates: Any, *rest: Any, **params: Any) -> list[Result]:
+    return [Result(gates.shape, gates.dtype, images=False)]
+
+
+def _call(which: int) -> Any:
+    return "fedax_recur", lambda *shapes, peep: [which, peep]
+
+
+recur_p = primitive("fedax_recur", _state_shapes, _grouped(_states), _call(0), (False,) * 3)
+recur_gradient_p = primitive("fedax_recur_gradient", _gradient_shape, _grouped(_gradient), _call(1), (False,) * 5)
+batch_by(recur_p, (2, None, None), (2, 2, 2))
+batch_by(recur_gradient_p, (2, 2, 2, None, None), (2,))
+
+
+RECURRENCES = {recur_p.name: (0, 1), recur_gradient_p.name: (1, 3)}
+"""Their names in traced programs, and the places of the gates and the kernel among their operands."""
+
+
+def multiplications(gates: tuple[int, ...], kernel: tuple[int, ...]) -> int:
+    """Of the recurrence, and of its gradient, by the shapes of the gates and the kernel."""
+    groups, steps, batch, _ = gates
+    return groups * steps * batch * kernel[1] * kernel[2]

@@ -1,6 +1,7 @@
 // All loops for one number type and one instruction set; see layers.cpp, which includes this for each of them.
 #include "convolution.h"
 #include "pointwise.h"
+#include "recurrent.h"
 
 const Kernels<REAL> kernels = {forward,    gradient_of_image, gradient_of_kernel, pool, pool_gradient, pool_tangent, norm,
-                               norm_gradient, join,           join_gradient};
+                               norm_gradient, join,           join_gradient,      recur, recur_gradient};

@@ -1,4 +1,4 @@
-// Layers of convolutional networks for the CPU, called by XLA. One call is one thread: clients keep the cores busy.
+// Layers of convolutional and recurrent networks for the CPU, called by XLA. One call is one thread: clients keep the cores busy.
 //
 // The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace of its own; the best one
 // that the processor has is chosen at the first call. They use vector types of the compiler, so that any processor can have
@@ -28,6 +28,8 @@ struct Kernels {
                      Images<T> out, T* scale_gradient, T* offset_gradient);
   void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
   void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
+  void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
+  void (*recur_gradient)(const T* gradient, const T* gates, const T* cs, const T* kernel, const T* peep, const Sizes&, T* out);
 };
 
 #if defined(__clang__)
@@ -220,6 +222,25 @@ static void join(const frame::Call* call) {
   }
 }
 
+enum Recurrence { RECUR, RECUR_GRADIENT };
+
+template <class T>
+static void recur(const frame::Call* call) {
+  frame::Buffer **in = call->arguments.items, **out = call->results.items;
+  const int64_t* geometry = attribute(call);
+  const int64_t* states = (geometry[0] == RECUR ? out[0] : in[0])->dims;  // (group, step, example, unit)
+  const Sizes size{states[1], states[2], states[3]};
+  const Kernels<T>& run = chosen<T>();
+  for (long g = 0; g < states[0]; g++) {
+    const T* peep = geometry[1] ? item<T>(in[call->arguments.count - 1], g) : nullptr;
+    if (geometry[0] == RECUR)
+      run.recur(item<T>(in[0], g), item<T>(in[1], g), peep, size, item<T>(out[0], g), item<T>(out[1], g), item<T>(out[2], g));
+    if (geometry[0] == RECUR_GRADIENT)
+      run.recur_gradient(item<T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), item<T>(in[3], g), peep, size,
+                         item<T>(out[0], g));
+  }
+}
+
 // Answers a question for the interface's version, or runs the call for its number type.
 static void* answer(frame::Call* call, void (*single)(const frame::Call*), void (*twice)(const frame::Call*)) {
   if (call->extension != nullptr && call->extension->type == frame::METADATA) {
@@ -244,6 +265,7 @@ extern "C" {
 void* fedax_convolve(frame::Call* call) { return native::answer(call, native::convolve<float>, native::convolve<double>); }
 void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
+void* fedax_recur(frame::Call* call) { return native::answer(call, native::recur<float>, native::recur<double>); }
 void* fedax_join(frame::Call* call) { return native::answer(call, native::join<float>, native::join<double>); }
 
 // The instruction set in use: 0 the compiler's default, 1 AVX2, 2 AVX-512. A smaller one may be asked for, -1 asks for nothing.

@@ -31,6 +31,11 @@ struct Target {
   long by_channel, by_row, by_column;
 };
 
+// Of a recurrence.
+struct Sizes {
+  long steps, batch, hidden;
+};
+
 inline long divide_up(long a, long b) { return (a + b - 1) / b; }
 inline long least(long a, long b) { return a < b ? a : b; }
 inline long most(long a, long b) { return a > b ? a : b; }
