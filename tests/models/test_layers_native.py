@@ -236,7 +236,7 @@ def test_recurrence_of_any_shape(sizes, dtype):
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_saturated_gates_are_one_and_zero(dtype):
-    """Where the hyperbolic tangent is flat, and near zero, where it must not cancel."""
+    """The flat ends of the hyperbolic tangent, and arguments near zero, where it must not cancel."""
     at = jnp.asarray([-1e4, -40, -9.2, -9, -1, -1e-3, -1e-20, 0, 1e-20, 1e-5, 0.3, 5, 9, 9.2, 40, np.inf], dtype)
     projected = jnp.zeros((1, 1, 1, 64), dtype).at[..., 32:48].set(at)
     zeros = jnp.zeros((1, 16, 64), dtype), jnp.zeros((1, 3, 16), dtype)

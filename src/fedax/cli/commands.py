@@ -203,7 +203,7 @@ def reproduce_recipe(
 ) -> None:
     """Run a table or figure of a paper: results compared with the paper, and a verdict on each claim.
 
-    What was begun elsewhere: fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere
+    A recipe that was begun elsewhere: fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere
     """
     work.reproduce(name, scale, variant or (), algorithm or (), reuse or (), elsewhere, out, jobs)
 

@@ -73,7 +73,7 @@ def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> st
     """
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    metrics = [column.metric for column in COLUMNS]
+    metrics = [column.metric for column in COLUMNS if any(column.metric in run.scalars for run in records)]
     ended = ["rounds", "outcome", "diverged"]
     table.writerow(["task", "algorithm", "settings", "purpose", "seed", "draw", *ended, *metrics, "selected"])
     for experiment in experiments:
