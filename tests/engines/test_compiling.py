@@ -5,10 +5,14 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedax
-from fedax.engines import session
+from fedax.engines import programs, session
+from fedax.engines.options import RunOptions
+from fedax.engines.profile import _texts
 from fedax.engines.programs import Compiling, compiling
+from fedax.engines.session import Grid
 from problems import regression
 
 
@@ -54,3 +58,22 @@ def test_progress_says_it():
     assert all(0 <= one.compiling <= one.seconds for one in seen)
     assert seen[-1].compiling > 0
     assert compiling() is compiling()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="an option for CPUs")
+@pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
+def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
+    """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
+    clients = [{"x": np.ones((4, features), np.float32), "y": np.zeros(4, np.int32)}]
+    task = fedax.tasks.classification(fedax.data.FederatedData(clients, classes=10), fedax.models.Softmax(features, 10))
+    options = RunOptions.of({"rounds": 1, "schedule": fedax.Schedule(steps=1), "observe": ()})
+    grid = Grid([fedax.FedAvg()], task, [0], options)
+    jax.clear_caches()
+    grid.program.advance(grid.init(), 0, 1)
+    (text,) = (text for text in _texts())
+    assert ("%ynn_fusion" in text) == expected
+
+
+def test_an_option_that_the_compiler_does_not_have_is_left_out(monkeypatch):
+    monkeypatch.setattr(programs, "_OWN", {"xla_cpu_no_such_option": ""})
+    assert programs.small_products.__wrapped__() == {}

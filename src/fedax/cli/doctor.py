@@ -8,7 +8,9 @@ import numpy as np
 import fedax
 from fedax.models.layers.extension import VARIABLE, status
 
-COST = "Without them a step of the MNIST CNN takes 1.7 times as long, of the CIFAR CNN 2 times, of LeNet 4.8 times, of the LSTM 1.3 times."
+COST = (
+    "Without them a step of the MNIST CNN takes 1.7 times as long, of the CIFAR CNN 2, of LeNet 4.8, of the LSTM 1.3 times."
+)
 """Measured in benchmarks/README.md."""
 
 

@@ -12,11 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.errors
 
 from fedax.core.errors import InvalidInput
 
 SHARE = 0.25
 """Of the memory maps that the kernel allows a process, the share from which on programs are dropped."""
+
+
+FEW = 65_536
+"""Parameters of a model up to which programs of rounds have `small_products`."""
+_OWN = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+
+@functools.cache
+def small_products() -> dict[str, str]:
+    """The option that leaves small products to the compiler; none on other devices than CPUs, and where XLA does not have it.
+
+    XLA's CPU compiler hands products to a library (YNNPACK), whose workspaces all devices of a process take from one list: steps of
+    some microseconds wait for each other. Larger products are faster in the library.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    try:
+        jax.jit(lambda: 0, compiler_options=_OWN).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return _OWN
 
 
 class Compiling:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from fedax.core.view import Observer
 from fedax.engines.base import Carried, Engine, Log, Program, begin, landed
 from fedax.engines.client import Setup
 from fedax.engines.hosts import team_of_hosts
-from fedax.engines.programs import uncached
+from fedax.engines.programs import FEW, small_products, uncached
 from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.calibration import calibrated
 from fedax.engines.simulation.members import RunAxes
@@ -188,7 +188,8 @@ class SimulationProgram(Program):
         if self.shelf is not None and self.members.alone:
             self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
-            inner, report, worked = advance((self.members, shared, self.algorithm, self.roots), carried)
+            advanced = _compiled(self.setup.layout.dim <= FEW)
+            inner, report, worked = advanced((self.members, shared, self.algorithm, self.roots), carried)
         return (inner, worked, stores), [
             self._log(single, count) for single in self.members.split(self.members.on_host(report))
         ]
@@ -249,11 +250,17 @@ def one_round(
     return jax.tree.map(kept, carried, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
 
 
-@eqx.filter_jit(donate="all-except-first")
 def advance(fixed: tuple[RunAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
     """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
     members, shared, algorithm, roots = fixed
     return members.over(_rounds)(shared, algorithm, roots, states)
+
+
+@functools.cache
+def _compiled(small: bool) -> Callable[..., Any]:
+    """`advance`, compiled for small models or for others."""
+    jit: Any = eqx.filter_jit  # hands the compiler's options on
+    return jit(advance, donate="all-except-first", compiler_options=small_products() if small else {})
 
 
 def _rounds(
