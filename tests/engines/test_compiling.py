@@ -60,7 +60,7 @@ def test_progress_says_it():
     assert compiling() is compiling()
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="an option for CPUs")
+@pytest.mark.skipif(not programs.small_products(), reason="this compiler does not have the option")
 @pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
     """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
