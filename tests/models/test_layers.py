@@ -159,6 +159,23 @@ def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
     same(lambda layer, x: layer(x, forget), lambda layer, x: naive(layer, x, forget), (layer, normal(4, 2, 3)))
 
 
+@pytest.mark.parametrize("hidden", [4, 21])
+def test_hessian_products_of_an_lstm(hidden):
+    """Forward over reverse and reverse over reverse, as Per-FedAvg and the theory's estimates take them."""
+    layer, x = LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True), normal(4, 2, 3)
+    direction = jax.tree.map(lambda leaf: normal(*leaf.shape), layer)
+
+    @partial(jax.jit, static_argnums=0)
+    def products(function):
+        gradient = jax.grad(lambda layer: (function(layer, x) ** 2).sum())
+        forward = jax.jvp(gradient, (layer,), (direction,))[1]
+        return forward, jax.vjp(gradient, layer)[1](direction)[0]
+
+    ours, reference = (products(function) for function in (lambda own, x: own(x, 0.5), lambda own, x: naive(own, x, 0.5)))
+    for own, other in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-9, atol=1e-9)
+
+
 def test_lstm_under_vmap_and_inside_a_loop():
     xs, kernel, peepholes = normal(3, 4, 2, 8), normal(2, 8), jnp.zeros((3, 2))
     layers = LSTM(jnp.eye(8), kernel, jnp.zeros(8))

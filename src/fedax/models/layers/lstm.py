@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fedax.models.layers.primitives import Result, aligned, batch_by, choose, primitive
+from fedax.models.layers.primitives import Result, aligned, batch_by, choose, differentiate_by, primitive
 
 Sequence = Float[Array, "steps batch features"]
 Gates = Float[Array, "steps batch gates"]
@@ -73,7 +73,7 @@ SMALLEST = 16
 def recur(
     projected: Gates, kernel: Float[Array, "hidden gates"], peepholes: Float[Array, "3 hidden"], peep: bool
 ) -> Float[Array, "steps batch hidden"]:
-    """The recurrence of `LSTM` over projected inputs, with reverse-mode derivatives only."""
+    """The recurrence of `LSTM` over projected inputs; its first derivatives are in reverse mode, further ones in any."""
     return _forward(projected, kernel, peepholes, peep)[0]
 
 
@@ -177,10 +177,13 @@ def _call(which: int) -> Any:
     return "fedax_recur", lambda *shapes, peep: [which, peep]
 
 
-recur_p = primitive("fedax_recur", _state_shapes, _grouped(_states), _call(0), (False,) * 3)
-recur_gradient_p = primitive("fedax_recur_gradient", _gradient_shape, _grouped(_gradient), _call(1), (False,) * 5)
+_all_states, _all_gradients = _grouped(_states), _grouped(_gradient)
+recur_p = primitive("fedax_recur", _state_shapes, _all_states, _call(0), (False,) * 3)
+recur_gradient_p = primitive("fedax_recur_gradient", _gradient_shape, _all_gradients, _call(1), (False,) * 5)
 batch_by(recur_p, (2, None, None), (2, 2, 2))
 batch_by(recur_gradient_p, (2, 2, 2, None, None), (2,))
+differentiate_by(recur_p, _all_states)  # second derivatives: those of `recur` are its gradient's
+differentiate_by(recur_gradient_p, _all_gradients)
 
 
 RECURRENCES = {recur_p.name: (0, 1), recur_gradient_p.name: (1, 3)}

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.models.layers.conv import Images
-from fedax.models.layers.primitives import Result, aligned, batch_by, choose, in_groups, primitive
+from fedax.models.layers.primitives import Result, aligned, batch_by, choose, differentiate_by, in_groups, primitive
 
 EPSILON = 1e-5
 
@@ -138,16 +138,6 @@ def _norm_jvp(primals: Any, tangents: Any, *, groups: int, native: bool) -> Any:
     return [out, mean, rate], [tangent, *statistics]
 
 
-def _differentiated(made: Any, plain: Any) -> Any:
-    """Forward derivatives of an operation by all its operands: those of its plain form."""
-
-    def jvp(primals: Any, tangents: Any, *, groups: int, native: bool) -> Any:
-        _, out = jax.jvp(lambda *x: plain(*x, groups=groups), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
-        return made.bind(*primals, groups=groups, native=native), out
-
-    return jvp
-
-
 def _tangent_transpose(cotangents: Any, dx: Any, dscale: Any, doffset: Any, *saved: Any, **params: Any) -> Any:
     (cotangent,) = cotangents
     if isinstance(cotangent, ad.Zero):
@@ -165,7 +155,7 @@ def _gradient_transpose(cotangents: Any, gradient: Any, *saved: Any, **params: A
 
 
 ad.primitive_jvps[norm_p] = _norm_jvp
-ad.primitive_jvps[tangent_p] = _differentiated(tangent_p, _tangent)
-ad.primitive_jvps[gradient_p] = _differentiated(gradient_p, _gradient)
+differentiate_by(tangent_p, _tangent)
+differentiate_by(gradient_p, _gradient)
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 ad.primitive_transposes[gradient_p] = _gradient_transpose

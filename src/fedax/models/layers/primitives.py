@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from fedax.models.layers.extension import usable
 
@@ -150,3 +150,14 @@ def batch_by(made: Primitive, axes: Sequence[int | None], to: Sequence[int]) -> 
 def in_groups(made: Primitive) -> None:
     """Registers: batches are groups."""
     batching.primitive_batchers[made] = lambda operands, dims, **params: batch_groups(made, operands, dims, params)
+
+
+def differentiate_by(made: Primitive, plain: Callable[..., Sequence[Any]]) -> None:
+    """Registers: forward derivatives by all operands are those of the plain form."""
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, native: bool, **params: Any) -> tuple[Any, Any]:
+        whole = tuple(map(ad.instantiate_zeros, tangents))
+        _, out = jax.jvp(lambda *operands: plain(*operands, **params), tuple(primals), whole)
+        return made.bind(*primals, native=native, **params), out
+
+    ad.primitive_jvps[made] = rule
