@@ -16,6 +16,7 @@ from fedax.core.layout import Layout, share_of
 from fedax.core.parts import part
 from fedax.core.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
+from fedax.engines.kernel import in_one_kernel
 from fedax.engines.order import shuffled, shuffled_by_size
 
 FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
@@ -36,7 +37,8 @@ class Setup(eqx.Module):
     `microbatch` is the most examples that pass through the model at once; larger and full batches are accumulated.
     `placement` is how the clients of a cohort follow each other (see `Simulation`). With `drop`, clients whose uploads are not
     finite are left out of their phase. With `offloads`, the clients' memories lie outside the devices. `private` is the
-    `fedax.engines.private.Private` of a run with privacy.
+    `fedax.engines.private.Private` of a run with privacy. With `kernels`, the steps of small models are single kernels where they
+    can be (see `in_one_kernel`).
     """
 
     task: Task
@@ -53,6 +55,7 @@ class Setup(eqx.Module):
     drop: bool = eqx.field(static=True, default=False)
     offloads: bool = eqx.field(static=True, default=False)
     private: Any = eqx.field(static=True, default=None)
+    kernels: bool = eqx.field(static=True, default=False)
 
 
 class Part(NamedTuple):
@@ -71,9 +74,17 @@ class Part(NamedTuple):
             return cls(piece(arrays, begin, data.largest), offset - begin, size)
         return cls(arrays, offset, size)
 
-    def rows(self, position: Int[Array, "some"]) -> dict[str, Array]:
-        """The examples at some positions; the last one in place of those it lacks."""
+    def rows(self, position: Int[Array, "some"], singly: bool = False) -> dict[str, Array]:
+        """The examples at some positions, copied together or one after the other; the last one in place of those it lacks."""
         rows = self.offset + jnp.clip(position, 0, self.size - 1)
+        if singly:
+            found = {name: jnp.zeros((len(rows), *values.shape[1:]), values.dtype) for name, values in self.arrays.items()}
+
+            def copy(i: Index, found: dict[str, Array]) -> dict[str, Array]:
+                cut, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
+                return {name: put(found[name], cut(values, rows[i]), i, 0) for name, values in self.arrays.items()}
+
+            return jax.lax.fori_loop(0, len(rows), copy, found)
         return {name: jnp.asarray(values).at[rows].get(mode="clip") for name, values in self.arrays.items()}
 
 
@@ -118,38 +129,53 @@ class CompiledClient(Client):
         return Slice(self, None, jnp.int32(0), jnp.minimum(count, part.size), None, most=min(count, data.largest), part=part)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        """The examples of several steps are fetched at once where that pays; see `_fetched_at_once`."""
+        """Steps of small models are one kernel. Of others, several fetch their examples at once where that pays."""
         full, batch = self.schedule.batch_size == "full", self.batch
         per_epoch = (self.size + batch - 1) // batch
         order_key, noise_key = self.key("order"), self.key("noise")
         at_once = 1 if batches > 1 else self._fetched_at_once()
 
+        def at(number: Index, order: Any, done: Index, carry: Carry, **fetched: Any) -> Carry:
+            """Step `number` of an epoch before which `done` steps were done."""
+            noise = jax.random.fold_in(noise_key, done + number)
+            following = [
+                Slice(self, order, (number + j) % per_epoch * batch, batch, jax.random.fold_in(noise, j), **fetched)
+                for j in range(1, batches)
+            ]
+            return step(carry, Slice(self, order, number * batch, batch, noise, **fetched), *following)
+
+        def kernel(order: Any, done: Index, count: Index, carry: Carry) -> Carry | None:
+            def one(i: Index, carry: Carry) -> Carry:
+                number = i % per_epoch
+                return at(number, order, done + i - number, carry, singly=True)
+
+            return in_one_kernel(count, one, carry) if self.setup.kernels else None
+
+        def blocks(order: Any, done: Index, count: Index, carry: Carry) -> Carry:
+            def block(b: Index, carry: Carry) -> Carry:
+                first = b * at_once
+                if at_once == 1:
+                    return at(first, order, done, carry)
+                fetched = self.fetch(order, first * batch, at_once * self.widest)
+
+                def one(i: Index, carry: Carry) -> Carry:
+                    return at(first + i, order, done, carry, fetched=fetched, place=i * batch)
+
+                return jax.lax.fori_loop(jnp.int32(0), jnp.minimum(at_once, count - first), one, carry)
+
+            return jax.lax.fori_loop(jnp.int32(0), (count + at_once - 1) // at_once, block, carry)
+
         def epoch(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             number, done, carry = state
             order = None if full else self._order(jax.random.fold_in(order_key, number))
             count = jnp.minimum(per_epoch, self.steps - done)
+            after = kernel(order, done, count, carry)
+            return number + 1, done + count, blocks(order, done, count, carry) if after is None else after
 
-            def block(b: Index, carry: Carry) -> Carry:
-                first = b * at_once
-                fetched = self.fetch(order, first * batch, at_once * self.widest) if at_once > 1 else None
-
-                def one(i: Index, carry: Carry) -> Carry:
-                    number = first + i
-                    noise = jax.random.fold_in(noise_key, done + number)
-                    following = [
-                        Slice(self, order, (number + j) % per_epoch * batch, batch, jax.random.fold_in(noise, j))
-                        for j in range(1, batches)
-                    ]
-                    here = Slice(self, order, number * batch, batch, noise, fetched=fetched, place=i * batch)
-                    return step(carry, here, *following)
-
-                if at_once == 1:
-                    return one(jnp.int32(0), carry)
-                return jax.lax.fori_loop(jnp.int32(0), jnp.minimum(at_once, count - first), one, carry)
-
-            blocks = (count + at_once - 1) // at_once
-            return number + 1, done + count, jax.lax.fori_loop(jnp.int32(0), blocks, block, carry)
-
+        if full or self.schedule.order == "given":
+            after = kernel(None, jnp.int32(0), self.steps, carry)
+            if after is not None:
+                return after
         start = (jnp.int32(0), jnp.int32(0), carry)
         return jax.lax.while_loop(lambda state: state[1] < self.steps, epoch, start)[2]
 
@@ -178,11 +204,13 @@ class CompiledClient(Client):
         row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
         return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row, 1)) // width)
 
-    def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int) -> dict[str, Array]:
+    def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int, singly: bool = False) -> dict[str, Array]:
         """The client's examples `begin` to `begin + count` in the given order."""
         position = begin + jnp.arange(count, dtype=jnp.int32)
         with part("examples"):
-            return self.examples.rows(position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count))
+            return self.examples.rows(
+                position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count), singly
+            )
 
 
 class Slice(Minibatch):
@@ -204,9 +232,10 @@ class Slice(Minibatch):
         place: Index = 0,
         most: int | None = None,
         part: Part | None = None,
+        singly: bool = False,
     ) -> None:
         self.client, self.order, self.begin, self.key = client, order, begin, key
-        self.fetched, self.place, self.part = fetched, place, part or client.examples
+        self.fetched, self.place, self.part, self.singly = fetched, place, part or client.examples, singly
         drawn = most is None and isinstance(client.schedule.batch_size, tuple)
         widest = most or client.widest
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if drawn else widest)
@@ -258,7 +287,7 @@ class Slice(Minibatch):
             cut = jax.lax.dynamic_slice_in_dim
             data = {name: cut(values, self.place, self.piece) for name, values in self.fetched.items()}
         elif self.order is not None:
-            data = client.fetch(self.order, start, self.piece)
+            data = client.fetch(self.order, start, self.piece, self.singly)
         else:
-            data = self.part.rows(start + jnp.arange(self.piece, dtype=jnp.int32))
+            data = self.part.rows(start + jnp.arange(self.piece, dtype=jnp.int32), self.singly)
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

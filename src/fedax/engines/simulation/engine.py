@@ -19,14 +19,15 @@ from fedax.core.view import Observer
 from fedax.engines.base import Carried, Engine, Log, Program, begin, landed
 from fedax.engines.client import Setup
 from fedax.engines.hosts import team_of_hosts
+from fedax.engines.kernel import available
 from fedax.engines.programs import FEW, small_products, uncached
 from fedax.engines.round import Round, bits_spent
 from fedax.engines.simulation.calibration import calibrated
 from fedax.engines.simulation.members import RunAxes
 from fedax.engines.simulation.offload import PLACES, Place, bare, begun_anew, check, housed, in_stores, owned
 from fedax.engines.simulation.shelf import Shelf, in_files
-from fedax.engines.simulation.traced import traced
 from fedax.engines.simulation.transport import SimulatedTransport
+from fedax.engines.traced import traced
 from fedax.engines.view import all_personal, nobody, view_of
 
 SMALL = 4_000_000
@@ -184,12 +185,15 @@ class SimulationProgram(Program):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         carried, _, stores = states
         check(carried)
-        shared = self.setup, jnp.int32(first), jnp.int32(count), self.longest
+        small = self.setup.layout.dim <= FEW
+        # a `vmap` would multiply the products
+        kernels = small and self.setup.placement == "sequential" and self.members.settings == 1 and available()
+        setup = dataclasses.replace(self.setup, kernels=kernels)
+        shared = setup, jnp.int32(first), jnp.int32(count), self.longest
         if self.shelf is not None and self.members.alone:
             self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
-            advanced = _compiled(self.setup.layout.dim <= FEW)
-            inner, report, worked = advanced((self.members, shared, self.algorithm, self.roots), carried)
+            inner, report, worked = _compiled(small)((self.members, shared, self.algorithm, self.roots), carried)
         return (inner, worked, stores), [
             self._log(single, count) for single in self.members.split(self.members.on_host(report))
         ]

@@ -17,7 +17,7 @@ from fedax.core.federation import Memory, rows_as, with_memories
 from fedax.engines.simulation.ask import ask
 from fedax.engines.simulation.numbered import over_lanes
 from fedax.engines.simulation.rowstore import BLOCK, STORES, Away, RowStore
-from fedax.engines.simulation.traced import traced
+from fedax.engines.traced import traced
 
 Place: TypeAlias = Literal["device", "host", "disk"]
 """The places of clients' memories."""

@@ -19,8 +19,8 @@ from fedax.core.room import bytes_of, check_room
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.simulation.offload import OffloadedMemory
 from fedax.engines.simulation.placement import longest_first
-from fedax.engines.simulation.traced import traced
 from fedax.engines.sums import plus, total
+from fedax.engines.traced import traced
 from fedax.engines.transport import Answer, Job, Transport
 from fedax.graphs import mixed
 
