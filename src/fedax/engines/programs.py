@@ -22,11 +22,11 @@ SHARE = 0.25
 
 FEW = 65_536
 """Parameters of a model up to which programs of rounds have `small_products`."""
-_OWN = {"xla_cpu_experimental_ynn_fusion_type": ""}
+_OWN: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_multi_thread_eigen": False}
 
 
 @functools.cache
-def small_products() -> dict[str, str]:
+def small_products() -> dict[str, str | bool]:
     """The option that leaves small products to the compiler; none on other devices than CPUs, and where XLA does not have it.
 
     XLA's CPU compiler hands products to a library (YNNPACK), whose workspaces all devices of a process take from one list: steps of
