@@ -15,12 +15,14 @@ import fedax
 from fedax.core import Layout, Ragged
 from fedax.core.sampling import subset, successive_subset
 from fedax.core.task import Population
+from fedax.engines import order as orders
 from fedax.engines.base import begin
 from fedax.engines.client import Part, Setup
 from fedax.engines.order import SMALL, shuffled, shuffled_by_size
 from fedax.engines.simulation.engine import one_round
 from fedax.engines.simulation.placement import longest_first
 from fedax.engines.simulation.transport import SimulatedTransport
+from fedax.models.layers.extension import status
 from marks import thorough
 
 DRAWS = 4000
@@ -209,6 +211,25 @@ def test_shuffle_of_many_examples():
     assert np.array_equal(np.sort(plain), np.arange(size))
     small = np.asarray(shuffled(jax.random.key(1), 50, 50))
     assert np.array_equal(np.asarray(shuffled(jax.random.key(1), 50, size))[:50], small)
+
+
+@pytest.mark.skipif(not status().used, reason=status().reason)
+@pytest.mark.parametrize("size", [0, 1, 3, 255, 257, 3000, SMALL])
+def test_native_shuffle_is_the_sort(size):
+    """Of the words of JAX's generator; three keys of one width are one program, under vmap too."""
+    keys, sizes = jax.random.split(jax.random.key(size), 3), jnp.array([size, size // 2, size // 3], jnp.int32)
+    width = min(size + 7, SMALL)
+    native = np.asarray(jax.vmap(lambda key, n: shuffled(key, n, width))(keys, sizes))
+    for key, n, row in zip(keys, sizes.tolist(), native, strict=True):
+        expected = np.asarray(orders._sorted(key, jnp.int32(n), width))[:n]
+        assert np.array_equal(row[:n], expected)
+        assert np.array_equal(np.asarray(shuffled(key, n, width))[:n], expected)
+        assert not row[n:].any()
+
+
+def test_other_generators_are_sorted_plainly():
+    key = jax.random.key(1, impl="rbg")
+    assert sorted(np.asarray(shuffled(key, 40, 50))[:40].tolist()) == list(range(40))
 
 
 def test_shuffle_is_uniform():

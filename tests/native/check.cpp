@@ -104,6 +104,18 @@ static void others(Random& random) {
   run.recur_gradient(hidden.data(), gates.data(), cells.data(), weights.data(), with, sizes, projected.data());
 }
 
+static void order(Random& random) {
+  const uint32_t key[2] = {uint32_t(random()), uint32_t(random())};
+  long size = draw(random, 0, 3) ? draw(random, 0, 700) : 65536, width = size + draw(random, 0, 9);
+  std::vector<int32_t> own(width);
+  native::chosen<float>().shuffle(key, size, width, own.data());
+  std::vector<bool> seen(size);
+  for (long n = 0; n < size; n++) {
+    if (seen.at(own[n])) std::printf("example %d twice\n", own[n]), std::exit(1);
+    seen[own[n]] = true;
+  }
+}
+
 int main(int, char** arguments) {
   long trials = std::atol(arguments[1]);
   for (int wanted = native::detected(); wanted >= 0; wanted--) {
@@ -115,6 +127,7 @@ int main(int, char** arguments) {
         for (long trial = 0; trial < trials; trial++) {
           convolution<float>(random);
           convolution<double>(random);
+          order(random);
           others<float>(random);
           others<double>(random);
         }

@@ -11,7 +11,7 @@ import jax
 
 VARIABLE = "FEDAX_NATIVE"
 """Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more than that instruction set."""
-CALLS = ("fedax_convolve", "fedax_pool", "fedax_norm", "fedax_join", "fedax_recur")
+CALLS = ("fedax_convolve", "fedax_pool", "fedax_norm", "fedax_join", "fedax_recur", "fedax_shuffle")
 LEVELS = ("plain", "avx2", "avx512")
 
 

@@ -2,6 +2,7 @@
 #include "convolution.h"
 #include "pointwise.h"
 #include "recurrent.h"
+#include "shuffle.h"
 
 const Kernels<REAL> kernels = {forward,    gradient_of_image, gradient_of_kernel, pool, pool_gradient, pool_tangent, norm,
-                               norm_gradient, join,           join_gradient,      recur, recur_gradient};
+                               norm_gradient, join,           join_gradient,      recur, recur_gradient, shuffle};

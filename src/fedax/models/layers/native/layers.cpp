@@ -1,4 +1,4 @@
-// Layers of convolutional and recurrent networks for the CPU, called by XLA. One call is one thread: clients keep the cores busy.
+// Layers of convolutional and recurrent networks, and the order of examples, for the CPU, called by XLA. One call is one thread: clients keep the cores busy.
 //
 // The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace of its own; the best one
 // that the processor has is chosen at the first call. They use vector types of the compiler, so that any processor can have
@@ -30,6 +30,7 @@ struct Kernels {
   void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
   void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
   void (*recur_gradient)(const T* gradient, const T* gates, const T* cs, const T* kernel, const T* peep, const Sizes&, T* out);
+  void (*shuffle)(const uint32_t* key, long size, long width, int32_t* order);
 };
 
 #if defined(__clang__)
@@ -241,6 +242,14 @@ static void recur(const frame::Call* call) {
   }
 }
 
+static void shuffle(const frame::Call* call) {
+  const frame::Buffer *key = call->arguments.items[0], *size = call->arguments.items[1], *order = call->results.items[0];
+  const long width = order->dims[1];
+  for (long g = 0; g < order->dims[0]; g++)
+    chosen<float>().shuffle(item<const uint32_t>(key, g), most(0, least(*item<const int32_t>(size, g), width)), width,
+                            item<int32_t>(order, g));
+}
+
 // Answers a question for the interface's version, or runs the call for its number type.
 static void* answer(frame::Call* call, void (*single)(const frame::Call*), void (*twice)(const frame::Call*)) {
   if (call->extension != nullptr && call->extension->type == frame::METADATA) {
@@ -266,6 +275,7 @@ void* fedax_convolve(frame::Call* call) { return native::answer(call, native::co
 void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
 void* fedax_recur(frame::Call* call) { return native::answer(call, native::recur<float>, native::recur<double>); }
+void* fedax_shuffle(frame::Call* call) { return native::answer(call, native::shuffle, native::shuffle); }
 void* fedax_join(frame::Call* call) { return native::answer(call, native::join<float>, native::join<double>); }
 
 // The instruction set in use: 0 the compiler's default, 1 AVX2, 2 AVX-512. A smaller one may be asked for, -1 asks for nothing.
