@@ -27,8 +27,9 @@ from fedax.engines.simulation.engine import SimulationProgram, advance
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
-_CONTROL = ("while", "conditional", "call", "tuple")
-"""Operations whose time is that of others, which have events of their own."""
+_CONTROL = re.compile(r"[])}] (while|conditional|call|tuple)\(")
+"""Operations whose time is that of others, which have events of their own; but for a call that is a kernel."""
+_KERNEL = 'xla_cpu_small_call="true"'
 _COLLECTIVE = ("all-", "collective-", "reduce-scatter")
 ROUNDS = f"jit_{advance.__name__}"
 """The name of compiled rounds."""
@@ -188,11 +189,12 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
         (path,) = Path(folder).rglob("*.xplane.pb")
         traced = ProfileData.from_file(str(path))
     origins = {name: part for text in programs for name, part in origins_of(text).items()}
+    others = set[str]().union(*map(controls_of, programs))
     times = defaultdict[str, float](float)
     for event in (event for plane in traced.planes for line in plane.lines for event in line.events):
         facts: dict[str, Any] = {key: value for key, value in event.stats if key in ("hlo_module", "hlo_op")}
         operation = str(facts.get("hlo_op", event.name))
-        if str(facts.get("hlo_module", "")).startswith(ROUNDS) and not operation.startswith(_CONTROL):
+        if str(facts.get("hlo_module", "")).startswith(ROUNDS) and operation not in others:
             part = "between devices" if operation.startswith(_COLLECTIVE) else origins.get(operation, "server")
             times[part] += event.duration_ns
     total = sum(times.values())
@@ -205,6 +207,19 @@ def _texts() -> list[str]:
     """The compiled programs of rounds in this process, as text."""
     executables = jax.local_devices()[0].client.live_executables()
     return [m.to_string() for executable in executables for m in executable.hlo_modules() if m.name.startswith(ROUNDS)]
+
+
+def controls_of(text: str) -> set[str]:
+    """The operations of a compiled program whose time is that of others.
+
+    >>> text = '''  %call.1 = (s32[], f32[2]{0}) call(%x), to_apply=%loop, frontend_attributes={xla_cpu_small_call="true"}
+    ...   %cond.2 = f32[2]{0} conditional(%p, %a, %b), branch_computations={%one, %two}
+    ...   %call.3 = f32[2]{0} call(%x), to_apply=%some'''
+    >>> sorted(controls_of(text))
+    ['call.3', 'cond.2']
+    """
+    named = ((match[1], line) for line in text.splitlines() if (match := _INSTRUCTION.match(line)))
+    return {name for name, line in named if (kind := _CONTROL.search(line)) and not (kind[1] == "call" and _KERNEL in line)}
 
 
 def origins_of(text: str) -> dict[str, str]:
