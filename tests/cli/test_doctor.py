@@ -4,6 +4,7 @@ from typer.testing import CliRunner
 
 from fedax import cli
 from fedax.cli import doctor
+from fedax.engines import kernel
 from fedax.models.layers.extension import Status, status
 
 
@@ -39,3 +40,14 @@ def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, reme
     assert f"not in use: {reason}" in text
     assert "as long" in text
     assert remedy in text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("0", "FEDAX_KERNELS is 0"), ("", "9.9.9 has not been tried"), ("1", "one kernel")]
+)
+def test_doctor_says_how_small_models_take_their_steps(monkeypatch, value, said):
+    monkeypatch.setenv(kernel.VARIABLE, value)
+    monkeypatch.setattr(kernel, "OWN", "9.9.9")
+    monkeypatch.setattr(kernel, "_works", lambda: True)
+    assert said in answer(monkeypatch)
+    assert kernel.available() == (value == "1")

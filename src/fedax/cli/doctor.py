@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 import fedax
+from fedax.engines.kernel import unavailable
 from fedax.models.layers.extension import VARIABLE, status
 
 COST = (
@@ -24,6 +25,8 @@ def diagnosis() -> list[str]:
     native = status()
     if jax.default_backend() != "cpu":
         return [*lines, "native layers: not needed; XLA's own run on this device"]
+    missing = unavailable()
+    lines.append(f"steps of small models: {f'an operation at a time, because {missing}' if missing else 'one kernel'}")
     if native.used:
         return [*lines, f"native layers: in use, compiled for {native.level}"]
     remedy = f"Unset {VARIABLE}." if VARIABLE in native.reason else "Install g++ or clang and then fedax again."

@@ -7,6 +7,7 @@ is compiled as a whole.
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -27,8 +28,11 @@ MOST_PRODUCTS, DEEPEST = 1 << 14, 128
 WIDEST = 1 << 13
 """Numbers of a result up to which the time between kernels counts."""
 _MARK = {"inlineable": "false", "xla_cpu_small_call": "true"}
-_KNOWN = ("0.10.",)
+KNOWN = ("0.10.2",)
 """Versions of jaxlib whose compiler is known to take all of the operations below in such a call; another may abort the process."""
+OWN = version("jaxlib")
+VARIABLE = "FEDAX_KERNELS"
+"""Environment variable: 0 leaves such kernels out, 1 makes them with other versions too."""
 
 ALLOWED = frozenset({
     "abs", "add", "add_any", "and", "bitcast_convert_type", "broadcast_in_dim", "ceil", "clamp", "concatenate",
@@ -94,10 +98,24 @@ def _equations(program: Any) -> Iterator[Any]:
             yield from _equations(part)
 
 
-@functools.cache
+def unavailable() -> str:
+    """The reason why there are no such kernels, for people; empty where there are."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == "0":
+        return f"the environment variable {VARIABLE} is 0"
+    if wanted != "1" and OWN not in KNOWN:
+        return f"jaxlib {OWN} has not been tried, {', '.join(KNOWN)} has ({VARIABLE}=1 tries it)"
+    return "" if _works() else "the compiler does not make them"
+
+
 def available() -> bool:
     """Whether this compiler is known to make such kernels, and a small loop shows it."""
-    if not version("jaxlib").startswith(_KNOWN) or not small_products():
+    return not unavailable()
+
+
+@functools.cache
+def _works() -> bool:
+    if not small_products():
         return False
 
     def loop(x: Any) -> Any:

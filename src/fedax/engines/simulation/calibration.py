@@ -106,7 +106,8 @@ def likeness(engine: Any, algorithms: Sequence[Any], setup: Setup, seeds: int, c
     facts = {
         "machine": _machine(),
         "versions": {name: version(name) for name in ("fedax", "jax", "jaxlib")},
-        "jax": random_settings() | {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "FEDAX_NATIVE")},
+        "jax": random_settings()
+        | {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "FEDAX_NATIVE", "FEDAX_KERNELS")},
         "runs": [len(algorithms), seeds],
         "algorithm": [type(algorithms[0]).__qualname__, _form(algorithms[0])],
         "solver": [type(setup.solver).__qualname__, _form(setup.solver)],
