@@ -11,11 +11,13 @@ from typer.testing import CliRunner
 import fedax
 from fedax.cli.commands import app
 from fedax.core import InvalidInput
+from fedax.engines import kernel
 from fedax.engines.options import RunOptions
 from fedax.engines.products import Uncountable, round_operations
 from fedax.engines.session import Grid
 from fedax.models import MLP, Softmax
 from fedax.models.layers import LSTM
+from fedax.tasks import classification
 from problems import vector
 
 DIM = 200
@@ -68,10 +70,25 @@ def test_heavy_losses_are_gradients():
 
 
 @pytest.mark.thorough
-def test_heavy_servers_are_servers_and_phases_have_their_own_names():
+def test_heavy_servers_are_servers_and_phases_have_their_own_names(monkeypatch):
+    monkeypatch.setenv("FEDAX_KERNELS", "0")  # a kernel has one part
     found = fedax.profile(HeavyServer(), task(0), **OPTIONS, **ONE)
     assert kinds(found)["server"] > 0.7
     assert {"learn: gradients", "learn: steps"} <= set(found.parts)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not kernel.available(), reason=kernel.unavailable())
+@pytest.mark.parametrize("devices", [1, 2])
+def test_steps_in_a_kernel_are_most_of_the_work(devices):
+    data = fedax.data.synthetic(0.5, 0.5, seed=0, test_fraction=0.0)
+    softmax, options = (
+        classification(data, Softmax(60, 10)),
+        {"schedule": fedax.Schedule(cohort=10, epochs=5, batch_size=10)},
+    )
+    found = fedax.profile(fedax.FedAvg(), softmax, rounds=3, engine=fedax.Simulation(devices=devices), **options)
+    assert found.gradients_rate is None
+    assert found.parts["train: steps"] / sum(ms for name, ms in found.parts.items() if name != "between devices") > 0.5
 
 
 @pytest.mark.thorough
@@ -176,7 +193,8 @@ def test_products_that_nobody_can_count_are_not_guessed():
 
 
 @pytest.mark.thorough
-def test_profiles_set_counted_products_beside_the_peak():
+def test_profiles_set_counted_products_beside_the_peak(monkeypatch):
+    monkeypatch.setenv("FEDAX_KERNELS", "0")  # a kernel has one part
     found = fedax.profile(fedax.FedAvg(), images(Softmax(128, 3)), solver=fedax.SGD(1e-3), rounds=2, **ONE)
     assert found.operations == 2 * 2 * sum(SIZES) * 128 * 3
     assert found.rate == pytest.approx(found.operations / found.round_ms / 1e6)
