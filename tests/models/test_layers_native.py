@@ -111,6 +111,16 @@ def test_third_derivatives(formulation):
     close(*(third(f) for f in both((1, 1), "SAME", formulation)))
 
 
+@pytest.mark.parametrize("formulation", FORMS)
+def test_operations_one_by_one(formulation):
+    rng = np.random.default_rng(3)
+    ours, plain = both((1, 1), "SAME", formulation)
+    operands = case(rng, 2, 4, 4, 2, 3, 3, 2, "float64")
+    with jax.disable_jit():
+        found = ours(*operands)
+    close(found, plain(*operands))
+
+
 def network(conv, pool, norm):
     """A small network with all layers, and its loss."""
 

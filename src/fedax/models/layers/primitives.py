@@ -75,7 +75,8 @@ def primitive(
 
     @made.def_impl
     def eager(*operands: Any, **params: Any) -> Any:
-        return jax.jit(made.bind, static_argnames=tuple(params))(*operands, **params)
+        with jax.disable_jit(False):  # one operation is a program in any case; without this it would call itself
+            return jax.jit(made.bind, static_argnames=tuple(params))(*operands, **params)
 
     return made
 
