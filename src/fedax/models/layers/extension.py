@@ -1,4 +1,4 @@
-"""The extension with layers for the CPU: finding it, and telling XLA about it."""
+"""The extension with layers and the order of examples for the CPU: finding it, and telling XLA about it."""
 
 import ctypes
 import os
