@@ -152,6 +152,7 @@ def test_how_numbers_are_shown():
     texts = [shown(loss, value) for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.inf, np.nan), None)]
     assert texts == ["0.500", "0.500 ± 0.010", "1.23e+05 ± 2", "not finite", "-"]
     assert shown(accuracy, (0.8125, 0.01)) == "81.2 ± 1.0 %"
+    assert [shown(loss, (mean, np.nan)) for mean in (0.0, 2.62e-5, -0.0031)] == ["0.000", "2.62e-05", "-0.0031"]
 
 
 def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
@@ -160,6 +161,8 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
     columns, table = columns_of(made), summarize(made)
     assert [best(column, table) for column in columns] == [{"a"}, {"c"}]
     assert best(columns[0], table[:1]) == set()
+    small = [record("a", losses=(1.0, 2e-4)), record("b", losses=(1.0, 1e-4))]
+    assert best(columns_of(small)[0], summarize(small)) == {"b"}
 
 
 def test_further_tables_and_prices_are_on_the_page():

@@ -129,11 +129,16 @@ def shown(column: Column, value: tuple[float, float] | None) -> str:
         return "-" if value is None else "not finite"
     scale = 100 if column.percent else 1
     mean, deviation = value[0] * scale, value[1] * scale
-    digits = ".1f" if column.percent else ".3f" if abs(mean) < 1000 else ".3g"
+    digits = ".1f" if column.percent else _digits(mean)
     text = f"{mean:{digits}}"
     if math.isfinite(deviation):
         text += f" ± {deviation:{digits}}"
     return text + (" %" if column.percent else "")
+
+
+def _digits(mean: float) -> str:
+    """Three decimals, or three significant digits of what is small or large."""
+    return ".3f" if mean == 0 or 0.01 <= abs(mean) < 1000 else ".3g"
 
 
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
@@ -141,7 +146,7 @@ def best(column: Column, rows: Sequence[Row]) -> set[str]:
     if column.metric in ("dissimilarity", "weight_gap"):
         return set()
     means = {row.label: row.values[column.metric][0] for row in rows if column.metric in row.values}
-    finite = {label: round(mean, 3) for label, mean in means.items() if math.isfinite(mean)}
+    finite = {label: float(f"{mean:{_digits(mean)}}") for label, mean in means.items() if math.isfinite(mean)}
     if len(set(finite.values())) < 2:
         return set()
     top = (max if more_is_better(column.metric) else min)(finite.values())
