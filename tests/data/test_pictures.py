@@ -9,7 +9,7 @@ import fedax
 from fedax import data, tasks
 from fedax.core import InvalidInput
 from fedax.data.sources.cifar10 import read_cifar10
-from fedax.tasks.pictures import PICTURES
+from fedax.tasks.pictures import PICTURES, changed
 
 SMALL = {"partition": "iid", "clients": 3, "seed": 5}
 
@@ -146,6 +146,18 @@ def test_a_source_made_into_a_task_has_the_options():
     assert not {"crop", "normalize"} & set(tasks.defaults("shakespeare"))
     task = tasks.of_source(data.digits)("iid", clients=3, seed=5, crop=1, frozen=True)
     assert np.array_equal(arrays(task), arrays(tasks.digits(**SMALL, crop=1, frozen=True)))
+    changes = {"crop": 1, "flip": True, "normalize": "dataset"}
+    given = tasks.of_source(data.digits)("iid", clients=3, seed=5, **changes).loss.augment
+    assert given is not None
+    assert given == tasks.digits(**SMALL, **changes).loss.augment
+
+
+def test_published_constants_and_changes_at_every_step_reach_the_model():
+    """As the recipes on CIFAR-10 ask for, without its images."""
+    none = data.FederatedData([{"x": np.zeros((2, 3072), np.float32), "y": np.arange(2)}], 10)
+    _, augment = changed("cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published")
+    known = PICTURES["cifar10"]
+    assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (4, True, known.mean, known.deviation)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,29 @@ def test_a_claim_may_be_about_some_of_its_tasks():
     assert judged(results, check="better", a="B", b="A", at_least=2) == "does not hold"
 
 
+def test_refutations_are_corrected_for_tasks_and_pairs():
+    """A is behind B with p = 0.03, and level with four algorithms, or with B on four tasks: alone that decides, among them not."""
+    noise = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+
+    def runs(label, task, ends):
+        return [record(label, task, seed, test_accuracy=np.array([0.1, 0.3, end / 100])) for seed, end in enumerate(ends)]
+
+    ahead = [*runs("A", "T", [50.0] * 5), *runs("B", "T", 52.3 + noise)]
+    pairs = Results(ahead + [run for label in "CDEF" for run in runs(label, "T", 50 + noise)])
+    level = [run for task in "UVWX" for label, by in (("A", 0), ("B", 1)) for run in runs(label, task, 50 + by * noise)]
+    tasks = Results(ahead + level)
+    assert judged(pairs, check="best", a="A", among=["A", "B"]) == "does not hold"
+    assert judged(pairs, check="best", a="A") == "undecided"
+    assert judged(tasks, check="better", a="A", b="B", tasks=["T"]) == "does not hold"
+    assert judged(tasks, check="better", a="A", b="B") == "undecided"
+    claim = Claim(text="c", check="best", a="A", among=list("ABCDEF"), metric="test_accuracy")
+    recipe = recipes.Recipe.parse(OWN).model_copy(update={"ran": "paper", "claim": [claim]})
+    only = [dataclasses.replace(run, task="Only") for run in pairs.records]
+    first = next(csv.DictReader(Comparison(recipe, only, []).claims_csv().splitlines()))
+    assert 0.02 < float(first["p_against"]) < 0.04
+    np.testing.assert_allclose(float(first["p_against_holm"]), 5 * float(first["p_against"]), rtol=1e-5)
+
+
 def test_a_claim_of_which_a_part_ran_cannot_hold():
     good = planted(A=0.8, B=0.7, C=0.6)
 

@@ -115,8 +115,11 @@ def leaf_folder(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
+BROUGHT = ["feddane-figure-1-real", "feddane-figure-3-real"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["feddane-figure-1-real", "feddane-figure-3-real"])
+@pytest.mark.parametrize("name", BROUGHT)
 def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder, tmp_path):
     directory = reproduce(recipes.load(name), "smoke", tmp_path / "a", Display())
     assert directory.status == "finished"
@@ -125,11 +128,12 @@ def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder
     assert rates == {"FEMNIST": (0.003, 1.0), "Sent140": (0.3, 0.01), "Shakespeare": (0.8, 0.001)}
 
 
+@pytest.mark.parametrize("name", BROUGHT)
 @pytest.mark.parametrize("missing", REAL)
-def test_data_that_a_user_brings_are_missed_before_anything_is_run(missing, leaf_folder, tmp_path):
+def test_data_that_a_user_brings_are_missed_before_anything_is_run(missing, name, leaf_folder, tmp_path):
     """Each of a recipe's data sets, not the first one only; the message says what prepares it."""
     shutil.rmtree(leaf_folder / missing / "train")
-    recipe = recipes.load("feddane-figure-1-real")
+    recipe = recipes.load(name)
     with pytest.raises(MissingFile, match=rf"no folder .*{missing}.*`fedax data prepare {missing}`"):
         reproduce(recipe, "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()

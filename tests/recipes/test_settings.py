@@ -5,6 +5,7 @@ import pytest
 from fedax.experiments import recipes
 
 FEDAWARE = [name for name in recipes.recipe_files() if name.startswith("fedaware")]
+FEDBC = [name for name in recipes.recipe_files() if name.startswith("fedbc")]
 IMAGES = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
 
 
@@ -38,7 +39,18 @@ def test_fedaware_has_the_settings_of_its_appendix(name):
         assert given == (IMAGES if experiment.task.name == "cifar10" else dict.fromkeys(IMAGES))
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.recipe_files() if name.startswith("fedbc")])
+@pytest.mark.parametrize("name", FEDBC)
+def test_fedbc_has_the_data_of_its_appendix(name):
+    """E.1: Synthetic(0.5, 0.5), 30 devices but in Figure 7(f); E.2: a fifth for testing. Draw 1, as the scripts, or all others."""
+    made = [experiment.task for experiment, _ in parts(name)]
+    assert {task.options["test_fraction"] for task in made} == {0.2}
+    assert {task.options["seed"] for task in made} == ({0, *range(2, 10)} if name == "fedbc-draws" else {1})
+    options = [task.options for task in made if task.name == "synthetic"]
+    assert {(given["alpha"], given["beta"]) for given in options} <= {(0.5, 0.5)}
+    assert {given["clients"] for given in options} <= ({30, 70, 100} if name == "fedbc-figure-7f" else {30})
+
+
+@pytest.mark.parametrize("name", FEDBC)
 def test_images_of_fedbc_are_those_of_its_code(name):
     """Random crops at every step and no flips on CIFAR-10, normalised by constants, as MNIST."""
     for experiment, _ in parts(name):
@@ -46,3 +58,31 @@ def test_images_of_fedbc_are_those_of_its_code(name):
         assert options.get("normalize") == ("published" if kind in ("cifar10", "mnist") else None)
         assert options.get("crop") == (4 if kind == "cifar10" else None)
         assert not {"flip", "frozen"} & set(options)
+
+
+@pytest.mark.parametrize("figure", [2, 3, 4, 5, 7, 8])
+def test_dfedavgm_has_the_panels_of_membership_inference(figure):
+    """Sec. 6: an attack beside every task, its areas in both rows of the figure, and claims about them."""
+    recipe = recipes.load(f"dfedavgm-figure-{figure}")
+    attacked = [experiment.name for experiment in recipe.experiments("paper") if experiment.audit]
+    assert attacked == [f"{variant.name}, membership inference" for variant in recipe.variant]
+    assert [panels.name for panels in recipe.figure if "auc" in panels.y] == ["bits", "epochs"]
+    assert "auc" in {claim.metric for claim in recipe.claim}
+
+
+def test_dfedavgm_is_compared_in_bits():
+    """Figure 6, second column: with 8 bits and with 32, against FedAvg and DSGD."""
+    claims = recipes.load("dfedavgm-figure-6").claim
+    compared = {(claim.a, claim.b) for claim in claims if (claim.read or "").startswith("gigabits_to_")}
+    assert compared == {("FedAvg", "DFedAvgM, 8 bits"), ("DSGD", "DFedAvgM, 8 bits"), ("DFedAvgM", "FedAvg")}
+
+
+def test_feddane_has_the_forms_of_section_v_c():
+    """Decayed and pipelined, beside FedDANE itself and FedProx, with one mu."""
+    made = list(parts("feddane-variants"))
+    assert len({experiment.name for experiment, _ in made}) == 4
+    for _, members in made:
+        forms = {label: (given.get("decay", 1.0), given.get("pipelined", False)) for label, given in members.items()}
+        plain = dict.fromkeys(("FedAvg", "FedProx", "FedDANE"), (1.0, False))
+        assert forms == plain | {"Decayed, 0.99": (0.99, False), "Decayed, 0.9": (0.9, False), "Pipelined": (1.0, True)}
+        assert {given["mu"] for label, given in members.items() if label != "FedAvg"} == {1.0}
