@@ -116,6 +116,23 @@ static void order(Random& random) {
   }
 }
 
+// Results lie where the totals do, as XLA has them.
+template <class T>
+static void sums(Random& random) {
+  long count = draw(random, 0, 200);
+  auto totals = numbers<T>(random, count), lost = numbers<T>(random, count), values = numbers<T>(random, count);
+  T weight = numbers<T>(random, 1)[0];
+  std::vector<double> whole(count);
+  for (long n = 0; n < count; n++) whole[n] = double(totals[n]) + double(weight) * values[n] - lost[n];
+  const native::Kernels<T>& run = native::chosen<T>();
+  run.accumulate(totals.data(), lost.data(), values.data(), weight, count, totals.data(), lost.data());
+  compare("sums", totals, whole);
+  if (!run.finite(values.data(), count)) std::printf("numbers that are finite\n"), std::exit(1);
+  if (count == 0) return;
+  values[draw(random, 0, count - 1)] = draw(random, 0, 1) ? T(NAN) : -T(INFINITY);
+  if (run.finite(values.data(), count)) std::printf("numbers that are not finite\n"), std::exit(1);
+}
+
 int main(int, char** arguments) {
   long trials = std::atol(arguments[1]);
   for (int wanted = native::detected(); wanted >= 0; wanted--) {
@@ -128,6 +145,8 @@ int main(int, char** arguments) {
           convolution<float>(random);
           convolution<double>(random);
           order(random);
+          sums<float>(random);
+          sums<double>(random);
           others<float>(random);
           others<double>(random);
         }

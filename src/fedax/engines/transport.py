@@ -17,6 +17,7 @@ from fedax.core.keys import Index
 from fedax.core.privacy import LocalNoise
 from fedax.engines.client import Setup
 from fedax.engines.model_state import Sent, lifted, settled
+from fedax.engines.sums import all_finite
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
 """The part of a round that is not finite: a client's upload, its memory, or the server's state."""
@@ -25,7 +26,7 @@ UPLOAD, MEMORY, STATE = 1, 2, 3
 def finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether all real numbers are."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
-    return jnp.all(jnp.array([jnp.isfinite(x).all() for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
+    return jnp.all(jnp.array([all_finite(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
 
 
 def turned(before: PyTree, after: PyTree) -> Bool[Array, ""]:

@@ -19,7 +19,7 @@ from fedax.core.room import bytes_of, check_room
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.simulation.offload import OffloadedMemory
 from fedax.engines.simulation.placement import longest_first
-from fedax.engines.sums import plus, total
+from fedax.engines.sums import plus_weighted, total
 from fedax.engines.traced import traced
 from fedax.engines.transport import Answer, Job, Transport
 from fedax.graphs import mixed
@@ -140,7 +140,7 @@ class SimulatedTransport(Transport):
             if keep:
                 kept = _put(kept, rows, (value, given))
             else:
-                sums = plus(sums, _weighted((value, given) if weight is None else (value, given, value, default)))
+                sums = _added(sums, (value, given) if weight is None else (value, given, value, default))
             broken = broken.at[rows].set(part, mode="drop")
             if over is not None:
                 clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
@@ -199,14 +199,13 @@ def _wide(shapes: Any) -> Any:
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
 
 
-def _weighted(chunk: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The sums of weighted values, and of weights, over a chunk of both in turn."""
-
-    def weighted(value: Array, weights: Array) -> Array:
-        wide = accumulator(value.dtype)
-        return (weights.astype(wide).reshape(weights.shape + (1,) * (value.ndim - 1)) * value.astype(wide)).sum(0)
-
-    terms: tuple[Any, ...] = ()
+def _added(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The pair of sums with the weighted values, and the weights, of a chunk of both in turn."""
+    form = jax.tree.structure(sums[0])
+    pairs = iter(list(zip(*map(jax.tree.leaves, sums), strict=True)))
+    added = []
     for value, weights in zip(chunk[::2], chunk[1::2], strict=True):
-        terms = (*terms, jax.tree.map(lambda v, w=weights: weighted(v, w), value), weighted(weights, jnp.ones_like(weights)))
-    return terms
+        added += [plus_weighted(next(pairs), leaf, weights) for leaf in jax.tree.leaves(value)]
+        added.append(plus_weighted(next(pairs), jnp.ones_like(weights), weights))
+    totals, lost = zip(*added, strict=True)
+    return jax.tree.unflatten(form, totals), jax.tree.unflatten(form, lost)

@@ -1,4 +1,4 @@
-"""The extension with layers and the order of examples for the CPU: finding it, and telling XLA about it."""
+"""The extension with layers, the order of examples and sums for the CPU: finding it, and telling XLA about it."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ import jax
 
 VARIABLE = "FEDAX_NATIVE"
 """Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more than that instruction set."""
-CALLS = ("fedax_convolve", "fedax_pool", "fedax_norm", "fedax_join", "fedax_recur", "fedax_shuffle")
+CALLS = tuple(f"fedax_{name}" for name in ("convolve", "pool", "norm", "join", "recur", "shuffle", "accumulate", "finite"))
 LEVELS = ("plain", "avx2", "avx512")
 
 

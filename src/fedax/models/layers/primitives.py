@@ -34,6 +34,7 @@ def primitive(
     plain: Callable[..., Sequence[Any]],
     call: tuple[str, Callable[..., Sequence[int]]] | None,
     images: tuple[bool, ...],
+    in_place: int = 0,
 ) -> Primitive:
     """An operation with several results.
 
@@ -44,6 +45,7 @@ def primitive(
         call: the extension's function, and the whole numbers it gets, of the operands' shapes and the parameters. None: the
             plain form everywhere.
         images: for each operand, whether it lies in memory as images do.
+        in_place: so many results may lie where the operands of the same places do.
     """
     made = Primitive(name)
     made.multiple_results = True
@@ -63,6 +65,7 @@ def primitive(
             [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
             input_layouts=[IMAGES if is_images else tuple(range(x.ndim)) for x, is_images in zip(operands, images)],
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
+            input_output_aliases={place: place for place in range(in_place)},
         )
         return run(*operands, numbers=np.array(numbers(*(x.shape for x in operands), **params), np.int64))
 

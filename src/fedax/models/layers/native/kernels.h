@@ -3,6 +3,8 @@
 #include "pointwise.h"
 #include "recurrent.h"
 #include "shuffle.h"
+#include "sums.h"
 
 const Kernels<REAL> kernels = {forward,    gradient_of_image, gradient_of_kernel, pool, pool_gradient, pool_tangent, norm,
-                               norm_gradient, join,           join_gradient,      recur, recur_gradient, shuffle};
+                               norm_gradient, join,           join_gradient,      recur, recur_gradient, shuffle,
+                               accumulate,    finite};

@@ -1,4 +1,4 @@
-// Layers of convolutional and recurrent networks, and the order of examples, for the CPU, called by XLA. One call is one thread:
+// Layers of convolutional and recurrent networks, the order of examples and sums over clients for the CPU, called by XLA. One call is one thread:
 // clients keep the cores busy.
 //
 // The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace of its own; the best one
@@ -32,6 +32,8 @@ struct Kernels {
   void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
   void (*recur_gradient)(const T* gradient, const T* gates, const T* cs, const T* kernel, const T* peep, const Sizes&, T* out);
   void (*shuffle)(const uint32_t* key, long size, long width, int32_t* order);
+  void (*accumulate)(const T* totals, const T* lost, const T* values, T weight, long count, T* after, T* left);
+  bool (*finite)(const T* values, long count);
 };
 
 #if defined(__clang__)
@@ -251,6 +253,32 @@ static void shuffle(const frame::Call* call) {
                             item<int32_t>(order, g));
 }
 
+static long numbers_of(const frame::Buffer* buffer) {
+  long all = 1;
+  for (int64_t k = 0; k < buffer->rank; k++) all *= buffer->dims[k];
+  return all;
+}
+
+// Arrays of any shape, one member of a batch after the other; there is a weight for each.
+template <class T>
+static void accumulate(const frame::Call* call) {
+  frame::Buffer **in = call->arguments.items, **out = call->results.items;
+  const long members = numbers_of(in[3]), count = members ? numbers_of(in[0]) / members : 0;
+  auto at = [&](const frame::Buffer* buffer, long member) { return static_cast<T*>(buffer->data) + member * count; };
+  for (long m = 0; m < members; m++)
+    chosen<T>().accumulate(at(in[0], m), at(in[1], m), at(in[2], m), static_cast<const T*>(in[3]->data)[m], count, at(out[0], m),
+                           at(out[1], m));
+}
+
+// The same; there is a flag for each.
+template <class T>
+static void finite(const frame::Call* call) {
+  const frame::Buffer *in = call->arguments.items[0], *out = call->results.items[0];
+  const long members = numbers_of(out), count = members ? numbers_of(in) / members : 0;
+  for (long m = 0; m < members; m++)
+    static_cast<int32_t*>(out->data)[m] = chosen<T>().finite(static_cast<const T*>(in->data) + m * count, count);
+}
+
 // Answers a question for the interface's version, or runs the call for its number type.
 static void* answer(frame::Call* call, void (*single)(const frame::Call*), void (*twice)(const frame::Call*)) {
   if (call->extension != nullptr && call->extension->type == frame::METADATA) {
@@ -277,6 +305,8 @@ void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<f
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
 void* fedax_recur(frame::Call* call) { return native::answer(call, native::recur<float>, native::recur<double>); }
 void* fedax_shuffle(frame::Call* call) { return native::answer(call, native::shuffle, native::shuffle); }
+void* fedax_accumulate(frame::Call* call) { return native::answer(call, native::accumulate<float>, native::accumulate<double>); }
+void* fedax_finite(frame::Call* call) { return native::answer(call, native::finite<float>, native::finite<double>); }
 void* fedax_join(frame::Call* call) { return native::answer(call, native::join<float>, native::join<double>); }
 
 // The instruction set in use: 0 the compiler's default, 1 AVX2, 2 AVX-512. A smaller one may be asked for, -1 asks for nothing.
