@@ -45,7 +45,7 @@ class Workload:
 
 
 WORKLOADS = {
-    "softmax": Workload("softmax 60-10, 10 of 30 clients, 20 epochs, batches of 10", Softmax(60, 10), 0.01, 10, 40, 1, 20, 10),
+    "softmax": Workload("softmax 60-10, 10 of 30 clients, 20 epochs, batches of 10", Softmax(60, 10), 0.01, 10, 40, 10, 20, 10),
     "2nn": Workload("2NN 784-200-200-10, 10 clients of 600, batches of 50", MLP((784, 200, 200, 10)), 0.1, 50, 40, 10),
     "lenet": Workload("LeNet on 32 x 32 x 3, 8 clients of 500, batches of 64", lenet(), 0.05, 64, 10, 5, tolerance=2e-3),
     "mnist_cnn": Workload("MNIST CNN, 4 clients of 200, batches of 50", mnist_cnn(), 0.05, 50, 4, 4, tolerance=2e-3),
