@@ -24,7 +24,7 @@ def prepare(work):
 
     def train(rounds):
         history = fedax.run(
-            fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=rounds, seed=work.seed, observe=[]
+            fedax.FedAvg(), task, solver=solver, schedule=schedule, rounds=rounds, seed=work.seed, observe=[], observe_every=rounds
         )  # fmt: skip
         assert history.outcome.ok
         return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(history.params)])

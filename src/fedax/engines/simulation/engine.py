@@ -161,6 +161,13 @@ class SimulationProgram(Program):
         self.setup = members.put(setup, "all")
         self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
         self.roots = members.put(members.rows(roots, "seeds"), "seeds")
+        self.small = setup.layout.dim <= FEW
+
+    @functools.cached_property
+    def working(self) -> Setup:
+        """The setup of rounds: with kernels where they can be; under a `vmap` over settings products would be too large."""
+        fits = self.small and self.setup.placement == "sequential" and self.members.settings == 1
+        return dataclasses.replace(self.setup, kernels=fits and available())
 
     def join(self, carried: Sequence[Carried]) -> Any:
         # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
@@ -185,15 +192,11 @@ class SimulationProgram(Program):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         carried, _, stores = states
         check(carried)
-        small = self.setup.layout.dim <= FEW
-        # a `vmap` would multiply the products
-        kernels = small and self.setup.placement == "sequential" and self.members.settings == 1 and available()
-        setup = dataclasses.replace(self.setup, kernels=kernels)
-        shared = setup, jnp.int32(first), jnp.int32(count), self.longest
+        shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
         if self.shelf is not None and self.members.alone:
             self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
-            inner, report, worked = _compiled(small)((self.members, shared, self.algorithm, self.roots), carried)
+            inner, report, worked = _compiled(self.small)((self.members, shared, self.algorithm, self.roots), carried)
         return (inner, worked, stores), [
             self._log(single, count) for single in self.members.split(self.members.on_host(report))
         ]
@@ -206,6 +209,8 @@ class SimulationProgram(Program):
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         shared = self.setup, tuple(observers)
         check(states[0])
+        if not observers:
+            return [{} for _ in range(self.members.settings * self.members.seeds)]
         with uncached(self.devices):
             metrics = observe(self.members, shared, self.algorithm, self.roots, states[:2])
         singles = self.members.split(self.members.on_host(metrics))
