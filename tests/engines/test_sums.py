@@ -163,3 +163,39 @@ def test_native_sums_have_a_plain_form():
     totals = totals.at[1, 7].set(jnp.inf)
     for form in (True, False):
         assert finite_p.bind(totals, members=3, native=form)[0].tolist() == [1, 0, 1]
+
+
+PLACES = {
+    "one device": lambda: fedax.Simulation("sequential", devices=1),
+    "chunks on two devices": lambda: fedax.Simulation("chunked", chunk=2, devices=2),
+    "eager": fedax.Eager,
+}
+
+
+@native
+@pytest.mark.parametrize("drop", ["stop", "drop"])
+@pytest.mark.parametrize("engine", PLACES.values(), ids=PLACES)
+def test_clients_with_many_parameters(engine, drop):
+    """The mean of their models where all are finite; where one is not, it is named or left out, alone and in a grid."""
+    sent, last = np.random.default_rng(0).normal(size=(5, LONG + 3)), np.arange(LONG + 3) == LONG + 1
+
+    def distance(w, examples):
+        wrong = jnp.where(last[None] & (examples["k"][:, None] == 3), jnp.nan, 0)
+        return ((w[None] * (1 + wrong) - examples["x"]) ** 2).sum(1) / 2
+
+    def go(clients, methods):
+        made = [{"x": sent[[k]], "k": np.full(1, k)} for k in clients]
+        task = fedax.tasks.from_loss(distance, np.zeros(LONG + 3), made)
+        options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(steps=1, batch_size="full"), "engine": engine()}
+        return fedax.run_grid(methods, task, rounds=1, observe=[], on_bad_client=drop, **options)
+
+    one, grid = [fedax.FedAvg()], [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)]
+    for methods in (one, grid):
+        for history in go([0, 1, 2, 4], methods):
+            np.testing.assert_allclose(history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12)
+        for history in go(range(5), methods):
+            if drop == "drop":
+                assert history.outcome.ok
+                np.testing.assert_allclose(history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12)
+            else:
+                assert (history.outcome.kind, history.outcome.client) == ("non-finite", 3)
