@@ -93,6 +93,11 @@ def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
     near = charts_of([], drawer([run("A", end=0.82), run("B", end=0.86)], targets=targets))[0].panels[0]
     assert near.x.low is None
     assert "beyond" not in by_kind(near)
+    apart = [run("A", end=0.82), run("B", end=0.70), run("B", end=0.78, seed=1), run("C", end=0.13)]
+    wide = charts_of([], drawer(apart, targets=targets))[0].panels[0]
+    assert by_kind(wide)["beyond"].texts == ("13",), "the mean of B, 74, is in sight"
+    assert 65 < wide.x.low < 73
+    assert wide.x.high < 93, "whatever the interval of two runs"
 
 
 def test_a_table_is_drawn_where_only_methods_without_a_number_of_the_papers_ran():

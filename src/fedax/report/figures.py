@@ -165,7 +165,8 @@ def _draw(axes: Any, panel: Panel, chart: Chart, first: bool) -> None:
         for x, y, text in zip(series.x, series.y, series.texts, strict=False):
             left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
             place = {"xytext": (7 if left else -7, 0), "textcoords": "offset points", "ha": "left" if left else "right"}
-            axes.annotate(text, (x, y), va="center", fontsize=7, color=_COLOURS[0], **place)
+            ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # its own interval may lie behind it
+            axes.annotate(text, (x, y), va="center", fontsize=7, color=_COLOURS[0], bbox=ground, **place)
     axes.set_title(panel.title, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)

@@ -170,13 +170,20 @@ def framed(across: Axis, series: list[Series]) -> Axis:
         return across
     far = (means < bounds[0]) | (means > bounds[1])
     sides = [(each.low, each.high) for each in series if each.kind == "paper"]
-    low, high = (np.concatenate([getattr(each, side) for each in ours])[~far] for side in ("low", "high"))
-    inside = np.concatenate([*(side for pair in sides for side in pair), low, high])
-    edges = np.clip([np.nanmin(inside), np.nanmax(inside)], *bounds) + np.array([-0.06, 0.02]) * (bounds[1] - bounds[0])
+    inside = np.concatenate([*(side for pair in sides for side in pair), means[~far]])
+    first, last = float(np.nanmin(inside)), float(np.nanmax(inside))
+    room = 0.25 * (last - first)  # intervals of few runs may be far wider than what they are of
+    low, high = (np.append(np.concatenate([getattr(each, side) for each in ours])[~far], inside) for side in ("low", "high"))
+    edges = np.clip([np.nanmin(low), np.nanmax(high)], first - room, last + room)
+    edges += np.array([-0.12, 0.04]) * (edges[1] - edges[0])
+    far = (means < edges[0]) | (means > edges[1])  # what came into sight is no longer
+    near, gap = np.append(means[~far], [first, last]), 0.03 * (edges[1] - edges[0])
+    edges = np.array([min(edges[0], np.nanmin(near) - gap), max(edges[1], np.nanmax(near) + gap)])
     margin = 0.01 * (edges[1] - edges[0])  # a point on the very edge may be cut off with it
-    ends = np.where(means[far] < bounds[0], edges[0] + margin, edges[1] - margin)
+    ends = np.where(means[far] < edges[0], edges[0] + margin, edges[1] - margin)
     texts = tuple(f"{mean:.3g}" for mean in means[far])
-    series.append(Series("ours, beyond the axis", 0, ends, rows[far], kind="beyond", texts=texts))
+    if far.any():
+        series.append(Series("ours, beyond the axis", 0, ends, rows[far], kind="beyond", texts=texts))
     return across._replace(low=float(edges[0]), high=float(edges[1]))
 
 
@@ -188,7 +195,7 @@ def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
     if np.isnan(paper).all():
         return None
     low, high = float(np.nanmin(paper)), float(np.nanmax(paper))
-    reach = max(1.5 * (high - low), 0.06 * abs(high))
+    reach = max(1.5 * (high - low), 0.15 * abs(high))
     return (low - reach, high + reach) if ((means < low - reach) | (means > high + reach)).any() else None
 
 

@@ -286,7 +286,7 @@
     }
     const bars = { type: "data", symmetric: false, array: high.map((v, k) => v === null ? 0 : v - at[k]), arrayminus: low.map((v, k) => v === null ? 0 : at[k] - v), thickness: 1.4, width: 4 };
     const points = { ...hover, x, y, text, showlegend: false, mode: own ? "markers" : "lines+markers" };
-    if (kind === "beyond") Object.assign(points, { mode: "markers+text", text: series.texts, textposition: "middle right", textfont: { size: 10, color: style(own.colour) }, cliponaxis: false });
+    if (kind === "beyond") Object.assign(points, { mode: "markers+text", text: series.texts, textposition: "top right", textfont: { size: 10, color: style(own.colour) }, cliponaxis: false });
     if (own) return [{ ...points, marker: { color: style(own.colour), size: own.size, symbol: own.symbol, opacity: kind === "runs" ? 0.45 : 1 }, ...(ends ? { error_x: { ...bars, color: style(own.colour) } } : {}) }];
     return [{ ...points, line: { color: color(i), width: 2, dash: DASHES[dash(i)] }, marker: hollow(i, 8), error_y: { ...bars, color: color(i) } }];
   }
