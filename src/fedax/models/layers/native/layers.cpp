@@ -1,5 +1,5 @@
-// Layers of convolutional and recurrent networks, the order of examples and sums over clients for the CPU, called by XLA. One call is one thread:
-// clients keep the cores busy.
+// Layers of convolutional and recurrent networks, the order of examples and sums over clients for the CPU, called by XLA.
+// One call is one thread: clients keep the cores busy.
 //
 // The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace of its own; the best one
 // that the processor has is chosen at the first call. They use vector types of the compiler, so that any processor can have
