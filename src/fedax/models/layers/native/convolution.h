@@ -247,7 +247,7 @@ struct Remainder {
   }
 };
 
-static void gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {
+static void dense_gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {
   long inputs = image.channels, outputs = gradient.channels, batch = image.examples;
   long by_column = inputs * outputs, by_row = window.width * by_column;
   for (long a = 0; a < window.down; a++)
@@ -403,7 +403,7 @@ static void find(const Ring& ring, const Window& window, const Tiling& tiling, l
       }
 }
 
-static void gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, REAL* kernel) {
+static void dense_gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, REAL* kernel) {
   long outputs = gradient.channels, batch = image.examples, width = (gradient.columns - 1) * window.right + window.width;
   long most_examples = batch <= WHOLE ? batch : BLOCK, length = gradient.columns * most_examples;
   // so many rows at a time that sums are not fetched and put back more often than they are added to

@@ -3,6 +3,7 @@
 #include "pointwise.h"
 #include "recurrent.h"
 #include "shuffle.h"
+#include "sparse.h"
 #include "sums.h"
 
 const Kernels<REAL> kernels = {forward,    gradient_of_image, gradient_of_kernel, pool, pool_gradient, pool_tangent, norm,

@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "frame.h"
 #include "memory.h"

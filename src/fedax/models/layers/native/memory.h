@@ -9,7 +9,7 @@
 namespace memory {
 
 constexpr size_t LINE = 64;
-enum Slot { RING, WEIGHTS, OFFSETS, ROW, SUMS, TAPS, SLOTS };
+enum Slot { RING, WEIGHTS, OFFSETS, ROW, SUMS, TAPS, VALUES, PLACES, SLOTS };
 
 struct Buffers {
   void* data[SLOTS] = {};
