@@ -29,7 +29,7 @@ from fedax.engines.round import Round
 from fedax.engines.simulation.engine import SimulationProgram
 from fedax.engines.simulation.transport import SimulatedTransport, mesh_of
 from fedax.engines.transport import Answer, Job
-from fedax.models.layers import lstm
+from fedax.models.layers import affine, lstm
 from fedax.models.layers.bilinear import PRODUCTS, multiplications, pairs
 
 FACTORIZATIONS = (
@@ -84,11 +84,13 @@ def _multiplications(equation: Any) -> int:
     if name in lstm.RECURRENCES:
         gates, kernel = (equation.invars[place].aval.shape for place in lstm.RECURRENCES[name])
         return lstm.multiplications(gates, kernel)
-    if name not in ("dot_general", "conv_general_dilated", *PRODUCTS):
+    if name not in ("dot_general", "conv_general_dilated", *PRODUCTS, *affine.PRODUCTS):
         return 0
     a, b = (operand.aval.shape for operand in equation.invars)
     if name in PRODUCTS:
         return multiplications(a, b, params["plan"], name)
+    if name in affine.PRODUCTS:
+        return affine.multiplications(a, b)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return math.prod(equation.outvars[0].aval.shape) * math.prod(a[axis] for axis in contracted)

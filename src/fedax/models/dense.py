@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
+from fedax.models.layers import affine
 
 
 class Affine(NamedTuple):
@@ -25,8 +26,7 @@ class Affine(NamedTuple):
         return cls(start(key, (inputs, outputs)), jnp.zeros(outputs))
 
     def __call__(self, x: Float[Array, "batch inputs"]) -> Float[Array, "batch outputs"]:
-        # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many models share the examples
-        return jax.lax.dot_general(self.kernel, x, (((0,), (1,)), ((), ()))).T + self.bias[None, :]
+        return affine.product(x, self.kernel) + self.bias[None, :]
 
 
 def narrow_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:

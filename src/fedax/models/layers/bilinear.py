@@ -117,7 +117,7 @@ PRODUCTS = tuple(made.name for made in (outputs_p, image_gradient_p, kernel_grad
 """Their names in traced programs."""
 
 
-def _bilinear(made: Any, first: Any, second: Any) -> None:
+def bilinear(made: Any, first: Any, second: Any) -> None:
     """Registers derivatives: `first` and `second` are the transposes by the operands, of the other operand and the cotangent."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
@@ -139,17 +139,17 @@ def _bilinear(made: Any, first: Any, second: Any) -> None:
     ad.primitive_transposes[made] = transpose
 
 
-_bilinear(
+bilinear(
     outputs_p,
     lambda dy, kernel, params: image_gradient_p.bind(dy, kernel, **params)[0],
     lambda dy, x, params: kernel_gradient_p.bind(x, dy, **params)[0],
 )
-_bilinear(
+bilinear(
     image_gradient_p,
     lambda dx, kernel, params: outputs_p.bind(dx, kernel, **params)[0],
     lambda dx, gradient, params: kernel_gradient_p.bind(dx, gradient, **params)[0],
 )
-_bilinear(
+bilinear(
     kernel_gradient_p,
     lambda dk, gradient, params: image_gradient_p.bind(gradient, dk, **params)[0],
     lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],

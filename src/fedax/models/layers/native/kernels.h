@@ -4,8 +4,10 @@
 #include "recurrent.h"
 #include "shuffle.h"
 #include "sparse.h"
+#include "dense.h"
 #include "sums.h"
 
-const Kernels<REAL> kernels = {forward,    gradient_of_image, gradient_of_kernel, pool, pool_gradient, pool_tangent, norm,
-                               norm_gradient, join,           join_gradient,      recur, recur_gradient, shuffle,
+const Kernels<REAL> kernels = {forward,       gradient_of_image, gradient_of_kernel, layer_outputs, layer_gradient,
+                               pool,          pool_gradient,     pool_tangent,       norm,          norm_gradient,
+                               join,          join_gradient,     recur,              recur_gradient, shuffle,
                                accumulate,    finite};

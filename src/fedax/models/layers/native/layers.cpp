@@ -24,6 +24,8 @@ struct Kernels {
   void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
   void (*gradient_of_image)(Images<const T> gradient, const T* kernel, const Window&, Images<T> image);
   void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
+  void (*layer_outputs)(const T* x, const T* weights, const Layer&, T* out);
+  void (*layer_gradient)(const T* x, const T* gradient, const Layer&, T* out);
   void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
   void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
   void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
@@ -177,6 +179,18 @@ static void convolve(const frame::Call* call) {
   }
 }
 
+enum LayerProduct { OUTPUTS, KERNEL_GRADIENT };
+
+template <class T>
+static void affine(const frame::Call* call) {
+  const frame::Buffer *a = call->arguments.items[0], *b = call->arguments.items[1], *out = call->results.items[0];
+  const bool forward = attribute(call)[0] == OUTPUTS;
+  const Layer layer{a->dims[1], a->dims[2], b->dims[2]};
+  const Kernels<T>& run = chosen<T>();
+  for (long g = 0; g < out->dims[0]; g++)
+    (forward ? run.layer_outputs : run.layer_gradient)(item<const T>(a, g), item<const T>(b, g), layer, item<T>(out, g));
+}
+
 enum Pooling { POOL, POOL_GRADIENT, POOL_TANGENT };
 
 template <class T>
@@ -304,6 +318,7 @@ static void* answer(frame::Call* call, void (*single)(const frame::Call*), void 
 
 extern "C" {
 void* fedax_convolve(frame::Call* call) { return native::answer(call, native::convolve<float>, native::convolve<double>); }
+void* fedax_affine(frame::Call* call) { return native::answer(call, native::affine<float>, native::affine<double>); }
 void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
 void* fedax_recur(frame::Call* call) { return native::answer(call, native::recur<float>, native::recur<double>); }

@@ -31,6 +31,11 @@ struct Target {
   long by_channel, by_row, by_column;
 };
 
+// Of a fully connected layer.
+struct Layer {
+  long examples, inputs, outputs;
+};
+
 // Of a recurrence.
 struct Sizes {
   long steps, batch, hidden;

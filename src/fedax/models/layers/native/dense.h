@@ -1,0 +1,194 @@
+// Two products of a fully connected layer, for one number type REAL; included like convolution.h, after sparse.h:
+// outputs[n, o] = sum over k of x[n, k] weights[k, o], and gradient[k, o] = sum over n of x[n, k] y[n, o].
+//
+// All arrays are rows of numbers, of the outputs at least LANES. Each sum is taken in the order of its index, one number after
+// the other, so that leaving out numbers that are zero changes no bit: images with a plain background are full of them.
+
+constexpr int DENSE_ROWS = 6, DENSE_VECTORS = ROOMY ? 4 : 2, LIST_VECTORS = ROOMY ? 16 : 8;
+constexpr long PANEL_BYTES = 36000;  // of the second operand, kept in the first cache
+constexpr long BAND = 8;             // tiles of rows of a gradient that are finished before the next ones
+
+// Outputs in tiles of whole vectors; the very last vector begins earlier where they are no whole vectors, and the numbers that it
+// has in common with the one before it, in its own tile, come out twice.
+struct Columns {
+  long vectors, tiles, count;
+
+  Columns(long count, long most_vectors) : vectors(divide_up(count, LANES)), tiles(divide_up(vectors, most_vectors)), count(count) {}
+  long begin(long t) const { return part(vectors, tiles, t) * LANES; }
+  long many(long t) const { return part(vectors, tiles, t + 1) - part(vectors, tiles, t); }
+  long last(long t) const { return least((many(t) - 1) * LANES, count - LANES - begin(t)); }
+};
+
+// Some rows of one operand: between rows, and between the numbers of a row.
+struct Factor {
+  const REAL* data;
+  long row, step;
+};
+
+// Where vector n of a tile begins.
+template <int VECTORS>
+static inline __attribute__((always_inline)) long at(int n, long last) {
+  return n < VECTORS - 1 ? n * LANES : last;
+}
+
+typedef void DenseTile(Factor, long, const REAL*, long, REAL*, long, long, bool);
+
+template <int ROWS, int VECTORS>
+static void dense_tile(Factor factor, long count, const REAL* other, long line, REAL* out, long pitch, long last, bool add) {
+  Vector sum[ROWS][VECTORS];
+  const REAL* from[ROWS];
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; r++) {
+    from[r] = factor.data + r * factor.row;
+#pragma GCC unroll 8
+    for (int n = 0; n < VECTORS; n++) sum[r][n] = add ? load(out + r * pitch + at<VECTORS>(n, last)) : Vector{};
+  }
+  for (long t = 0, place = 0; t < count; t++, place += factor.step, other += line) {
+    Vector right[VECTORS];
+#pragma GCC unroll 8
+    for (int n = 0; n < VECTORS; n++) right[n] = load(other + at<VECTORS>(n, last));
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+      for (int n = 0; n < VECTORS; n++) sum[r][n] += right[n] * from[r][place];
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+    for (int n = 0; n < VECTORS; n++) store(out + r * pitch + at<VECTORS>(n, last), sum[r][n]);
+}
+
+template <int ROWS, int VECTORS = DENSE_VECTORS>
+static DenseTile* dense_tile_of(long vectors) {
+  if constexpr (VECTORS > 1) {
+    if (vectors < VECTORS) return dense_tile_of<ROWS, VECTORS - 1>(vectors);
+  }
+  return dense_tile<ROWS, VECTORS>;
+}
+
+template <int ROWS = DENSE_ROWS>
+static DenseTile* dense_tile_for(long rows, long vectors) {
+  if constexpr (ROWS > 1) {
+    if (rows < ROWS) return dense_tile_for<ROWS - 1>(rows, vectors);
+  }
+  return dense_tile_of<ROWS>(vectors);
+}
+
+// Tile t of the columns, for all rows of the factor against `count` rows of the other operand.
+static void dense_rows(Factor factor, long rows, long count, const REAL* other, REAL* out, const Columns& columns, long t, bool add) {
+  long tiles = divide_up(rows, DENSE_ROWS), begin = columns.begin(t), line = columns.count;
+  for (long k = 0; k < tiles; k++) {
+    long row = part(rows, tiles, k), many = part(rows, tiles, k + 1) - row;
+    Factor mine{factor.data + row * factor.row, factor.row, factor.step};
+    dense_tile_for(many, columns.many(t))(mine, count, other + begin, line, out + row * line + begin, line, columns.last(t), add);
+  }
+}
+
+// ---- with lists of the numbers that are not zero ----
+
+typedef void RowTile(const REAL*, const int*, long, const REAL*, REAL*, long, bool);
+
+template <int VECTORS>
+static void add_rows(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, long last, bool add) {
+  Vector sum[VECTORS];
+#pragma GCC unroll 16
+  for (int n = 0; n < VECTORS; n++) sum[n] = add ? load(out + at<VECTORS>(n, last)) : Vector{};
+  for (long k = 0; k < count; k++) {
+    const REAL *from = rows + places[k], value = values[k];
+#pragma GCC unroll 16
+    for (int n = 0; n < VECTORS; n++) sum[n] += load(from + at<VECTORS>(n, last)) * value;
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < VECTORS; n++) store(out + at<VECTORS>(n, last), sum[n]);
+}
+
+template <int VECTORS = LIST_VECTORS>
+static RowTile* row_tile(long vectors) {
+  if constexpr (VECTORS > 1) {
+    if (vectors < VECTORS) return row_tile<VECTORS - 1>(vectors);
+  }
+  return add_rows<VECTORS>;
+}
+
+// Whether lists are faster; times in vectors, as measured with AVX-512.
+static bool rows_are_sparse(const REAL* x, const Layer& layer) {
+  double vectors = divide_up(layer.outputs, LANES);
+  return share_of_others({x, 1, 1, layer.examples, layer.inputs}) * (1.8 * vectors + 4) + 1 < vectors;
+}
+
+static void add_listed(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, const Columns& columns, bool add) {
+  for (long t = 0; t < columns.tiles; t++) {
+    long begin = columns.begin(t);
+    row_tile(columns.many(t))(values, places, count, rows + begin, out + begin, columns.last(t), add);
+  }
+}
+
+// Room for a list of up to `most` numbers, and the places 0, step, ... of all of them.
+struct List {
+  REAL* values;
+  int *places, *all;
+
+  List(long most, long step) {
+    values = static_cast<REAL*>(memory::buffer(memory::VALUES, (most + LANES) * sizeof(REAL)));
+    places = static_cast<int*>(memory::buffer(memory::PLACES, (2 * most + LANES) * sizeof(int)));
+    all = places + most + LANES;
+    for (long k = 0; k < most; k++) all[k] = k * step;
+  }
+
+  // What of some numbers is not zero; returns how many are.
+  long fill(const REAL* from, long numbers) const {
+    long count = 0, k = 0;
+    for (; k + LANES <= numbers; k += LANES) count += keep(from + k, all + k, values + count, places + count);
+    for (; k < numbers; k++)
+      if (from[k] != 0) values[count] = from[k], places[count++] = all[k];
+    return count;
+  }
+};
+
+static void sparse_layer(const REAL* x, const REAL* weights, const Layer& layer, REAL* out) {
+  Columns columns(layer.outputs, LIST_VECTORS);
+  long block = most(LANES, PANEL_BYTES / (layer.outputs * long(sizeof(REAL))) / LANES * LANES);
+  List list(block, layer.outputs);
+  for (long begin = 0; begin < layer.inputs; begin += block)
+    for (long n = 0; n < layer.examples; n++) {
+      long count = list.fill(x + n * layer.inputs + begin, least(block, layer.inputs - begin));
+      add_listed(list.values, list.places, count, weights + begin * layer.outputs, out + n * layer.outputs, columns, begin > 0);
+    }
+}
+
+static void sparse_layer_gradient(const REAL* x, const REAL* y, const Layer& layer, REAL* out) {
+  Columns columns(layer.outputs, LIST_VECTORS);
+  long whole = divide_up(layer.examples, LANES) * LANES;
+  REAL* turned = static_cast<REAL*>(memory::buffer(memory::ROW, LANES * whole * sizeof(REAL)));
+  List list(layer.examples, layer.outputs);
+  for (long begin = 0; begin < layer.inputs; begin += LANES) {
+    Some some(begin, layer.inputs);
+    split(x, Row{1, 1, 0, layer.inputs}, layer.examples, some, turned, whole);
+    for (long e = some.first; e < some.count; e++) {
+      long count = list.fill(turned + e * whole, layer.examples);
+      add_listed(list.values, list.places, count, y, out + (some.begin + e) * layer.outputs, columns, false);
+    }
+  }
+}
+
+static void layer_outputs(const REAL* x, const REAL* weights, const Layer& layer, REAL* out) {
+  if (rows_are_sparse(x, layer)) return sparse_layer(x, weights, layer, out);
+  Columns columns(layer.outputs, DENSE_VECTORS);
+  long block = PANEL_BYTES / (DENSE_VECTORS * BYTES);
+  for (long t = 0; t < columns.tiles; t++)
+    for (long begin = 0; begin < layer.inputs; begin += block) {
+      Factor factor{x + begin, layer.inputs, 1};
+      long here = least(block, layer.inputs - begin);
+      dense_rows(factor, layer.examples, here, weights + begin * layer.outputs, out, columns, t, begin > 0);
+    }
+}
+
+static void layer_gradient(const REAL* x, const REAL* y, const Layer& layer, REAL* out) {
+  if (rows_are_sparse(x, layer)) return sparse_layer_gradient(x, y, layer, out);
+  Columns columns(layer.outputs, DENSE_VECTORS);
+  for (long begin = 0; begin < layer.inputs; begin += BAND * DENSE_ROWS) {
+    long here = least(BAND * DENSE_ROWS, layer.inputs - begin);
+    for (long t = 0; t < columns.tiles; t++)
+      dense_rows({x + begin, 1, layer.inputs}, here, layer.examples, y, out + begin * layer.outputs, columns, t, false);
+  }
+}
