@@ -73,6 +73,28 @@ static void convolution(Random& random) {
   compare("gradient of the kernel", kernel_gradient, dk);
 }
 
+template <class T>
+static void layer(Random& random) {
+  native::Layer size{draw(random, 1, 70), draw(random, 1, 150), draw(random, 16, 300)};
+  auto x = numbers<T>(random, size.examples * size.inputs), w = numbers<T>(random, size.inputs * size.outputs);
+  auto y = numbers<T>(random, size.examples * size.outputs);
+  const long zeros = draw(random, 0, 2) * 45;
+  for (T& value : x) value = draw(random, 0, 99) < zeros ? T(0) : value;
+  std::vector<double> out(y.size()), gradient(w.size());
+  for (long n = 0; n < size.examples; n++)
+    for (long k = 0; k < size.inputs; k++)
+      for (long o = 0; o < size.outputs; o++) {
+        out[n * size.outputs + o] += double(x[n * size.inputs + k]) * w[k * size.outputs + o];
+        gradient[k * size.outputs + o] += double(x[n * size.inputs + k]) * y[n * size.outputs + o];
+      }
+  std::vector<T> own(y.size()), own_gradient(w.size());
+  const native::Kernels<T>& run = native::chosen<T>();
+  run.layer_outputs(x.data(), w.data(), size, own.data());
+  run.layer_gradient(x.data(), y.data(), size, own_gradient.data());
+  compare("outputs of a layer", own, out);
+  compare("gradient of a layer", own_gradient, gradient);
+}
+
 // Pooling, normalisation and recurrence: only that they stay within their buffers; their values are checked in Python.
 template <class T>
 static void others(Random& random) {
@@ -146,6 +168,8 @@ int main(int, char** arguments) {
         for (long trial = 0; trial < trials; trial++) {
           convolution<float>(random);
           convolution<double>(random);
+          layer<float>(random);
+          layer<double>(random);
           order(random);
           sums<float>(random);
           sums<double>(random);

@@ -1,0 +1,195 @@
+"""Products that leave zeros out: the gradients of convolutions behind pooling, and fully connected layers of plain images."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+from fedax.engines.products import operations
+from fedax.models import MLP
+from fedax.models.layers import activate, affine, convolve
+from fedax.models.layers.extension import status
+from layer_samples import agree, close, normal, plain_conv
+
+native = pytest.mark.skipif(not status().used, reason=status().reason)
+pytestmark = native
+
+
+def thinned(rng, x, share):
+    return jnp.where(jnp.asarray(rng.random(x.shape) < share), x, 0)
+
+
+def gradients(x, kernel, cotangent, stride, padding, formulation):
+    function = partial(convolve, stride=stride, padding=padding, formulation=formulation)
+    return jax.jit(lambda x, kernel, cotangent: jax.vjp(function, x, kernel)[1](cotangent))(x, kernel, cotangent)
+
+
+CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, padding
+    (50, 14, 14, 32, 5, 5, 8, 1, "SAME"),
+    (64, 12, 11, 6, 5, 5, 16, 1, "VALID"),
+    (17, 9, 12, 20, 3, 3, 7, 2, "SAME"),  # two blocks of channels, the second of four
+    (5, 13, 9, 40, 7, 4, 3, (3, 2), ((2, 0), (1, 4))),
+    (129, 7, 5, 64, 2, 6, 3, 1, ((1, 5), (5, 0))),
+    (16, 8, 8, 33, 6, 3, 5, 3, "VALID"),  # rows and columns that no kernel meets
+    (50, 9, 9, 3, 5, 5, 6, 1, "VALID"),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", CASES, ids=str)
+def test_gradients_of_few_numbers(sizes, dtype):
+    batch, rows, columns, channels, height, width, outputs, stride, padding = sizes
+    rng = np.random.default_rng(0)
+    x, kernel = normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (height, width, channels, outputs), dtype)
+    strides = (stride, stride) if isinstance(stride, int) else stride
+    shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
+    for share in (0.2, 0.01, 0.0):
+        cotangent = thinned(rng, normal(rng, shape, dtype), share)
+        for own, other in zip(*(gradients(x, kernel, cotangent, stride, padding, form) for form in ("native", "xla"))):
+            close(own, other)
+
+
+@st.composite
+def shapes(draw):
+    whole = st.integers
+    height, width = draw(whole(1, 7)), draw(whole(1, 7))
+    padding = tuple((draw(whole(0, 3)), draw(whole(0, 3))) for _ in range(2))
+    rows, columns = (draw(whole(max(k - sum(b), 1), 14)) for k, b in zip((height, width), padding))
+    batch = draw(st.sampled_from([4, 15, 16, 17, 31, 50, 64]))
+    strides = draw(whole(1, 4)), draw(whole(1, 4))
+    return batch, rows, columns, draw(whole(1, 40)), height, width, draw(whole(1, 20)), strides, padding
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@hypothesis.given(shapes(), st.sampled_from([0.2, 0.05]))
+def test_gradients_of_few_numbers_in_any_shape(sizes, share):
+    *four, height, width, outputs, strides, padding = sizes
+    rng = np.random.default_rng(0)
+    x, kernel = normal(rng, four, "float32"), normal(rng, (height, width, four[3], outputs), "float32")
+    shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
+    cotangent = thinned(rng, normal(rng, shape, "float32"), share)
+    for own, other in zip(*(gradients(x, kernel, cotangent, strides, padding, form) for form in ("native", "xla"))):
+        close(own, other)
+
+
+def test_zeros_are_left_out_where_they_are_many():
+    # what is not a number times zero would be none: it shows which numbers are multiplied
+    rng = np.random.default_rng(1)
+    x, kernel = jnp.full((16, 8, 8, 16), jnp.nan, "float32"), jnp.full((3, 3, 16, 8), jnp.nan, "float32")
+    few = jnp.zeros((16, 8, 8, 8), "float32").at[:, 3, 3, 5].set(1.0)
+    of_image, of_kernel = gradients(x, kernel, few, 1, "SAME", "native")
+    assert not jnp.isnan(of_kernel[..., :5]).any()
+    assert jnp.isnan(of_kernel[..., 5]).all()
+    assert not jnp.isnan(of_image[:, 6:]).any()
+    many = normal(rng, few.shape, "float32").at[..., 5].set(0.0)
+    assert jnp.isnan(gradients(x, kernel, many, 1, "SAME", "native")[1]).all()
+
+
+def test_pooling_and_relu_through_a_network():
+    rng = np.random.default_rng(2)
+    x, first = normal(rng, (20, 16, 16, 16), "float32"), normal(rng, (5, 5, 16, 8), "float32")
+    second, bias = normal(rng, (3, 3, 8, 4), "float32"), normal(rng, (8,), "float32")
+
+    def network(formulation, x, first, second, bias):
+        h = activate(convolve(x, first, padding="SAME", formulation=formulation), bias, 2)
+        return convolve(h, second, formulation=formulation)
+
+    agree(partial(network, "native"), partial(network, "xla"), (x, first, second, bias), rng)
+
+
+SIZES = [(1, 784, 200), (50, 784, 200), (33, 100, 16), (64, 401, 120), (7, 65, 33), (129, 17, 277), (13, 1030, 64)]
+
+
+def through(x, kernel):
+    return affine.outputs_p.bind(x[None], kernel[None], native=True)[0][0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("share", [1, 0.2, 0.0])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_fully_connected(sizes, share, dtype):
+    rng = np.random.default_rng(0)
+    n, k, o = sizes
+    x, kernel = thinned(rng, normal(rng, (n, k), dtype), share), normal(rng, (k, o), dtype)
+    agree(through, jnp.matmul, (x, kernel), rng)
+
+
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (1, 1)])
+def test_fully_connected_under_vmap(mapped):
+    rng = np.random.default_rng(1)
+    x, kernel = normal(rng, (9, 30), "float64"), normal(rng, (30, 19), "float64")
+    x, kernel = (
+        value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
+        for value, axis in zip((x, kernel), mapped)
+    )
+    agree(jax.vmap(through, mapped), jax.vmap(jnp.matmul, mapped), (x, kernel), rng)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_leaving_zeros_out_changes_no_bit(dtype):
+    rng = np.random.default_rng(3)
+    few, many = thinned(rng, normal(rng, (40, 300), dtype), 0.1), normal(rng, (400, 300), dtype)
+    kernel, y = normal(rng, (300, 200), dtype), normal(rng, (300, 200), dtype)
+    # among many rows, or columns, without zeros no lists are made
+    assert (through(few, kernel) == through(jnp.concatenate([few, many]), kernel)[:40]).all()
+
+    def gradient(x):
+        return affine.kernel_gradient_p.bind(x[None], y[None], native=True)[0][0]
+
+    assert (gradient(few.T) == gradient(jnp.concatenate([few, many]).T)[:40]).all()
+
+
+def test_fully_connected_over_a_mesh():
+    rng = np.random.default_rng(4)
+    x, kernel = normal(rng, (64, 300), "float32"), normal(rng, (300, 40), "float32")
+    mesh = jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def loss(x, kernel):
+        return (affine.product(x, kernel) ** 2).sum()
+
+    def part(x, kernel):
+        return jax.lax.psum(jax.grad(loss, 1)(x, jax.lax.pcast(kernel, "clients", to="varying")), "clients")
+
+    whole = jax.shard_map(part, mesh=mesh, in_specs=(P("clients"), P()), out_specs=P())(x, kernel)
+    close(whole, jax.grad(lambda x, k: (jnp.matmul(x, k) ** 2).sum(), 1)(x, kernel))
+
+
+def test_products_are_counted_in_either_form():
+    x, model = jnp.ones((50, 784)), MLP((784, 200, 200, 10))
+    params = model.init(jax.random.key(0))
+    program = jax.make_jaxpr(jax.grad(lambda params: model(params, x).sum()))(params).jaxpr
+    assert "fedax_affine_outputs" in str(program)
+    assert operations(program) == 2 * 50 * (2 * 784 * 200 + 3 * 200 * 200 + 3 * 200 * 10)
+
+
+def test_smaller_instruction_sets():
+    script = """
+import jax, jax.numpy as jnp, numpy as np
+from fedax.models.layers import affine, convolve
+from fedax.models.layers.extension import status
+assert status().level == {0!r}, status()
+rng = np.random.default_rng(0)
+x, k = rng.normal(size=(50, 90)) * (rng.random((50, 90)) < 0.1), rng.normal(size=(90, 200))
+x, k = x.astype("float32"), k.astype("float32")
+own = affine.outputs_p.bind(x[None], k[None], native=True)[0][0]
+assert np.abs(own - x @ k).max() < 1e-4
+image, kernel = (rng.normal(size=s).astype("float32") for s in ((20, 9, 9, 33), (5, 5, 33, 8)))
+few = (rng.normal(size=(20, 9, 9, 8)) * (rng.random((20, 9, 9, 8)) < 0.1)).astype("float32")
+for a, b in zip(*(jax.vjp(lambda x, k: convolve(x, k, padding="SAME", formulation=f), image, kernel)[1](few)
+                  for f in ("native", "xla"))):
+    assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
+"""
+    for level in ("plain", "avx2"):
+        if level == "avx2" and status().level == "plain":
+            continue
+        environment = os.environ | {"FEDAX_NATIVE": level}
+        subprocess.run([sys.executable, "-c", script.format(level)], env=environment, check=True)
