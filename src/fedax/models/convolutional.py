@@ -13,6 +13,7 @@ from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
 from fedax.models.layers import Convolution, activate, convolve
 from fedax.models.layers.conv import Images, fan_out_normal
+from fedax.models.layers.lay import laid
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
@@ -113,7 +114,7 @@ class CNN:
         return CNNParams(tuple(convolutions), tuple(affine))
 
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
-        h = as_images(x, self.shape, params.dense[0].kernel.dtype)
+        h = laid(as_images(x, self.shape, params.dense[0].kernel.dtype))
         for layer, stage in zip(params.convolutions, self.stages):
             h = convolve(h, layer.kernel, padding=self.padding)
             h = activate(h, layer.bias, 2 if stage.pool else 1)

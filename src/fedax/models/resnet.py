@@ -12,6 +12,7 @@ from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
 from fedax.models.layers import GroupNorm, convolve, join
 from fedax.models.layers.conv import Images, Kernel, fan_out_normal
+from fedax.models.layers.lay import laid
 
 
 class Normed(NamedTuple):
@@ -91,7 +92,7 @@ class ResNet:
         return ResNetParams(Normed.init(first, self.shape[2], self.width), tuple(blocks), classifier)
 
     def __call__(self, params: ResNetParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
-        h = as_images(x, self.shape, params.last.kernel.dtype)
+        h = laid(as_images(x, self.shape, params.last.kernel.dtype))
         h = jax.nn.relu(params.first(h, self.groups))
         for one, two in params.blocks:
             stride = two.kernel.shape[2] // h.shape[3]

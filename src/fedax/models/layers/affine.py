@@ -22,7 +22,7 @@ to a kernel of so many numbers, beyond which all wait for memory."""
 
 
 def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "batch outputs"]:
-    """x kernel, in the form that is fast where it runs.
+    """X kernel, in the form that is fast where it runs.
 
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]

@@ -12,7 +12,8 @@ import jax
 VARIABLE = "FEDAX_NATIVE"
 """Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more than that instruction set."""
 CALLS = tuple(
-    f"fedax_{name}" for name in ("convolve", "affine", "pool", "norm", "join", "recur", "shuffle", "accumulate", "finite")
+    f"fedax_{name}"
+    for name in ("lay", "convolve", "affine", "pool", "norm", "join", "recur", "shuffle", "accumulate", "finite")
 )
 LEVELS = ("plain", "avx2", "avx512")
 

@@ -21,6 +21,7 @@ namespace native {
 // What one instruction set has for one number type.
 template <class T>
 struct Kernels {
+  void (*lay)(const T* rows, Images<T> out);
   void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
   void (*gradient_of_image)(Images<const T> gradient, const T* kernel, const Window&, Images<T> image);
   void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
@@ -179,6 +180,12 @@ static void convolve(const frame::Call* call) {
   }
 }
 
+template <class T>
+static void lay(const frame::Call* call) {
+  const frame::Buffer *in = call->arguments.items[0], *out = call->results.items[0];
+  for (long g = 0; g < out->dims[0]; g++) chosen<T>().lay(item<const T>(in, g), images<T>(out, g));
+}
+
 enum LayerProduct { OUTPUTS, KERNEL_GRADIENT };
 
 template <class T>
@@ -319,6 +326,7 @@ static void* answer(frame::Call* call, void (*single)(const frame::Call*), void 
 extern "C" {
 void* fedax_convolve(frame::Call* call) { return native::answer(call, native::convolve<float>, native::convolve<double>); }
 void* fedax_affine(frame::Call* call) { return native::answer(call, native::affine<float>, native::affine<double>); }
+void* fedax_lay(frame::Call* call) { return native::answer(call, native::lay<float>, native::lay<double>); }
 void* fedax_pool(frame::Call* call) { return native::answer(call, native::pool<float>, native::pool<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, native::norm<float>, native::norm<double>); }
 void* fedax_recur(frame::Call* call) { return native::answer(call, native::recur<float>, native::recur<double>); }

@@ -155,6 +155,19 @@ static void join(const REAL* from, long apart, Row row, long length, const Some&
   }
 }
 
+// Images from rows of numbers, an example in each in the order row, column, channel.
+static void lay(const REAL* from, Images<REAL> out) {
+  long pixels = out.rows * out.columns, length = pixels * out.channels, whole = length / LANES * LANES;
+  for (long example = 0; example < out.examples; example += LANES) {
+    Some some(example, out.examples);
+    Row row{out.channels, out.channels, pixels * out.examples, out.examples};
+    join(from + some.begin * length, length, row, whole, some, out.data);
+    for (long k = whole; k < length; k++)
+      for (long e = some.first; e < some.count; e++)
+        out.at(k % out.channels, 0)[k / out.channels * out.examples + some.begin + e] = from[(some.begin + e) * length + k];
+  }
+}
+
 // ---- lists of the numbers that are not zero ----
 
 // Of LANES numbers those that are not zero, with their places; returns how many. Writes LANES numbers of each.
