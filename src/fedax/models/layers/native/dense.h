@@ -113,7 +113,7 @@ static RowTile* row_tile(long vectors) {
 // Whether lists are faster; times in vectors, as measured with AVX-512.
 static bool rows_are_sparse(const REAL* x, const Layer& layer) {
   double vectors = divide_up(layer.outputs, LANES);
-  return share_of_others({x, 1, 1, layer.examples, layer.inputs}) * (1.8 * vectors + 4) + 1 < vectors;
+  return share_of_others({x, 1, 1, layer.examples, layer.inputs}) * (1.8 * vectors + LISTED) + 1 < vectors;
 }
 
 static void add_listed(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, const Columns& columns, bool add) {

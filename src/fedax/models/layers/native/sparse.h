@@ -58,14 +58,15 @@ struct Cost {
   double dense, whole, loose;  // without lists; with them, where vectors lie at whole cache lines, and elsewhere
 };
 constexpr Cost OF_KERNEL{1, 1.1, 2.2}, OF_IMAGE{0.75, 1.75, 4.5};
+constexpr double READ = BYTES == 64 ? 1.5 : 7, LISTED = 4;  // of every number, and of one that is not zero; without AVX-512 one by one
 
-// Whether lists are faster: reading a number takes as long as 1.5 vectors, and one that is listed 4 more.
+// Whether lists are faster.
 static bool sparse_is_faster(const Spans& spans, Images<const REAL> gradient, const Cost& cost) {
   double numbers = double(spans.outputs) * gradient.rows * gradient.columns;
   if (gradient.examples < 4 || numbers * (sizeof(REAL) + sizeof(int)) * LANES > LISTS_BYTES) return false;
   double dense = double(spans.height * spans.width * spans.all) / LANES * cost.dense;
   double vector = spans.channels == LANES ? cost.whole : cost.loose;
-  return dense > 2 && share_of_others(gradient) * (spans.blocks * spans.height * spans.vectors * vector + 4) + 1.5 < dense;
+  return dense > 2 && share_of_others(gradient) * (spans.blocks * spans.height * spans.vectors * vector + LISTED) + READ < dense;
 }
 
 // ---- turning blocks of LANES x LANES numbers around ----
