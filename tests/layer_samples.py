@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import strategies as st
 from jax import lax
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
@@ -10,6 +11,14 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 def normal(rng, shape, dtype):
     return jnp.asarray(rng.normal(size=shape), dtype)
+
+
+def placed(draw, widest, longest):
+    """A kernel's height and width, zeros around an image, and an image's rows and columns that such a kernel fits into."""
+    height, width = draw(st.integers(1, widest)), draw(st.integers(1, widest))
+    padding = tuple((draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(2))
+    rows, columns = (draw(st.integers(max(k - sum(b), 1), longest)) for k, b in zip((height, width), padding))
+    return height, width, padding, rows, columns
 
 
 def plain_conv(x, kernel, stride, padding):

@@ -18,7 +18,7 @@ from fedax.core import InvalidInput
 from fedax.models.layers import activate, convolve, group_norm, join, lstm, max_pool
 from fedax.models.layers.extension import status
 from fedax.models.layers.lstm import SMALLEST, recur, recur_gradient_p, recur_p
-from layer_samples import agree, close, normal, plain_conv, plain_norm, plain_pool
+from layer_samples import agree, close, normal, placed, plain_conv, plain_norm, plain_pool
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 BATCHES = [1, 2, 3, 7, 16, 17, 50, 64, 129, 200]
@@ -56,9 +56,7 @@ def test_convolution(sizes, dtype):
 @st.composite
 def shapes(draw):
     whole = st.integers
-    height, width = draw(whole(1, 5)), draw(whole(1, 5))
-    padding = tuple((draw(whole(0, 3)), draw(whole(0, 3))) for _ in range(2))
-    rows, columns = (draw(whole(max(k - sum(b), 1), 13)) for k, b in zip((height, width), padding))
+    height, width, padding, rows, columns = placed(draw, 5, 13)
     sizes = draw(st.sampled_from(BATCHES)), rows, columns, draw(whole(1, 20)), height, width, draw(whole(1, 20))
     return *sizes, (draw(whole(1, 4)), draw(whole(1, 4))), draw(st.sampled_from([padding, "SAME"]))
 

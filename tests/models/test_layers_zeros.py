@@ -17,7 +17,8 @@ from fedax.engines.products import operations
 from fedax.models import MLP
 from fedax.models.layers import activate, affine, convolve
 from fedax.models.layers.extension import status
-from layer_samples import agree, close, normal, plain_conv
+from fedax.models.layers.lay import laid
+from layer_samples import agree, close, normal, placed, plain_conv
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 pytestmark = native
@@ -60,9 +61,7 @@ def test_gradients_of_few_numbers(sizes, dtype):
 @st.composite
 def shapes(draw):
     whole = st.integers
-    height, width = draw(whole(1, 7)), draw(whole(1, 7))
-    padding = tuple((draw(whole(0, 3)), draw(whole(0, 3))) for _ in range(2))
-    rows, columns = (draw(whole(max(k - sum(b), 1), 14)) for k, b in zip((height, width), padding))
+    height, width, padding, rows, columns = placed(draw, 7, 14)
     batch = draw(st.sampled_from([4, 15, 16, 17, 31, 50, 64]))
     strides = draw(whole(1, 4)), draw(whole(1, 4))
     return batch, rows, columns, draw(whole(1, 40)), height, width, draw(whole(1, 20)), strides, padding
@@ -104,6 +103,18 @@ def test_pooling_and_relu_through_a_network():
         return convolve(h, second, formulation=formulation)
 
     agree(partial(network, "native"), partial(network, "xla"), (x, first, second, bias), rng)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 3, 2, 1), (16, 4, 4, 3), (50, 5, 7, 3), (17, 1, 1, 5), (33, 28, 28, 1)], ids=str)
+def test_images_laid_out_are_the_same(shape, dtype):
+    x = normal(np.random.default_rng(5), shape, dtype)
+    assert (jax.jit(laid)(x) == x).all()
+    stacked = jnp.stack([x, 2 * x, -x], 2)
+    assert (jax.vmap(laid, 2, 1)(stacked) == jnp.moveaxis(stacked, 2, 1)).all()
+    value, slope = jax.jvp(jax.grad(lambda x: (laid(x) ** 3).sum()), (x,), (x,))
+    close(value, 3 * x**2)
+    close(slope, 6 * x**2)
 
 
 SIZES = [(1, 784, 200), (50, 784, 200), (33, 100, 16), (64, 401, 120), (7, 65, 33), (129, 17, 277), (13, 1030, 64)]
