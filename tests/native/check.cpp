@@ -74,6 +74,20 @@ static void convolution(Random& random) {
 }
 
 template <class T>
+static void order_of_images(Random& random) {
+  long channels = draw(random, 1, 5), rows = draw(random, 1, 6), columns = draw(random, 1, 6), batch = draw(random, 1, 40);
+  long each = channels * rows * columns;
+  auto x = numbers<T>(random, each * batch);
+  std::vector<T> own(x.size());
+  std::vector<double> plain(x.size());
+  for (long n = 0; n < batch; n++)
+    for (long p = 0; p < rows * columns; p++)
+      for (long c = 0; c < channels; c++) plain[(c * rows * columns + p) * batch + n] = x[n * each + p * channels + c];
+  native::chosen<T>().lay(x.data(), {own.data(), channels, rows, columns, batch});
+  compare("images laid out", own, plain);
+}
+
+template <class T>
 static void layer(Random& random) {
   native::Layer size{draw(random, 1, 70), draw(random, 1, 150), draw(random, 16, 300)};
   auto x = numbers<T>(random, size.examples * size.inputs), w = numbers<T>(random, size.inputs * size.outputs);
@@ -168,6 +182,8 @@ int main(int, char** arguments) {
         for (long trial = 0; trial < trials; trial++) {
           convolution<float>(random);
           convolution<double>(random);
+          order_of_images<float>(random);
+          order_of_images<double>(random);
           layer<float>(random);
           layer<double>(random);
           order(random);
