@@ -1,9 +1,11 @@
 // All loops for one number type and one instruction set; see layers.cpp, which includes this for each of them.
 #include "convolution.h"
+#include "winograd.h"
+#include "outputs.h"
+#include "sparse.h"
 #include "pointwise.h"
 #include "recurrent.h"
 #include "shuffle.h"
-#include "sparse.h"
 #include "dense.h"
 #include "sums.h"
 

@@ -9,7 +9,7 @@
 namespace memory {
 
 constexpr size_t LINE = 64;
-enum Slot { RING, WEIGHTS, OFFSETS, ROW, SUMS, TAPS, VALUES, PLACES, SLOTS };
+enum Slot { RING, WEIGHTS, OFFSETS, ROW, SUMS, VALUES, PLACES, ZEROS, SLOTS };
 
 struct Buffers {
   void* data[SLOTS] = {};

@@ -81,7 +81,7 @@ static void recur(const REAL* projected, const REAL* kernel, const REAL* peep, c
   const long width = size.hidden, state = size.batch * width;
   Product product(size.batch, width, 4 * width, kernel, 4 * width, 1);
   REAL* sums = static_cast<REAL*>(memory::buffer(memory::SUMS, size.batch * product.pitch * sizeof(REAL)));
-  REAL* zeros = static_cast<REAL*>(memory::buffer(memory::TAPS, width * sizeof(REAL)));
+  REAL* zeros = static_cast<REAL*>(memory::buffer(memory::ZEROS, width * sizeof(REAL)));
   std::memset(sums, 0, size.batch * product.pitch * sizeof(REAL));
   std::memset(zeros, 0, width * sizeof(REAL));
   for (long t = 0; t < size.steps; t++) {

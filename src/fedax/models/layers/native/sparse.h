@@ -60,11 +60,11 @@ struct Cost {
 constexpr Cost OF_KERNEL{1, 1.1, 2.2}, OF_IMAGE{0.75, 1.75, 4.5};
 constexpr double READ = BYTES == 64 ? 1.5 : 7, LISTED = 4;  // of every number, and of one that is not zero; without AVX-512 one by one
 
-// Whether lists are faster.
-static bool sparse_is_faster(const Spans& spans, Images<const REAL> gradient, const Cost& cost) {
+// Whether lists are faster; `share` is the time without them in that of plain sums, where it is below 1.
+static bool sparse_is_faster(const Spans& spans, Images<const REAL> gradient, const Cost& cost, double share) {
   double numbers = double(spans.outputs) * gradient.rows * gradient.columns;
   if (gradient.examples < 4 || numbers * (sizeof(REAL) + sizeof(int)) * LANES > LISTS_BYTES) return false;
-  double dense = double(spans.height * spans.width * spans.all) / LANES * cost.dense;
+  double dense = double(spans.height * spans.width * spans.all) / LANES * cost.dense * (share < GAIN ? share : 1);
   double vector = spans.channels == LANES ? cost.whole : cost.loose;
   return dense > 2 && share_of_others(gradient) * (spans.blocks * spans.height * spans.vectors * vector + LISTED) + READ < dense;
 }
@@ -388,12 +388,18 @@ static void sparse_gradient_of_image(Images<const REAL> gradient, const REAL* ke
 
 static void gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {
   Spans spans(image.channels, gradient, window);
-  if (sparse_is_faster(spans, gradient, OF_IMAGE)) return sparse_gradient_of_image(gradient, kernel, window, spans, image);
+  Window turned{window.height, window.width, window.down, window.right, window.height - 1 - window.top, window.width - 1 - window.left};
+  double share = winograd_share(gradient, image.channels, image.rows, image.columns, turned, OF_OUTPUTS);
+  if (sparse_is_faster(spans, gradient, OF_IMAGE, share)) return sparse_gradient_of_image(gradient, kernel, window, spans, image);
   dense_gradient_of_image(gradient, kernel, window, image);
 }
 
 static void gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, REAL* kernel) {
   Spans spans(image.channels, gradient, window);
-  if (sparse_is_faster(spans, gradient, OF_KERNEL)) return sparse_gradient_of_kernel(image, gradient, window, spans, kernel);
-  dense_gradient_of_kernel(image, gradient, window, kernel);
+  double share = winograd_share(image, gradient.channels, gradient.rows, gradient.columns, window, OF_TAPS);
+  if (sparse_is_faster(spans, gradient, OF_KERNEL, share)) return sparse_gradient_of_kernel(image, gradient, window, spans, kernel);
+  if (share > GAIN) return dense_gradient_of_kernel(image, gradient, window, kernel);
+  if (window.height == 3) return winograd_gradient_of_kernel<4>(image, gradient, window, kernel);
+  if (window.height == 4) return winograd_gradient_of_kernel<3>(image, gradient, window, kernel);
+  winograd_gradient_of_kernel<2>(image, gradient, window, kernel);
 }
