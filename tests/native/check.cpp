@@ -182,8 +182,8 @@ int main(int, char** arguments) {
       threads.emplace_back([=] {
         Random random(seed);
         for (long trial = 0; trial < trials; trial++) {
-          convolution<float>(random, trial % 10 == 0);
-          convolution<double>(random, trial % 10 == 0);
+          convolution<float>(random, trial % 20 == 0);
+          convolution<double>(random, trial % 20 == 0);
           order_of_images<float>(random);
           order_of_images<double>(random);
           layer<float>(random);
