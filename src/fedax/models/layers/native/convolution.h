@@ -1,4 +1,4 @@
-// The three products of a convolution, for one number type REAL and vectors of BYTES bytes, ROOMY where there are 32 vector
+// Convolutions as plain sums, for one number type REAL and vectors of BYTES bytes, ROOMY where there are 32 vector
 // registers. Included once for each of them, in a namespace of its own.
 //
 // The example is the innermost axis of all images. So a row of outputs is one contiguous span of columns x examples, whatever

@@ -4,9 +4,7 @@
 static void correlate(Images<const REAL> image, const Window& window, Kernel<REAL> kernel, Target<REAL> target) {
   double share = winograd_share(image, target.channels, target.rows, target.columns, window, OF_OUTPUTS);
   if (share > GAIN) return dense_correlate(image, window, kernel, target);
-  if (window.height == 3) return winograd_correlate<4>(image, window, kernel, target);
-  if (window.height == 4) return winograd_correlate<3>(image, window, kernel, target);
-  return winograd_correlate<2>(image, window, kernel, target);
+  with_tiles(window, [&](auto tiles) { winograd_correlate<tiles.SIZE>(image, window, kernel, target); });
 }
 
 static void forward(Images<const REAL> image, const REAL* kernel, const Window& window, Images<REAL> out) {

@@ -399,7 +399,5 @@ static void gradient_of_kernel(Images<const REAL> image, Images<const REAL> grad
   double share = winograd_share(image, gradient.channels, gradient.rows, gradient.columns, window, OF_TAPS);
   if (sparse_is_faster(spans, gradient, OF_KERNEL, share)) return sparse_gradient_of_kernel(image, gradient, window, spans, kernel);
   if (share > GAIN) return dense_gradient_of_kernel(image, gradient, window, kernel);
-  if (window.height == 3) return winograd_gradient_of_kernel<4>(image, gradient, window, kernel);
-  if (window.height == 4) return winograd_gradient_of_kernel<3>(image, gradient, window, kernel);
-  winograd_gradient_of_kernel<2>(image, gradient, window, kernel);
+  with_tiles(window, [&](auto tiles) { winograd_gradient_of_kernel<tiles.SIZE>(image, gradient, window, kernel); });
 }

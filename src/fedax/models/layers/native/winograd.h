@@ -411,7 +411,7 @@ static void winograd_gradient_of_kernel(Images<const REAL> image, Images<const R
 
 // ---- where this is faster ----
 
-// Times as measured with AVX-512, of a vector; that of a multiplication in plain sums is 1. The outputs of a tile are M x M.
+// Times as measured with AVX-512, of a vector; that of a multiplication in plain sums is 1.
 struct Work {
   double sums, product, image, outputs, kernel;  // plain sums; a product; values of a channel and of an output; of the kernel, once
 };
@@ -433,3 +433,16 @@ static double winograd_share(Images<const REAL> image, long outputs, long rows, 
 }
 
 constexpr double GAIN = 0.9;  // less would not be worth the rounding
+
+template <int M>
+struct Tiled {
+  static constexpr int SIZE = M;
+};
+
+// `run` gets the size of the tiles that suit a window, for which there is a share of the time.
+template <class Function>
+static void with_tiles(const Window& window, Function run) {
+  if (window.height == 3) return run(Tiled<4>{});
+  if (window.height == 4) return run(Tiled<3>{});
+  run(Tiled<2>{});
+}
