@@ -21,5 +21,6 @@ from fedax.models.layers import convolve as conv2d
 from fedax.models.layers import group_norm as group_norm
 from fedax.models.layers import join as join
 from fedax.models.layers import max_pool as max_pool
+from fedax.models.layers import residual as residual
 
-__all__ = ["activate", "conv2d", "group_norm", "join", "max_pool"]
+__all__ = ["activate", "conv2d", "group_norm", "join", "max_pool", "residual"]

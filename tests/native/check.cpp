@@ -111,14 +111,71 @@ static void layer(Random& random) {
   compare("gradient of a layer", own_gradient, gradient);
 }
 
-// Pooling, normalisation and recurrence: only that they stay within their buffers; their values are checked in Python.
+// Group normalisation with a shortcut and ReLU or without, and its gradient from one or two parts.
+template <class T>
+static void normalisation(Random& random) {
+  long groups = draw(random, 1, 3), channels = groups * draw(random, 1, 3), rows = draw(random, 1, 7), columns = draw(random, 1, 7);
+  long batch = draw(random, 1, 70), pixels = rows * columns, size = channels * pixels * batch, count = size / groups / batch;
+  const bool relu = draw(random, 0, 1), twice = draw(random, 0, 1);
+  const long stride = relu ? draw(random, 0, 3) : 0, taken = stride ? draw(random, 1, channels) : 0;
+  const long tall = (rows - 1) * stride + 1, wide = (columns - 1) * stride + 1, room = taken * tall * wide * batch;
+  auto x = numbers<T>(random, size), scale = numbers<T>(random, channels), offset = numbers<T>(random, channels);
+  auto first = numbers<T>(random, size), second = numbers<T>(random, size), added = numbers<T>(random, room);
+  auto shortcut_place = [&](long c, long p, long n) {
+    return ((c * tall + p / columns * stride) * wide + p % columns * stride) * batch + n;
+  };
+  std::vector<T> out(size), mean(groups * batch), rate(groups * batch), dx(size), dscale(channels), doffset(channels), dadded(room);
+  auto images = [&](std::vector<T>& data) { return Images<T>{data.data(), channels, rows, columns, batch}; };
+  auto given = [&](const std::vector<T>& data, bool there = true) {
+    return Images<const T>{there ? data.data() : nullptr, channels, rows, columns, batch};
+  };
+  const native::Kernels<T>& run = native::chosen<T>();
+  run.norm(given(x), scale.data(), offset.data(), groups, T(1e-5), relu, {stride ? added.data() : nullptr, taken, tall, wide, batch},
+           stride, images(out), mean.data(), rate.data());
+  run.norm_gradient(given(first), given(second, twice), given(out, relu), given(x), mean.data(), rate.data(), scale.data(), groups,
+                    images(dx), dscale.data(), doffset.data(), {stride ? dadded.data() : nullptr, taken, tall, wide, batch}, stride);
+  std::vector<double> y(size), gradient(size), image(size), factor(channels), shift(channels), shortcut(room);
+  for (long i = 0; i < size; i++) gradient[i] = relu && out[i] <= 0 ? 0 : double(first[i]) + (twice ? second[i] : 0);
+  for (long g = 0; g < groups; g++)
+    for (long n = 0; n < batch; n++) {
+      auto over = [&](auto run) {
+        for (long c = g * channels / groups; c < (g + 1) * channels / groups; c++)
+          for (long p = 0; p < pixels; p++) run(c, p, (c * pixels + p) * batch + n);
+      };
+      double middle = 0, spread = 0, straight = 0, crossed = 0;
+      over([&](long, long, long i) { middle += double(x[i]) / count; });
+      over([&](long, long, long i) { spread += (x[i] - middle) * (x[i] - middle) / count; });
+      const double fast = 1 / std::sqrt(spread + 1e-5);
+      over([&](long c, long p, long i) {
+        const double z = (x[i] - middle) * fast;
+        y[i] = z * scale[c] + offset[c] + (c < taken ? added[shortcut_place(c, p, n)] : 0);
+        if (relu) y[i] = std::max(y[i], 0.0);
+        straight += gradient[i] * scale[c] / count;
+        crossed += gradient[i] * scale[c] * z / count;
+        factor[c] += gradient[i] * z;
+        shift[c] += gradient[i];
+        if (c < taken) shortcut[shortcut_place(c, p, n)] = gradient[i];
+      });
+      over([&](long c, long, long i) {
+        image[i] = fast * (gradient[i] * scale[c] - straight - (x[i] - middle) * fast * crossed);
+      });
+    }
+  compare("normalised", out, y);
+  if (count < 4) return;  // of two numbers the gradient is a difference of nearly the same ones
+  compare("gradient by the image of a norm", dx, image);
+  compare("gradient by the scale", dscale, factor);
+  compare("gradient by the offset", doffset, shift);
+  if (stride) compare("gradient by the shortcut", dadded, shortcut);
+}
+
+// Pooling, joins and recurrence: only that they stay within their buffers; their values are checked in Python.
 template <class T>
 static void others(Random& random) {
   long height = draw(random, 1, 3), width = draw(random, 1, 3), rows = draw(random, height, 8), columns = draw(random, width, 8);
-  long groups = draw(random, 1, 3), channels = groups * draw(random, 1, 4), batch = draw(random, 1, 70);
+  long channels = draw(random, 1, 12), batch = draw(random, 1, 70);
   long tall = rows / height, wide = columns / width, size = channels * rows * columns * batch;
-  auto x = numbers<T>(random, size), scale = numbers<T>(random, channels), offset = numbers<T>(random, channels);
-  std::vector<T> out(channels * tall * wide * batch), gradient(size), bias(channels), mean(groups * batch), rate(groups * batch);
+  auto x = numbers<T>(random, size), offset = numbers<T>(random, channels);
+  std::vector<T> out(channels * tall * wide * batch), gradient(size), bias(channels);
   std::vector<uint8_t> winner(out.size());
   Images<const T> image{x.data(), channels, rows, columns, batch};
   Images<T> pooled{out.data(), channels, tall, wide, batch}, full{gradient.data(), channels, rows, columns, batch};
@@ -126,14 +183,12 @@ static void others(Random& random) {
   run.pool(image, offset.data(), height, width, true, pooled, winner.data());
   run.pool_gradient({out.data(), channels, tall, wide, batch}, winner.data(), height, width, full, bias.data());
   run.pool_tangent(image, offset.data(), winner.data(), height, width, pooled);
-  run.norm(image, scale.data(), offset.data(), groups, T(1e-5), full, mean.data(), rate.data());
   long stride = draw(random, 1, 3), halved = (rows - 1) / stride + 1, thinned = (columns - 1) / stride + 1;
   std::vector<T> joined((channels + 1) * halved * thinned * batch), back(joined.size());
   Images<T> joint{joined.data(), channels + 1, halved, thinned, batch}, other{back.data(), channels + 1, halved, thinned, batch};
   Images<const T> given{joined.data(), channels + 1, halved, thinned, batch};
   run.join({back.data(), channels + 1, halved, thinned, batch}, image, stride, joint);
   run.join_gradient(given, given, stride, other, full);
-  run.norm_gradient(image, image, mean.data(), rate.data(), scale.data(), groups, full, bias.data(), scale.data());
   native::Sizes sizes{draw(random, 1, 4), draw(random, 1, 30), draw(random, 16, 70)};
   long states = sizes.steps * sizes.batch * sizes.hidden;
   auto projected = numbers<T>(random, 4 * states), weights = numbers<T>(random, 4 * sizes.hidden * sizes.hidden);
@@ -191,6 +246,8 @@ int main(int, char** arguments) {
           order(random);
           sums<float>(random);
           sums<double>(random);
+          normalisation<float>(random);
+          normalisation<double>(random);
           others<float>(random);
           others<double>(random);
         }

@@ -10,7 +10,7 @@ from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
-from fedax.models.layers import GroupNorm, convolve, join
+from fedax.models.layers import GroupNorm, convolve, residual
 from fedax.models.layers.conv import Images, Kernel, fan_out_normal
 from fedax.models.layers.lay import laid
 
@@ -25,8 +25,12 @@ class Normed(NamedTuple):
     def init(cls, key: Key[Array, ""], channels: int, outputs: int) -> "Normed":
         return cls(fan_out_normal(key, (3, 3, channels, outputs)), GroupNorm.init(outputs))
 
-    def __call__(self, x: Images, groups: int, stride: int = 1) -> Images:
-        return self.norm(convolve(x, self.kernel, stride=stride, padding="SAME"), groups)
+    def __call__(
+        self, x: Images, groups: int, shortcut: Images | None = None, *, stride: int = 1, every: int = 1
+    ) -> tuple[Images, Images]:
+        """Through ReLU, with every so many pixels of a shortcut: for the next layer and for the next shortcut."""
+        inner = convolve(x, self.kernel, stride=stride, padding="SAME")
+        return residual(inner, *self.norm, groups, shortcut, every)
 
 
 class ResNetParams(NamedTuple):
@@ -93,9 +97,9 @@ class ResNet:
 
     def __call__(self, params: ResNetParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
         h = laid(as_images(x, self.shape, params.last.kernel.dtype))
-        h = jax.nn.relu(params.first(h, self.groups))
+        h, kept = params.first(h, self.groups)
         for one, two in params.blocks:
             stride = two.kernel.shape[2] // h.shape[3]
-            inner = jax.nn.relu(one(h, self.groups, stride))
-            h = join(two(inner, self.groups), h, stride)
+            inner, _ = one(h, self.groups, stride=stride)
+            h, kept = two(inner, self.groups, kept, every=stride)
         return params.last(h.mean((1, 2)))

@@ -35,6 +35,7 @@ def primitive(
     call: tuple[str, Callable[..., Sequence[int]]] | None,
     images: tuple[bool, ...],
     in_place: int = 0,
+    again: bool = False,
 ) -> Primitive:
     """An operation with several results.
 
@@ -46,6 +47,7 @@ def primitive(
             plain form everywhere.
         images: for each operand, whether it lies in memory as images do.
         in_place: so many results may lie where the operands of the same places do.
+        again: the second result is the first one once more, in the same memory, with a cotangent of its own.
     """
     made = Primitive(name)
     made.multiple_results = True
@@ -59,7 +61,8 @@ def primitive(
         target, numbers = call
         if not params.pop("native"):
             return plain(*operands, **params)
-        outs = results(*operands, **params, native=True)
+        outs = list(results(*operands, **params, native=True))
+        del outs[1 : 1 + again]
         run = jax.ffi.ffi_call(
             target,
             [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
@@ -67,7 +70,8 @@ def primitive(
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
             input_output_aliases={place: place for place in range(in_place)},
         )
-        return run(*operands, numbers=np.array(numbers(*(x.shape for x in operands), **params), np.int64))
+        made = run(*operands, numbers=np.array(numbers(*(x.shape for x in operands), **params), np.int64))
+        return [*made[:again], *made]
 
     def everywhere(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:
         return plain(*operands, **params)

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.interpreters import ad
 
 from fedax.core import InvalidInput
@@ -27,34 +28,50 @@ def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
     >>> join(jnp.full((1, 1, 1, 2), -3.0), jnp.arange(4.0).reshape(1, 2, 2, 1) + 5, 2).ravel().tolist()
     [2.0, 0.0]
     """
-    fits = stride >= 1 and x.shape[0] == shortcut.shape[0] and x.shape[3] >= shortcut.shape[3]
-    if not fits or any(-(-shortcut.shape[k] // stride) != x.shape[k] for k in (1, 2)):
-        got = (x.shape, shortcut.shape, stride)
-        raise InvalidInput.of("join(x, shortcut, stride)", got, "sizes of x that the stride makes of the shortcut's")
+    check_fit("join(x, shortcut, stride)", x, shortcut, stride)
     images = aligned(x[None], shortcut[None])
     return join_p.bind(*images, stride=stride, size=shortcut.shape[1:], native=choose(*images))[0][0]
 
 
-def _taken(shortcut: Any, channels: int, stride: int) -> Any:
+def check_fit(name: str, x: Images, shortcut: Images, stride: int) -> None:
+    """Refuses sizes of a shortcut that do not fit.
+
+    Raises:
+        InvalidInput: with the name of the arguments and their shapes.
+    """
+    fits = stride >= 1 and x.shape[0] == shortcut.shape[0] and x.shape[3] >= shortcut.shape[3]
+    if not fits or any(-(-shortcut.shape[k] // stride) != x.shape[k] for k in (1, 2)):
+        got = (x.shape, shortcut.shape, stride)
+        raise InvalidInput.of(name, got, "sizes of x that the stride makes of the shortcut's")
+
+
+def taken(shortcut: Any, channels: int, stride: int) -> Any:
+    """Every stride-th pixel of a shortcut (group, example, row, column, channel), with zeros in the channels that it lacks."""
     missing = channels - shortcut.shape[4]
     return (
         jnp.pad(shortcut[:, :, ::stride, ::stride], ((0, 0),) * 4 + ((0, missing),)) if missing or stride > 1 else shortcut
     )
 
 
+def scattered(gradient: Any, size: Any, stride: int) -> Any:
+    """The transpose of `taken`, for shortcuts of a size (rows, columns, channels)."""
+    ends = [n - stride * (m - 1) - 1 for n, m in zip(size, gradient.shape[2:4])]
+    between = [(0, 0, 0), (0, 0, 0), *((0, end, stride - 1) for end in ends), (0, 0, 0)]
+    return lax.pad(gradient[..., : size[2]], jnp.zeros((), gradient.dtype), between)
+
+
 def _join(x: Any, shortcut: Any, *, stride: int, size: Any) -> list[Any]:
-    return [jax.nn.relu(x + _taken(shortcut, x.shape[4], stride))]
+    return [jax.nn.relu(x + taken(shortcut, x.shape[4], stride))]
 
 
 def _tangent(dx: Any, dshortcut: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
-    total = dx + _taken(dshortcut, dx.shape[4], stride)
+    total = dx + taken(dshortcut, dx.shape[4], stride)
     return [jnp.where(out <= 0, jnp.zeros_like(total), total)]
 
 
 def _gradient(gradient: Any, out: Any, *, stride: int, size: Any) -> list[Any]:
     dx = jnp.where(out <= 0, jnp.zeros_like(gradient), gradient)
-    shortcut = jax.ShapeDtypeStruct((*gradient.shape[:2], *size), gradient.dtype)
-    return [dx, jax.linear_transpose(lambda s: _taken(s, gradient.shape[4], stride), shortcut)(dx)[0]]
+    return [dx, scattered(dx, size, stride)]
 
 
 def _results(x: Any, *_: Any, **__: Any) -> list[Result]:

@@ -4,6 +4,7 @@
 #include "outputs.h"
 #include "sparse.h"
 #include "pointwise.h"
+#include "norm.h"
 #include "recurrent.h"
 #include "shuffle.h"
 #include "dense.h"

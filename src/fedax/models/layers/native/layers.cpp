@@ -30,9 +30,11 @@ struct Kernels {
   void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
   void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
   void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
-  void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, Images<T> out, T* mean, T* rate);
-  void (*norm_gradient)(Images<const T> gradient, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
-                     Images<T> out, T* scale_gradient, T* offset_gradient);
+  void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, bool relu, Images<const T> added,
+               long stride, Images<T> out, T* mean, T* rate);
+  void (*norm_gradient)(Images<const T> first, Images<const T> second, Images<const T> gate, Images<const T> image, const T* mean,
+                        const T* rate, const T* scale, long groups, Images<T> out, T* scale_gradient, T* offset_gradient,
+                        Images<T> shortcut, long stride);
   void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
   void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
   void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
@@ -220,18 +222,29 @@ static void pool(const frame::Call* call) {
 
 enum Normalisation { NORM, NORM_GRADIENT };
 
+// Images that a call may lack: those at place k, if there are so many.
+template <class T>
+static Images<T> images_if(bool there, const frame::Buffers& buffers, long k, long g) {
+  return there ? images<T>(buffers.items[k], g) : Images<T>{};
+}
+
 template <class T>
 static void norm(const frame::Call* call) {
   frame::Buffer **in = call->arguments.items, **out = call->results.items;
-  const int64_t* geometry = attribute(call);
+  const int64_t* numbers = attribute(call);
+  const long groups = numbers[1], stride = numbers[3];
+  const bool relu = numbers[2] != 0, twice = numbers[4] != 0;
   const Kernels<T>& run = chosen<T>();
   for (long g = 0; g < out[0]->dims[0]; g++) {
-    if (geometry[0] == NORM)
-      run.norm(images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), geometry[1], T(1e-5), images<T>(out[0], g),
-               item<T>(out[1], g), item<T>(out[2], g));
-    if (geometry[0] == NORM_GRADIENT)
-      run.norm_gradient(images<const T>(in[0], g), images<const T>(in[1], g), item<T>(in[2], g), item<T>(in[3], g),
-                     item<T>(in[4], g), geometry[1], images<T>(out[0], g), item<T>(out[1], g), item<T>(out[2], g));
+    if (numbers[0] == NORM)
+      run.norm(images<const T>(in[0], g), item<T>(in[1], g), item<T>(in[2], g), groups, T(1e-5), relu,
+               images_if<const T>(stride > 0, call->arguments, 3, g), stride, images<T>(out[0], g), item<T>(out[1], g),
+               item<T>(out[2], g));
+    if (numbers[0] == NORM_GRADIENT)
+      run.norm_gradient(images<const T>(in[4], g), images_if<const T>(twice, call->arguments, 5, g),
+                        images_if<const T>(relu, call->arguments, twice ? 6 : 5, g), images<const T>(in[0], g), item<T>(in[1], g),
+                        item<T>(in[2], g), item<T>(in[3], g), groups, images<T>(out[0], g), item<T>(out[1], g),
+                        item<T>(out[2], g), images_if<T>(stride > 0, call->results, 3, g), stride);
   }
 }
 

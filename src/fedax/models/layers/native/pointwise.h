@@ -1,5 +1,5 @@
-// Pooling and group normalisation, for one number type REAL; included like convolution.h. Loops over examples are plain: the
-// compiler makes vectors of them.
+// Pooling and the sum with a shortcut, for one number type REAL; included like convolution.h. Some loops over examples are plain:
+// the compiler makes vectors of them.
 
 // ---- the largest of each window, plus a bias, through ReLU; `winner` is its place in the window, or NONE where ReLU is flat ----
 
@@ -184,89 +184,4 @@ static void join_gradient(Images<const REAL> gradient, Images<const REAL> out, l
     for (long r = 0; r < gradient.rows; r++)
       for (long q = 0; q < gradient.columns; q++)
         std::memcpy(shortcut.at(c, r * stride) + q * stride * batch, image.at(c, r) + q * batch, batch * sizeof(REAL));
-}
-
-// ---- group normalisation ----
-
-// Adds up `count` rows of `batch` numbers, in parts, so that rounding grows slowly.
-template <class Term>
-static void add_up(long count, long batch, REAL* __restrict total, REAL* __restrict partial, Term term) {
-  for (long n = 0; n < batch; n++) total[n] = 0;
-  for (long p = 0; p < count;) {
-    long end = least(count, p + 32);
-    for (long n = 0; n < batch; n++) partial[n] = 0;
-    for (; p + 4 <= end; p += 4)
-      for (long n = 0; n < batch; n++) partial[n] += (term(p, n) + term(p + 1, n)) + (term(p + 2, n) + term(p + 3, n));
-    for (; p < end; p++)
-      for (long n = 0; n < batch; n++) partial[n] += term(p, n);
-    for (long n = 0; n < batch; n++) total[n] += partial[n];
-  }
-}
-
-static void norm(Images<const REAL> image, const REAL* scale, const REAL* offset, long groups, REAL epsilon, Images<REAL> out,
-                 REAL* mean, REAL* rate) {
-  long batch = image.examples, pixels = image.rows * image.columns, channels = image.channels / groups;
-  long count = channels * pixels;
-  REAL* partial = static_cast<REAL*>(memory::buffer(memory::ROW, batch * sizeof(REAL)));
-  for (long g = 0; g < groups; g++) {
-    const REAL* __restrict x = image.at(g * channels, 0);
-    REAL *__restrict m = mean + g * batch, *__restrict s = rate + g * batch;
-    add_up(count, batch, m, partial, [=](long p, long n) { return x[p * batch + n]; });
-    for (long n = 0; n < batch; n++) m[n] /= count;
-    add_up(count, batch, s, partial, [=](long p, long n) {
-      REAL centred = x[p * batch + n] - m[n];
-      return centred * centred;
-    });
-    for (long n = 0; n < batch; n++) s[n] = 1 / std::sqrt(s[n] / count + epsilon);
-    for (long c = 0; c < channels; c++) {
-      REAL gain = scale[g * channels + c], shift = offset[g * channels + c];
-      REAL* __restrict y = out.at(g * channels + c, 0);
-      const REAL* __restrict from = x + c * pixels * batch;
-      for (long p = 0; p < pixels; p++)
-        for (long n = 0; n < batch; n++) y[p * batch + n] = (from[p * batch + n] - m[n]) * (s[n] * gain) + shift;
-    }
-  }
-}
-
-// With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
-static void norm_gradient(Images<const REAL> gradient, Images<const REAL> image, const REAL* mean, const REAL* rate, const REAL* scale,
-                       long groups, Images<REAL> out, REAL* scale_gradient, REAL* offset_gradient) {
-  long batch = image.examples, pixels = image.rows * image.columns, channels = image.channels / groups;
-  long count = channels * pixels;
-  REAL* memory = static_cast<REAL*>(memory::buffer(memory::ROW, 5 * batch * sizeof(REAL)));
-  REAL *__restrict partial = memory, *__restrict plain = memory + batch, *__restrict along = memory + 2 * batch;
-  REAL *__restrict shift = memory + 3 * batch, *__restrict pull = memory + 4 * batch;
-  for (long g = 0; g < groups; g++) {
-    const REAL *__restrict m = mean + g * batch, *__restrict s = rate + g * batch;
-    for (long n = 0; n < batch; n++) shift[n] = pull[n] = 0;
-    for (long c = g * channels; c < (g + 1) * channels; c++) {
-      const REAL *__restrict x = image.at(c, 0), *__restrict d = gradient.at(c, 0);
-      add_up(pixels, batch, plain, partial, [=](long p, long n) { return d[p * batch + n]; });
-      add_up(pixels, batch, along, partial, [=](long p, long n) { return d[p * batch + n] * (x[p * batch + n] - m[n]); });
-      REAL gain = scale[c], straight = 0, crossed = 0;
-      for (long n = 0; n < batch; n++) {
-        along[n] *= s[n];
-        straight += plain[n];
-        crossed += along[n];
-        shift[n] += plain[n] * gain;
-        pull[n] += along[n] * gain;
-      }
-      offset_gradient[c] = straight;
-      scale_gradient[c] = crossed;
-    }
-    for (long n = 0; n < batch; n++) {
-      shift[n] *= s[n] / count;
-      pull[n] *= s[n] * s[n] / count;
-    }
-    for (long c = g * channels; c < (g + 1) * channels; c++) {
-      const REAL *__restrict x = image.at(c, 0), *__restrict d = gradient.at(c, 0);
-      REAL* __restrict to = out.at(c, 0);
-      REAL gain = scale[c];
-      for (long p = 0; p < pixels; p++)
-        for (long n = 0; n < batch; n++) {
-          long i = p * batch + n;
-          to[i] = d[i] * (s[n] * gain) - shift[n] - (x[i] - m[n]) * pull[n];
-        }
-    }
-  }
 }
