@@ -82,7 +82,7 @@ def fedax_runner(work, devices):
     def once():
         history = fedax.run(
             fedax.FedAvg(), work.task, solver=solver, schedule=work.schedule, rounds=work.rounds, engine=engine,
-            observe_every=work.rounds,
+            observe=[], observe_every=work.rounds,
         )  # fmt: skip
         assert history.outcome.ok
 

@@ -91,24 +91,27 @@ static void order_of_images(Random& random) {
 
 template <class T>
 static void layer(Random& random) {
-  native::Layer size{draw(random, 1, 70), draw(random, 1, 150), draw(random, 16, 300)};
+  native::Layer size{draw(random, 1, 70), draw(random, 16, 150), draw(random, 16, 300)};
   auto x = numbers<T>(random, size.examples * size.inputs), w = numbers<T>(random, size.inputs * size.outputs);
   auto y = numbers<T>(random, size.examples * size.outputs);
   const long zeros = draw(random, 0, 2) * 45;
   for (T& value : x) value = draw(random, 0, 99) < zeros ? T(0) : value;
-  std::vector<double> out(y.size()), gradient(w.size());
+  std::vector<double> out(y.size()), gradient(w.size()), inputs(x.size());
   for (long n = 0; n < size.examples; n++)
     for (long k = 0; k < size.inputs; k++)
       for (long o = 0; o < size.outputs; o++) {
         out[n * size.outputs + o] += double(x[n * size.inputs + k]) * w[k * size.outputs + o];
         gradient[k * size.outputs + o] += double(x[n * size.inputs + k]) * y[n * size.outputs + o];
+        inputs[n * size.inputs + k] += double(y[n * size.outputs + o]) * w[k * size.outputs + o];
       }
-  std::vector<T> own(y.size()), own_gradient(w.size());
+  std::vector<T> own(y.size()), own_gradient(w.size()), own_inputs(x.size());
   const native::Kernels<T>& run = native::chosen<T>();
   run.layer_outputs(x.data(), w.data(), size, own.data());
   run.layer_gradient(x.data(), y.data(), size, own_gradient.data());
   compare("outputs of a layer", own, out);
+  run.layer_inputs(y.data(), w.data(), size, own_inputs.data());
   compare("gradient of a layer", own_gradient, gradient);
+  compare("gradient of a layer's inputs", own_inputs, inputs);
 }
 
 // Group normalisation with a shortcut and ReLU or without, and its gradient from one or two parts.

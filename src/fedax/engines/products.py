@@ -90,7 +90,7 @@ def _multiplications(equation: Any) -> int:
     if name in PRODUCTS:
         return multiplications(a, b, params["plan"], name)
     if name in affine.PRODUCTS:
-        return affine.multiplications(a, b)
+        return affine.multiplications(a, b, name)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return math.prod(equation.outvars[0].aval.shape) * math.prod(a[axis] for axis in contracted)

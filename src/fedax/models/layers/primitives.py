@@ -32,7 +32,7 @@ def primitive(
     name: str,
     results: Callable[..., Sequence[Result]],
     plain: Callable[..., Sequence[Any]],
-    call: tuple[str, Callable[..., Sequence[int]]] | None,
+    call: tuple[str, Callable[..., Sequence[int] | None]] | None,
     images: tuple[bool, ...],
     in_place: int = 0,
     again: bool = False,
@@ -43,8 +43,8 @@ def primitive(
         name: of the operation.
         results: of the operands' abstract values and the parameters.
         plain: the operation in JAX, for all platforms and wherever there is no extension.
-        call: the extension's function, and the whole numbers it gets, of the operands' shapes and the parameters. None: the
-            plain form everywhere.
+        call: the extension's function, and the whole numbers it gets, of the operands' shapes and the parameters; None in their
+            place: the plain form for these shapes. None: the plain form everywhere.
         images: for each operand, whether it lies in memory as images do.
         in_place: so many results may lie where the operands of the same places do.
         again: the second result is the first one once more, in the same memory, with a cotangent of its own.
@@ -59,7 +59,8 @@ def primitive(
     def native(*operands: Any, **params: Any) -> Sequence[Any]:
         assert call is not None
         target, numbers = call
-        if not params.pop("native"):
+        own = numbers(*(x.shape for x in operands), **params) if params.pop("native") else None
+        if own is None:
             return plain(*operands, **params)
         outs = list(results(*operands, **params, native=True))
         del outs[1 : 1 + again]
@@ -70,7 +71,7 @@ def primitive(
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
             input_output_aliases={place: place for place in range(in_place)},
         )
-        made = run(*operands, numbers=np.array(numbers(*(x.shape for x in operands), **params), np.int64))
+        made = run(*operands, numbers=np.array(own, np.int64))
         return [*made[:again], *made]
 
     def everywhere(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:

@@ -1,7 +1,8 @@
-// Two products of a fully connected layer, for one number type REAL; included like convolution.h, after sparse.h:
-// outputs[n, o] = sum over k of x[n, k] weights[k, o], and gradient[k, o] = sum over n of x[n, k] y[n, o].
+// The products of a fully connected layer, for one number type REAL; included like convolution.h, after sparse.h:
+// outputs[n, o] = sum over k of x[n, k] weights[k, o], gradient[k, o] = sum over n of x[n, k] y[n, o], and
+// inputs[n, k] = sum over o of y[n, o] weights[k, o].
 //
-// All arrays are rows of numbers, of the outputs at least LANES. Each sum is taken in the order of its index, one number after
+// All arrays are rows of numbers, of the results at least LANES. Each sum is taken in the order of its index, one number after
 // the other, so that leaving out numbers that are zero changes no bit: images with a plain background are full of them.
 
 constexpr int DENSE_ROWS = 6, DENSE_VECTORS = ROOMY ? 4 : 2, LIST_VECTORS = ROOMY ? 16 : 8;
@@ -191,4 +192,22 @@ static void layer_gradient(const REAL* x, const REAL* y, const Layer& layer, REA
     for (long t = 0; t < columns.tiles; t++)
       dense_rows({x + begin, 1, layer.inputs}, here, layer.examples, y, out + begin * layer.outputs, columns, t, false);
   }
+}
+
+// Rows become columns; there are at least LANES of both.
+static void transpose(const REAL* from, long rows, long columns, REAL* to) {
+  for (long c = 0; c < columns; c += LANES)
+    for (long r = 0; r < rows; r += LANES) {
+      long row = least(r, rows - LANES), column = least(c, columns - LANES);
+      Vector block[LANES];
+      for (long n = 0; n < LANES; n++) block[n] = load(from + (row + n) * columns + column);
+      turn<LANES>(block);
+      for (long n = 0; n < LANES; n++) store(to + (column + n) * rows + row, block[n]);
+    }
+}
+
+static void layer_inputs(const REAL* y, const REAL* weights, const Layer& layer, REAL* out) {
+  REAL* turned = static_cast<REAL*>(memory::buffer(memory::WEIGHTS, layer.inputs * layer.outputs * sizeof(REAL)));
+  transpose(weights, layer.inputs, layer.outputs, turned);
+  layer_outputs(y, turned, {layer.examples, layer.outputs, layer.inputs}, out);
 }

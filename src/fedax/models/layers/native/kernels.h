@@ -10,7 +10,7 @@
 #include "dense.h"
 #include "sums.h"
 
-const Kernels<REAL> kernels = {lay,           forward,      gradient_of_image, gradient_of_kernel, layer_outputs, layer_gradient,
-                               pool,          pool_gradient,     pool_tangent,       norm,          norm_gradient,
-                               join,          join_gradient,     recur,              recur_gradient, shuffle,
-                               accumulate,    finite};
+const Kernels<REAL> kernels = {lay,          forward,      gradient_of_image, gradient_of_kernel, layer_outputs, layer_gradient,
+                               layer_inputs, pool,         pool_gradient,     pool_tangent,       norm,          norm_gradient,
+                               join,         join_gradient, recur,            recur_gradient,     shuffle,       accumulate,
+                               finite};

@@ -27,6 +27,7 @@ struct Kernels {
   void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
   void (*layer_outputs)(const T* x, const T* weights, const Layer&, T* out);
   void (*layer_gradient)(const T* x, const T* gradient, const Layer&, T* out);
+  void (*layer_inputs)(const T* gradient, const T* weights, const Layer&, T* out);
   void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
   void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
   void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
@@ -188,16 +189,16 @@ static void lay(const frame::Call* call) {
   for (long g = 0; g < out->dims[0]; g++) chosen<T>().lay(item<const T>(in, g), images<T>(out, g));
 }
 
-enum LayerProduct { OUTPUTS, KERNEL_GRADIENT };
+enum LayerProduct { OUTPUTS, KERNEL_GRADIENT, INPUTS };
 
 template <class T>
 static void affine(const frame::Call* call) {
   const frame::Buffer *a = call->arguments.items[0], *b = call->arguments.items[1], *out = call->results.items[0];
-  const bool forward = attribute(call)[0] == OUTPUTS;
-  const Layer layer{a->dims[1], a->dims[2], b->dims[2]};
+  const int64_t product = attribute(call)[0];
+  const Layer layer{a->dims[1], (product == INPUTS ? b->dims[1] : a->dims[2]), b->dims[2]};
   const Kernels<T>& run = chosen<T>();
-  for (long g = 0; g < out->dims[0]; g++)
-    (forward ? run.layer_outputs : run.layer_gradient)(item<const T>(a, g), item<const T>(b, g), layer, item<T>(out, g));
+  auto function = product == OUTPUTS ? run.layer_outputs : product == INPUTS ? run.layer_inputs : run.layer_gradient;
+  for (long g = 0; g < out->dims[0]; g++) function(item<const T>(a, g), item<const T>(b, g), layer, item<T>(out, g));
 }
 
 enum Pooling { POOL, POOL_GRADIENT, POOL_TANGENT };
