@@ -46,6 +46,17 @@ static void convolution(Random& random, bool many) {
   auto y = numbers<T>(random, outputs * tall * wide * batch);
   const long zeros = draw(random, 0, 2) * 45;  // percent; with many, the gradients are computed from lists of the others
   for (T& value : y) value = draw(random, 0, 99) < zeros ? T(0) : value;
+  // behind pooling, one number of each window at most is not zero
+  const long h = draw(random, 1, 3), w = draw(random, 1, 3), high = tall / h, across = wide / w;
+  auto kept = numbers<T>(random, outputs * high * across * batch);
+  std::vector<uint8_t> winner(kept.size());
+  const bool pooled = draw(random, 0, 1) && !kept.empty();
+  if (pooled) std::fill(y.begin(), y.end(), T(0));
+  for (size_t i = 0; pooled && i < kept.size(); i++) {
+    const long n = i % batch, q = i / batch % across, r = i / batch / across % high, o = i / batch / across / high;
+    winner[i] = draw(random, 0, 99) < zeros ? 255 : draw(random, 0, h * w - 1);
+    if (winner[i] != 255) y[((o * tall + r * h + winner[i] / w) * wide + q * w + winner[i] % w) * batch + n] = kept[i];
+  }
   std::vector<double> dy(y.size()), dx(x.size()), dk(k.size());
   for (long o = 0; o < outputs; o++)
     for (long r = 0; r < tall; r++)
@@ -73,6 +84,17 @@ static void convolution(Random& random, bool many) {
   compare("outputs", out, dy);
   compare("gradient of the image", image_gradient, dx);
   compare("gradient of the kernel", kernel_gradient, dk);
+  if (!pooled) return;
+  std::vector<T> bias(outputs);
+  std::vector<double> plain(outputs);
+  for (size_t i = 0; i < y.size(); i++) plain[i / (tall * wide * batch)] += y[i];
+  Images<const T> few{kept.data(), outputs, high, across, batch};
+  run.pooled_gradient_of_image(few, winner.data(), h, w, tall, wide, k.data(), window, {image_gradient.data(), inputs, rows, columns, batch});
+  run.pooled_gradient_of_kernel(image, few, winner.data(), h, w, tall, wide, window, kernel_gradient.data());
+  run.bias_gradient(few, winner.data(), bias.data());
+  compare("gradient of the image behind pooling", image_gradient, dx);
+  compare("gradient of the kernel behind pooling", kernel_gradient, dk);
+  compare("gradient of the bias", bias, plain);
 }
 
 template <class T>

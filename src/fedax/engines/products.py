@@ -29,9 +29,10 @@ from fedax.engines.round import Round
 from fedax.engines.simulation.engine import SimulationProgram
 from fedax.engines.simulation.transport import SimulatedTransport, mesh_of
 from fedax.engines.transport import Answer, Job
-from fedax.models.layers import affine, lstm
+from fedax.models.layers import affine, lstm, pooled
 from fedax.models.layers.bilinear import PRODUCTS, multiplications, pairs
 
+CONVOLUTIONS = (*PRODUCTS, *pooled.PRODUCTS)
 FACTORIZATIONS = (
     "cholesky",
     "cholesky_update",
@@ -84,10 +85,10 @@ def _multiplications(equation: Any) -> int:
     if name in lstm.RECURRENCES:
         gates, kernel = (equation.invars[place].aval.shape for place in lstm.RECURRENCES[name])
         return lstm.multiplications(gates, kernel)
-    if name not in ("dot_general", "conv_general_dilated", *PRODUCTS, *affine.PRODUCTS):
+    if name not in ("dot_general", "conv_general_dilated", *CONVOLUTIONS, *affine.PRODUCTS):
         return 0
-    a, b = (operand.aval.shape for operand in equation.invars)
-    if name in PRODUCTS:
+    a, b, *_ = (operand.aval.shape for operand in equation.invars)
+    if name in CONVOLUTIONS:
         return multiplications(a, b, params["plan"], name)
     if name in affine.PRODUCTS:
         return affine.multiplications(a, b, name)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core import InvalidInput
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
-from fedax.models.layers import Convolution, activate, convolve
+from fedax.models.layers import Convolution, convolve_activate
 from fedax.models.layers.conv import Images, fan_out_normal
 from fedax.models.layers.lay import laid
 
@@ -116,8 +116,7 @@ class CNN:
     def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
         h = laid(as_images(x, self.shape, params.dense[0].kernel.dtype))
         for layer, stage in zip(params.convolutions, self.stages):
-            h = convolve(h, layer.kernel, padding=self.padding)
-            h = activate(h, layer.bias, 2 if stage.pool else 1)
+            h = convolve_activate(h, *layer, window=2 if stage.pool else 1, padding=self.padding)
         h = h.reshape(h.shape[0], -1)
         *hidden, last = params.dense
         for layer in hidden:

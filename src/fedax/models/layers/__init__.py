@@ -8,4 +8,5 @@ from fedax.models.layers.norm import group_norm as group_norm
 from fedax.models.layers.norm import residual as residual
 from fedax.models.layers.pool import activate as activate
 from fedax.models.layers.pool import max_pool as max_pool
+from fedax.models.layers.pooled import convolve_activate as convolve_activate
 from fedax.models.layers.shortcut import join as join

@@ -18,7 +18,7 @@ from fedax.models.layers.bilinear import bilinear
 from fedax.models.layers.extension import status
 from fedax.models.layers.primitives import Result, aligned, batch_groups, batch_size, choose, folded, primitive, unfolded
 
-LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 16, 16, 1 << 20
+LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 20
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
 rows of so many numbers, below which the vectors' ends do; and up to a kernel of so many, beyond which all wait for memory."""
 
@@ -81,14 +81,21 @@ def _by_kernel(x: Any, gradient: Any, params: Any) -> Any:
     return kernel_gradient_p.bind(x, gradient, **params)[0]
 
 
+def _by_examples(gradient: Any, kernel: Any, params: Any) -> Any:
+    """The gradient by the examples; of few outputs by the kernel turned around."""
+    if gradient.shape[2] < NARROWEST <= kernel.shape[1]:
+        return outputs_p.bind(gradient, kernel.swapaxes(1, 2), **params)[0]
+    return input_gradient_p.bind(gradient, kernel, **params)[0]
+
+
 bilinear(
     outputs_p,
-    lambda dy, kernel, params: input_gradient_p.bind(dy, kernel, **params)[0],
+    _by_examples,
     lambda dy, x, params: _by_kernel(x, dy, params),
 )
 bilinear(
     kernel_gradient_p,
-    lambda dk, gradient, params: input_gradient_p.bind(gradient, dk, **params)[0],
+    lambda dk, gradient, params: _by_examples(gradient, dk, params),
     lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],
 )
 bilinear(

@@ -52,10 +52,10 @@ def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
-    """Of one of the three products by its name, for the shapes of its operands."""
+    """Of one of the three products by its name, alone or behind pooling, for the shapes of its operands."""
     each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
     along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
-    channels = a[4] if name == kernel_gradient_p.name else b[3]
+    channels = a[4] if name.endswith("kernel_gradient") else b[3]
     return a[0] * a[1] * channels * b[4] * math.prod(along)
 
 
@@ -118,22 +118,25 @@ PRODUCTS = tuple(made.name for made in (outputs_p, image_gradient_p, kernel_grad
 
 
 def bilinear(made: Any, first: Any, second: Any) -> None:
-    """Registers derivatives: `first` and `second` are the transposes by the operands, of the other operand and the cotangent."""
+    """Registers derivatives of what is bilinear in its first two operands.
+
+    `first` and `second` are the transposes by them, of the other one and the cotangent; further operands are constants.
+    """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-        (a, b), (da, db) = primals, tangents
-        parts = [] if isinstance(da, ad.Zero) else [made.bind(da, b, **params)[0]]
-        parts += [] if isinstance(db, ad.Zero) else [made.bind(a, db, **params)[0]]
-        (out,) = made.bind(a, b, **params)
-        return [out], [sum(parts[1:], parts[0])]
+        (a, b, *others), (da, db, *_) = primals, tangents
+        parts = [] if isinstance(da, ad.Zero) else [made.bind(da, b, *others, **params)[0]]
+        parts += [] if isinstance(db, ad.Zero) else [made.bind(a, db, *others, **params)[0]]
+        return made.bind(*primals, **params), [sum(parts[1:], parts[0])]
 
-    def transpose(cotangents: Any, a: Any, b: Any, **params: Any) -> Any:
+    def transpose(cotangents: Any, a: Any, b: Any, *others: Any, **params: Any) -> Any:
         (cotangent,) = cotangents
+        constants = [None] * len(others)
         if isinstance(cotangent, ad.Zero):
-            return [None, None]
+            return [None, None, *constants]
         if ad.is_undefined_primal(a):
-            return [first(cotangent, b, params), None]
-        return [None, second(cotangent, a, params)]
+            return [first(cotangent, b, params, *others), None, *constants]
+        return [None, second(cotangent, a, params, *others), *constants]
 
     ad.primitive_jvps[made] = jvp
     ad.primitive_transposes[made] = transpose
@@ -156,28 +159,27 @@ bilinear(
 )
 
 
-def _batched(made: Any, axes: tuple[tuple[int, int], tuple[int, int]]) -> None:
-    """Registers: a batch of one operand joins the axis that this operand shares with the result (examples, channels or outputs).
+def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
+    """Registers: a batch of some operands joins the axis that these operands share with the result (examples, channels or outputs).
 
-    A batch of both operands is more groups.
+    Each case has that axis for each operand, None for those without a batch, and the axis of the result. Where no case fits, the
+    members of the batch are more groups.
     """
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:
-        if None not in dims:
-            return batch_groups(made, operands, dims, params)
-        which = 0 if dims[1] is None else 1
-        size, (axis, to) = batch_size(operands, dims), axes[which]
-        joined = list(operands)
-        joined[which] = folded(operands[which], dims[which], axis)
-        (out,) = made.bind(*joined, **params)
-        return [unfolded(out, size, to)], [to]
+        for axes, to in cases:
+            if all((d is None) == (axis is None) for d, axis in zip(dims, axes, strict=True)):
+                whole = [x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)]
+                (out,) = made.bind(*whole, **params)
+                return [unfolded(out, batch_size(operands, dims), to)], [to]
+        return batch_groups(made, operands, dims, params)
 
     batching.primitive_batchers[made] = rule
 
 
-_batched(outputs_p, ((1, 1), (4, 4)))
-_batched(image_gradient_p, ((1, 1), (3, 4)))
-_batched(kernel_gradient_p, ((4, 3), (4, 4)))
+joined(outputs_p, ((1, None), 1), ((None, 4), 4))
+joined(image_gradient_p, ((1, None), 1), ((None, 3), 4))
+joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
 
 
 def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:

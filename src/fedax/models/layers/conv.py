@@ -53,6 +53,20 @@ def convolve(
     """
     if formulation is not None and formulation not in FORMULATIONS:
         raise InvalidInput.of("convolve(formulation=...)", formulation, "'native', 'products', 'xla' or None")
+    plan = planned(x, kernel, stride, padding)
+    if formulation == "native" and not status().used:
+        raise InvalidInput(f"convolve(formulation='native'): {status().reason}")
+    native = choose(x, kernel, native=None if formulation is None else formulation == "native")
+    by_products = formulation == "products" or (formulation is None and jax.default_backend() == "cpu")
+    return convolved(x, kernel, plan, native, by_products)
+
+
+def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding) -> Plan:
+    """The sizes of a convolution.
+
+    Raises:
+        InvalidInput: as `convolve`.
+    """
     if x.ndim != 4 or kernel.ndim != 4 or x.shape[3] != kernel.shape[2] or x.dtype != kernel.dtype:
         got = (x.shape, str(x.dtype), kernel.shape, str(kernel.dtype))
         raise InvalidInput.of("convolve(x, kernel)", got, "four axes each, and the same channels and type")
@@ -60,12 +74,7 @@ def convolve(
     sizes = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
     around = borders(*sizes, strides, padding)
     rows, columns = ((n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], around, sizes[1], strides))
-    plan = Plan(*sizes, (rows, columns), strides, around)
-    if formulation == "native" and not status().used:
-        raise InvalidInput(f"convolve(formulation='native'): {status().reason}")
-    native = choose(x, kernel, native=None if formulation is None else formulation == "native")
-    by_products = formulation == "products" or (formulation is None and jax.default_backend() == "cpu")
-    return convolved(x, kernel, plan, native, by_products)
+    return Plan(*sizes, (rows, columns), strides, around)
 
 
 def borders(image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Borders:

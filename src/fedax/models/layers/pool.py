@@ -45,12 +45,22 @@ def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1
 
 
 def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, relu: bool) -> Images:
-    window = (window, window) if isinstance(window, int) else window
-    if min(window) < 1 or window[0] * window[1] > 250:
-        raise InvalidInput.of("max_pool(window=...)", window, "at least 1, and no more than 250 pixels together")
+    window = checked(window)
     images, offsets = aligned(x[None], bias[None])
     native = choose(images, offsets)
     return pool_p.bind(images, offsets, size=(x.shape[1], x.shape[2]), window=window, relu=relu, native=native)[0][0]
+
+
+def checked(window: int | Window) -> Window:
+    """Rows and columns of a window that may be given by one number.
+
+    Raises:
+        InvalidInput: less than 1, or too many pixels for the type of the winners.
+    """
+    window = (window, window) if isinstance(window, int) else window
+    if min(window) < 1 or window[0] * window[1] > 250:
+        raise InvalidInput.of("max_pool(window=...)", window, "at least 1, and no more than 250 pixels together")
+    return window
 
 
 def _windows(x: Any, window: Window) -> Any:

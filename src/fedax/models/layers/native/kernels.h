@@ -4,13 +4,15 @@
 #include "outputs.h"
 #include "sparse.h"
 #include "pointwise.h"
+#include "pooled.h"
 #include "norm.h"
 #include "recurrent.h"
 #include "shuffle.h"
 #include "dense.h"
 #include "sums.h"
 
-const Kernels<REAL> kernels = {lay,          forward,      gradient_of_image, gradient_of_kernel, layer_outputs, layer_gradient,
-                               layer_inputs, pool,         pool_gradient,     pool_tangent,       norm,          norm_gradient,
-                               join,         join_gradient, recur,            recur_gradient,     shuffle,       accumulate,
-                               finite};
+const Kernels<REAL> kernels = {lay,           forward,       gradient_of_image, gradient_of_kernel, pooled_gradient_of_image,
+                               pooled_gradient_of_kernel,    layer_outputs,     layer_gradient,     layer_inputs,
+                               pool,          pool_gradient, bias_gradient,     pool_tangent,       norm,
+                               norm_gradient, join,          join_gradient,     recur,              recur_gradient,
+                               shuffle,       accumulate,    finite};

@@ -25,11 +25,16 @@ struct Kernels {
   void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
   void (*gradient_of_image)(Images<const T> gradient, const T* kernel, const Window&, Images<T> image);
   void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
+  void (*pooled_gradient_of_image)(Images<const T> gradient, const uint8_t* winner, long height, long width, long rows, long columns,
+                                   const T* kernel, const Window&, Images<T> image);
+  void (*pooled_gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const uint8_t* winner, long height, long width,
+                                    long rows, long columns, const Window&, T* kernel);
   void (*layer_outputs)(const T* x, const T* weights, const Layer&, T* out);
   void (*layer_gradient)(const T* x, const T* gradient, const Layer&, T* out);
   void (*layer_inputs)(const T* gradient, const T* weights, const Layer&, T* out);
   void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
   void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
+  void (*bias_gradient)(Images<const T> gradient, const uint8_t* winner, T* bias);
   void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
   void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, bool relu, Images<const T> added,
                long stride, Images<T> out, T* mean, T* rate);
@@ -167,19 +172,30 @@ static T* item(const frame::Buffer* buffer, long g) {
 
 enum Product { FORWARD, GRADIENT_OF_IMAGE, GRADIENT_OF_KERNEL };
 
+// Behind pooling there is a third operand, the winners, and its window and the outputs' size follow among the numbers.
 template <class T>
 static void convolve(const frame::Call* call) {
-  const frame::Buffer *a = call->arguments.items[0], *b = call->arguments.items[1], *out = call->results.items[0];
+  frame::Buffer** in = call->arguments.items;
+  const frame::Buffer *a = in[0], *b = in[1], *out = call->results.items[0];
   const int64_t* geometry = attribute(call);
   const int64_t product = geometry[0];
   const int64_t* kernel = (product == GRADIENT_OF_KERNEL ? out : b)->dims;
+  const bool pooled = call->arguments.count == 3;
   Window window{kernel[1], kernel[2], geometry[1], geometry[2], geometry[3], geometry[4]};
   const Kernels<T>& run = chosen<T>();
   for (long g = 0; g < out->dims[0]; g++) {
+    const uint8_t* winner = pooled ? item<uint8_t>(in[2], g) : nullptr;
     if (product == FORWARD) run.forward(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
-    if (product == GRADIENT_OF_IMAGE) run.gradient_of_image(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
-    if (product == GRADIENT_OF_KERNEL)
+    if (product == GRADIENT_OF_IMAGE && !pooled)
+      run.gradient_of_image(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
+    if (product == GRADIENT_OF_IMAGE && pooled)
+      run.pooled_gradient_of_image(images<const T>(a, g), winner, geometry[5], geometry[6], geometry[7], geometry[8], item<T>(b, g),
+                                   window, images<T>(out, g));
+    if (product == GRADIENT_OF_KERNEL && !pooled)
       run.gradient_of_kernel(images<const T>(a, g), images<const T>(b, g), window, item<T>(out, g));
+    if (product == GRADIENT_OF_KERNEL && pooled)
+      run.pooled_gradient_of_kernel(images<const T>(a, g), images<const T>(b, g), winner, geometry[5], geometry[6], geometry[7],
+                                    geometry[8], window, item<T>(out, g));
   }
 }
 
@@ -201,7 +217,7 @@ static void affine(const frame::Call* call) {
   for (long g = 0; g < out->dims[0]; g++) function(item<const T>(a, g), item<const T>(b, g), layer, item<T>(out, g));
 }
 
-enum Pooling { POOL, POOL_GRADIENT, POOL_TANGENT };
+enum Pooling { POOL, POOL_GRADIENT, POOL_TANGENT, BIAS_GRADIENT };
 
 template <class T>
 static void pool(const frame::Call* call) {
@@ -218,6 +234,7 @@ static void pool(const frame::Call* call) {
     if (geometry[0] == POOL_TANGENT)
       run.pool_tangent(images<const T>(in[0], g), item<T>(in[1], g), item<uint8_t>(in[2], g), height, width,
                        images<T>(out[0], g));
+    if (geometry[0] == BIAS_GRADIENT) run.bias_gradient(images<const T>(in[0], g), item<uint8_t>(in[1], g), item<T>(out[0], g));
   }
 }
 

@@ -9,7 +9,7 @@
 namespace memory {
 
 constexpr size_t LINE = 64;
-enum Slot { RING, WEIGHTS, OFFSETS, ROW, SUMS, VALUES, PLACES, ZEROS, SLOTS };
+enum Slot { RING, WEIGHTS, OFFSETS, ROW, SUMS, VALUES, PLACES, ZEROS, SPREAD, SLOTS };
 
 struct Buffers {
   void* data[SLOTS] = {};

@@ -7,8 +7,36 @@ constexpr uint8_t NONE = 255;
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
 typedef uint8_t LooseBytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 
-static inline Mask wide(const uint8_t* p) { return __builtin_convertvector((Bytes)*reinterpret_cast<const LooseBytes*>(p), Mask); }
-static inline void narrow(uint8_t* p, Mask v) { *reinterpret_cast<LooseBytes*>(p) = __builtin_convertvector(v, Bytes); }
+// Compilers take the bytes apart one by one.
+static inline Mask wide(const uint8_t* p) {
+#if BYTES == 64
+  if constexpr (sizeof(REAL) == 4) return (Mask)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  if constexpr (sizeof(REAL) == 8) return (Mask)_mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i*)p));
+#elif BYTES == 32
+  if constexpr (sizeof(REAL) == 4) return (Mask)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+  if constexpr (sizeof(REAL) == 8) {
+    int few;
+    std::memcpy(&few, p, sizeof few);
+    return (Mask)_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(few));
+  }
+#else
+  return __builtin_convertvector((Bytes)*reinterpret_cast<const LooseBytes*>(p), Mask);
+#endif
+}
+static inline void narrow(uint8_t* p, Mask v) {
+#if BYTES == 64
+  if constexpr (sizeof(REAL) == 4) _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)v));
+  if constexpr (sizeof(REAL) == 8) _mm_storel_epi64((__m128i*)p, _mm512_cvtepi64_epi8((__m512i)v));
+#else
+#if BYTES == 32
+  if constexpr (sizeof(REAL) == 4) {
+    __m128i half = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    return _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(half, half));
+  }
+#endif
+  *reinterpret_cast<LooseBytes*>(p) = __builtin_convertvector(v, Bytes);
+#endif
+}
 
 struct Pool {
   long height, width, batch, columns;  // columns of the image
@@ -109,9 +137,10 @@ static void gradient_windows(Pool pool, Images<const REAL> gradient, const uint8
       }
 }
 
-static void pool_gradient(Images<const REAL> gradient, const uint8_t* winner, long height, long width, Images<REAL> image, REAL* bias) {
-  long batch = image.examples, plane = gradient.rows * gradient.columns * batch;
-  for (long c = 0; c < image.channels; c++) {
+// Sums of the gradients that are not lost where ReLU is flat, for each channel.
+static void bias_gradient(Images<const REAL> gradient, const uint8_t* winner, REAL* bias) {
+  long plane = gradient.rows * gradient.columns * gradient.examples;
+  for (long c = 0; c < gradient.channels; c++) {
     const REAL* from = gradient.at(c, 0);
     const uint8_t* place = winner + c * plane;
     REAL total = 0;
@@ -125,6 +154,13 @@ static void pool_gradient(Images<const REAL> gradient, const uint8_t* winner, lo
       total += along;
     }
     bias[c] = total;
+  }
+}
+
+// Each number at the pixel that won its window, zeros elsewhere.
+static void spread(Images<const REAL> gradient, const uint8_t* winner, long height, long width, Images<REAL> image) {
+  long batch = image.examples;
+  for (long c = 0; c < image.channels; c++) {
     for (long r = 0; r < gradient.rows * height; r++)  // columns that fill no window
       std::memset(image.at(c, r) + gradient.columns * width * batch, 0, (image.columns - gradient.columns * width) * batch * sizeof(REAL));
     std::memset(image.at(c, gradient.rows * height), 0, (image.rows - gradient.rows * height) * image.columns * batch * sizeof(REAL));
@@ -133,6 +169,11 @@ static void pool_gradient(Images<const REAL> gradient, const uint8_t* winner, lo
   if (height == 2 && width == 2) return gradient_windows<4>(pool, gradient, winner, image);
   if (height * width == 1) return gradient_windows<1>(pool, gradient, winner, image);
   gradient_windows<0>(pool, gradient, winner, image);
+}
+
+static void pool_gradient(Images<const REAL> gradient, const uint8_t* winner, long height, long width, Images<REAL> image, REAL* bias) {
+  bias_gradient(gradient, winner, bias);
+  spread(gradient, winner, height, width, image);
 }
 
 // The transpose of pool_gradient: the winners of a tangent, plus the tangent of the bias.

@@ -60,13 +60,15 @@ struct Cost {
 constexpr Cost OF_KERNEL{1, 1.1, 2.2}, OF_IMAGE{0.75, 1.75, 4.5};
 constexpr double READ = BYTES == 64 ? 1.5 : 7, LISTED = 4;  // of every number, and of one that is not zero; without AVX-512 one by one
 
-// Whether lists are faster; `share` is the time without them in that of plain sums, where it is below 1.
-static bool sparse_is_faster(const Spans& spans, Images<const REAL> gradient, const Cost& cost, double share) {
+// Whether lists are faster, by the share of numbers that are not zero and that of numbers that are read; `share` is the time
+// without lists in that of plain sums, where it is below 1, and `ahead` what has to be done before.
+static bool sparse_is_faster(const Spans& spans, Images<const REAL> gradient, const Cost& cost, double share, double others, double read,
+                             double ahead) {
   double numbers = double(spans.outputs) * gradient.rows * gradient.columns;
   if (gradient.examples < 4 || numbers * (sizeof(REAL) + sizeof(int)) * LANES > LISTS_BYTES) return false;
-  double dense = double(spans.height * spans.width * spans.all) / LANES * cost.dense * (share < GAIN ? share : 1);
+  double dense = double(spans.height * spans.width * spans.all) / LANES * cost.dense * (share < GAIN ? share : 1) + ahead;
   double vector = spans.channels == LANES ? cost.whole : cost.loose;
-  return dense > 2 && share_of_others(gradient) * (spans.blocks * spans.height * spans.vectors * vector + LISTED) + READ < dense;
+  return dense > 2 && others * (spans.blocks * spans.height * spans.vectors * vector + LISTED) + READ * read < dense;
 }
 
 // ---- turning blocks of LANES x LANES numbers around ----
@@ -198,29 +200,52 @@ static inline long keep(const REAL* values, const int* places, REAL* kept, int* 
 #endif
 }
 
+// Where a number of the gradient of the outputs moves the kernel to, from the first one: rows and columns are so far apart.
+struct Steps {
+  long row, column;
+
+  Steps(const Spans& spans, const Window& window) : row(window.down * spans.pitch), column(window.right * spans.channels) {}
+};
+
+// The gradient of the outputs as it is: lines of its numbers, of LANES examples each, and their places, the same for all.
+struct Dense {
+  Images<const REAL> gradient;
+  long rows() const { return gradient.rows; }
+  long columns() const { return gradient.columns; }
+
+  void begin(const Steps& steps, long whole, int* places) const {
+    for (long p = 0; p < whole; p++) places[p] = p / gradient.columns * steps.row + p % gradient.columns * steps.column;
+  }
+  void lines(long channel, const Some& some, const Steps&, REAL* values, int*, long whole) const {
+    split(gradient.at(channel, 0), Row{1, 1, 0, gradient.examples}, rows() * columns(), some, values, whole);
+  }
+  long places_apart(long) const { return 0; }
+};
+
 struct Lists {
   REAL* values;
   int *places, *ends;  // for each example, `room` numbers; and where each output channel's end
   long room, outputs;
 
-  Lists(Images<const REAL> gradient, const Spans& spans, const Window& window, const Some& some) : outputs(gradient.channels) {
-    long pixels = gradient.rows * gradient.columns, whole = divide_up(pixels, LANES) * LANES;
+  template <class Source>
+  Lists(const Source& source, long outputs, const Spans& spans, const Window& window, const Some& some) : outputs(outputs) {
+    long pixels = source.rows() * source.columns(), whole = divide_up(pixels, LANES) * LANES;
+    Steps steps(spans, window);
     room = outputs * pixels + LANES;
     values = static_cast<REAL*>(memory::buffer(memory::VALUES, LANES * room * sizeof(REAL)));
     places = static_cast<int*>(memory::buffer(memory::PLACES, LANES * room * sizeof(int)));
-    ends = static_cast<int*>(memory::buffer(memory::OFFSETS, (LANES * outputs + whole) * sizeof(int)));
+    ends = static_cast<int*>(memory::buffer(memory::OFFSETS, LANES * (outputs + whole) * sizeof(int)));
     int* all = ends + LANES * outputs;
-    for (long p = 0; p < whole; p++)
-      all[p] = p / gradient.columns * window.down * spans.pitch + p % gradient.columns * window.right * spans.channels;
+    source.begin(steps, whole, all);
     REAL* line = static_cast<REAL*>(memory::buffer(memory::ROW, LANES * whole * sizeof(REAL)));
-    long counts[LANES] = {};
+    long counts[LANES] = {}, apart = source.places_apart(whole);
     for (long o = 0; o < outputs; o++) {
-      split(gradient.at(o, 0), Row{1, 1, 0, gradient.examples}, pixels, some, line, whole);
+      source.lines(o, some, steps, line, all, whole);
       for (long e = some.first; e < some.count; e++) {
         long count = counts[e];
         REAL* kept = values + e * room;
         int* where = places + e * room;
-        for (long p = 0; p < whole; p += LANES) count += keep(line + e * whole + p, all + p, kept + count, where + count);
+        for (long p = 0; p < whole; p += LANES) count += keep(line + e * whole + p, all + e * apart + p, kept + count, where + count);
         ends[e * outputs + o] = counts[e] = count;
       }
     }
@@ -338,8 +363,9 @@ static Row row_of(const Spans& spans, long block, Image image) {
   return {spans.channels, there, image.rows * image.columns * image.examples, image.examples};
 }
 
-static void sparse_gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, const Spans& spans,
-                                      REAL* kernel) {
+template <class Source>
+static void sparse_gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Source& source, const Window& window,
+                                      const Spans& spans, REAL* kernel) {
   REAL* images = static_cast<REAL*>(memory::buffer(memory::RING, LANES * spans.image * sizeof(REAL)));
   REAL* sums = static_cast<REAL*>(memory::buffer(memory::SUMS, spans.kernels() * sizeof(REAL)));
   std::memset(images, 0, LANES * spans.image * sizeof(REAL));
@@ -347,7 +373,7 @@ static void sparse_gradient_of_kernel(Images<const REAL> image, Images<const REA
   Padded padded(image.rows, image.columns, gradient, window);
   for (long example = 0; example < image.examples; example += LANES) {
     Some some(example, image.examples);
-    Lists lists(gradient, spans, window, some);
+    Lists lists(source, gradient.channels, spans, window, some);
     for (long block = 0; block < spans.blocks; block++) {
       padded.over(spans, [&](long r, long place, long length) {
         split(image.at(block * spans.channels, r), row_of(spans, block, image), length, some, images + place, spans.image);
@@ -359,8 +385,9 @@ static void sparse_gradient_of_kernel(Images<const REAL> image, Images<const REA
   spans.over_kernels([&](long here, long there) { kernel[there] = sums[here]; });
 }
 
-static void sparse_gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, const Spans& spans,
-                                     Images<REAL> image) {
+template <class Source>
+static void sparse_gradient_of_image(Images<const REAL> gradient, const Source& source, const REAL* kernel, const Window& window,
+                                     const Spans& spans, Images<REAL> image) {
   REAL* images = static_cast<REAL*>(memory::buffer(memory::RING, LANES * spans.image * sizeof(REAL)));
   REAL* weights = static_cast<REAL*>(memory::buffer(memory::WEIGHTS, spans.kernels() * sizeof(REAL)));
   std::memset(weights, 0, spans.kernels() * sizeof(REAL));
@@ -370,7 +397,7 @@ static void sparse_gradient_of_image(Images<const REAL> gradient, const REAL* ke
   if (padded.rows < image.rows || padded.columns < image.columns) std::memset(image.data, 0, all * sizeof(REAL));
   for (long example = 0; example < image.examples; example += LANES) {
     Some some(example, image.examples);
-    Lists lists(gradient, spans, window, some);
+    Lists lists(source, gradient.channels, spans, window, some);
     for (long block = 0; block < spans.blocks; block++) {
       REAL* mine = weights + block * spans.outputs * spans.each;
       for (long e = some.first; e < some.count; e++) {
@@ -386,18 +413,34 @@ static void sparse_gradient_of_image(Images<const REAL> gradient, const REAL* ke
 
 // ---- the two gradients, in the form that is faster for what they are given ----
 
+// Times without lists in that of plain sums.
+static double share_for_image(Images<const REAL> gradient, const Window& window, Images<REAL> image) {
+  Window turned{window.height, window.width, window.down, window.right, window.height - 1 - window.top, window.width - 1 - window.left};
+  return winograd_share(gradient, image.channels, image.rows, image.columns, turned, OF_OUTPUTS);
+}
+
+static double share_for_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window) {
+  return winograd_share(image, gradient.channels, gradient.rows, gradient.columns, window, OF_TAPS);
+}
+
+static void gradient_of_kernel_without_lists(Images<const REAL> image, Images<const REAL> gradient, const Window& window, double share,
+                                             REAL* kernel) {
+  if (share > GAIN) return dense_gradient_of_kernel(image, gradient, window, kernel);
+  with_tiles(window, [&](auto tiles) { winograd_gradient_of_kernel<tiles.SIZE>(image, gradient, window, kernel); });
+}
+
 static void gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {
   Spans spans(image.channels, gradient, window);
-  Window turned{window.height, window.width, window.down, window.right, window.height - 1 - window.top, window.width - 1 - window.left};
-  double share = winograd_share(gradient, image.channels, image.rows, image.columns, turned, OF_OUTPUTS);
-  if (sparse_is_faster(spans, gradient, OF_IMAGE, share)) return sparse_gradient_of_image(gradient, kernel, window, spans, image);
+  double share = share_for_image(gradient, window, image);
+  if (sparse_is_faster(spans, gradient, OF_IMAGE, share, share_of_others(gradient), 1, 0))
+    return sparse_gradient_of_image(gradient, Dense{gradient}, kernel, window, spans, image);
   dense_gradient_of_image(gradient, kernel, window, image);
 }
 
 static void gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, REAL* kernel) {
   Spans spans(image.channels, gradient, window);
-  double share = winograd_share(image, gradient.channels, gradient.rows, gradient.columns, window, OF_TAPS);
-  if (sparse_is_faster(spans, gradient, OF_KERNEL, share)) return sparse_gradient_of_kernel(image, gradient, window, spans, kernel);
-  if (share > GAIN) return dense_gradient_of_kernel(image, gradient, window, kernel);
-  with_tiles(window, [&](auto tiles) { winograd_gradient_of_kernel<tiles.SIZE>(image, gradient, window, kernel); });
+  double share = share_for_kernel(image, gradient, window);
+  if (sparse_is_faster(spans, gradient, OF_KERNEL, share, share_of_others(gradient), 1, 0))
+    return sparse_gradient_of_kernel(image, gradient, Dense{gradient}, window, spans, kernel);
+  gradient_of_kernel_without_lists(image, gradient, window, share, kernel);
 }

@@ -1,0 +1,177 @@
+"""Convolutions with bias, ReLU and pooling in one operation, whose gradients read the winners of the windows."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from fedax.core import InvalidInput
+from fedax.engines.products import operations
+from fedax.models import lenet
+from fedax.models.layers import activate, convolve, convolve_activate, pooled
+from fedax.models.layers.extension import status
+from layer_samples import agree, close, normal, plain_conv, plain_pool
+
+native = pytest.mark.skipif(not status().used, reason=status().reason)
+
+CASES = [  # batch, rows, columns, channels, kernel, outputs, window, stride, padding
+    (64, 12, 11, 3, (5, 5), 6, (2, 2), 1, "VALID"),
+    (50, 8, 8, 16, (3, 3), 8, (2, 2), 1, "SAME"),
+    (17, 9, 12, 20, (3, 2), 7, (3, 1), 2, "SAME"),
+    (1, 6, 5, 2, (2, 2), 3, (2, 2), 1, "VALID"),
+    (3, 7, 7, 4, (3, 3), 5, (1, 1), 1, "VALID"),
+    (130, 6, 7, 2, (3, 3), 3, (2, 3), 1, ((1, 0), (0, 2))),  # columns that fill no window
+    (20, 8, 8, 32, (3, 3), 32, (2, 2), 1, "SAME"),  # with fewer multiplications
+    (5, 3, 3, 2, (2, 2), 3, (4, 4), 1, "VALID"),  # no window fits
+]
+
+
+def written(x, kernel, bias, window, stride, padding):
+    y = plain_conv(x, kernel, (stride, stride), padding) + bias[None, None, None, :]
+    return jax.nn.relu(plain_pool(y, window))
+
+
+def case(sizes, dtype, seed=0):
+    batch, rows, columns, channels, (height, width), outputs, window, stride, padding = sizes
+    rng = np.random.default_rng(seed)
+    shapes = (batch, rows, columns, channels), (height, width, channels, outputs), (outputs,)
+    how = {"window": window, "stride": stride, "padding": padding}
+    return (
+        tuple(normal(rng, shape, dtype) for shape in shapes),
+        partial(convolve_activate, **how),
+        partial(written, **how),
+        rng,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", CASES, ids=str)
+def test_values_and_derivatives(sizes, dtype):
+    operands, ours, plain, rng = case(sizes, dtype)
+    agree(ours, plain, operands, rng)
+    agree(lambda k, b: ours(operands[0], k, b), lambda k, b: plain(operands[0], k, b), operands[1:], rng)
+
+
+def windows(gradient, winner, size, window):
+    """The gradient of all outputs, by NumPy."""
+    full = np.zeros((*gradient.shape[:2], *size, gradient.shape[4]), gradient.dtype)
+    for place in np.ndindex(*gradient.shape):
+        if winner[place] != 255:
+            g, n, r, q, c = place
+            full[g, n, r * window[0] + winner[place] // window[1], q * window[1] + winner[place] % window[1], c] = gradient[
+                place
+            ]
+    return full
+
+
+@native
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])  # of windows that have a winner: lists and plain sums
+@pytest.mark.parametrize("sizes", CASES[:-1], ids=str)
+def test_gradients_from_any_winners(sizes, share, dtype):
+    (x, kernel, bias), ours, _, rng = case(sizes, dtype, 1)
+    x, kernel = x[None], kernel[None]
+    program = jax.make_jaxpr(ours)(x[0], kernel[0], bias)
+    (block,) = [eqn for eqn in program.eqns if eqn.primitive is pooled.block_p]
+    how = block.params
+    shape = block.outvars[0].aval.shape
+    gradient = np.asarray(normal(rng, shape, dtype))
+    winner = rng.integers(0, how["window"][0] * how["window"][1], shape)
+    winner = np.where(rng.random(shape) < share, winner, 255).astype(np.uint8)
+    full = jnp.asarray(windows(gradient, winner, how["plan"].outputs, how["window"]))
+
+    def plain(x, kernel):
+        return plain_conv(x, kernel, how["plan"].strides, how["plan"].borders)
+
+    of_x, of_kernel = jax.vjp(plain, x[0], kernel[0])[1](full[0])
+    close(pooled.image_gradient_p.bind(gradient, kernel, winner, **how)[0][0], of_x)
+    close(pooled.kernel_gradient_p.bind(x, gradient, winner, **how)[0][0], of_kernel)
+    close(pooled.bias_gradient_p.bind(gradient, winner, native=True)[0][0], full[0].sum((0, 1, 2)))
+
+
+@pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0), (None, 0, 0)])
+def test_under_vmap(mapped):
+    operands, ours, plain, rng = case((4, 6, 6, 3, (3, 3), 4, (2, 2), 1, "VALID"), "float64")
+    batched = tuple(x if axis is None else normal(rng, (3, *x.shape), "float64") for x, axis in zip(operands, mapped))
+    agree(jax.vmap(ours, mapped), jax.vmap(plain, mapped), batched, rng)
+
+
+def test_in_a_scan_on_several_devices():
+    (x, kernel, bias), ours, plain, _ = case((8, 8, 8, 3, (3, 3), 4, (2, 2), 1, "SAME"), "float32")
+
+    def steps(function, x, kernel, bias):
+        def step(params, _):
+            gradient = jax.grad(lambda p: (function(x, *p) ** 2).mean())(params)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), None
+
+        return jax.lax.scan(step, (kernel, bias), length=3)[0]
+
+    def part(x, kernel, bias):
+        varying = jax.tree.map(lambda p: jax.lax.pcast(p, "clients", to="varying"), (kernel, bias))
+        return jax.tree.map(lambda p: jax.lax.pmean(p, "clients"), steps(ours, x, *varying))
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("clients",))
+    spread = jax.shard_map(part, mesh=mesh, in_specs=(P("clients"), P(), P()), out_specs=P())
+    halves = [steps(plain, half, kernel, bias) for half in (x[:4], x[4:])]
+    for own, *others in zip(jax.jit(spread)(x, kernel, bias), *halves, strict=True):
+        close(own, sum(others) / 2)
+
+
+@native
+def test_no_gradient_of_all_outputs_is_written():
+    model, x = lenet(), jnp.ones((8, 3072))
+    params = model.init(jax.random.key(0))
+    program = jax.make_jaxpr(jax.grad(lambda params: model(params, x).sum()))(params).jaxpr
+    names = [eqn.primitive.name for eqn in program.eqns]
+    assert names.count("fedax_pooled_kernel_gradient") == 2
+    assert names.count("fedax_pooled_image_gradient") == 1  # none of the data
+    assert "fedax_pool_gradient" not in str(program)
+
+
+@native
+def test_products_are_counted():
+    operands, ours, _, _ = case((4, 8, 8, 3, (5, 5), 6, (2, 2), 1, "VALID"), "float32")
+    pieces = partial(convolve, stride=1, padding="VALID")
+
+    def counted(function):
+        return operations(jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum(), (0, 1)))(*operands).jaxpr)
+
+    assert counted(ours) == counted(lambda x, k, b: activate(pieces(x, k), b, 2)) == 3 * 2 * 4 * 16 * 25 * 3 * 6
+
+
+def test_what_does_not_fit_is_refused():
+    (x, kernel, bias), ours, _, _ = case(CASES[3], "float32")
+    with pytest.raises(InvalidInput, match="window"):
+        convolve_activate(x, kernel, bias, 0)
+    with pytest.raises(InvalidInput, match="kernel"):
+        convolve_activate(x[..., :1], kernel, bias)
+    assert jnp.isnan(ours(x.at[0, 0, 0, 0].set(jnp.nan), kernel, bias)).any()
+
+
+@native
+@pytest.mark.parametrize("level", ["plain", "avx2"])
+def test_smaller_instruction_sets(level):
+    if level == "avx2" and status().level == "plain":
+        pytest.skip("no AVX2 here")
+    script = f"""
+import jax, jax.numpy as jnp, numpy as np
+from fedax.models.layers import activate, convolve, convolve_activate
+from fedax.models.layers.extension import status
+assert status().level == {level!r}, status()
+rng = np.random.default_rng(0)
+for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
+    x, k, b = (jnp.asarray(rng.normal(size=s), dtype) for s in ((33, 12, 11, 6), (5, 5, 6, 8), (8,)))
+    forms = (lambda x, k, b: convolve_activate(x, k, b, (2, 1)),
+             lambda x, k, b: activate(convolve(x, k, formulation="xla"), b, (2, 1)))
+    for own, other in zip(*(jax.grad(lambda *a, f=f: (f(*a) ** 2).sum(), (0, 1, 2))(x, k, b) for f in forms)):
+        assert np.abs(own - other).max() <= tolerance * np.abs(other).max()
+"""
+    environment = os.environ | {"FEDAX_NATIVE": level, "JAX_ENABLE_X64": "1"}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
