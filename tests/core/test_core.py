@@ -14,6 +14,12 @@ from fedax.core import DataError, InvalidInput, Layout, LocalProblem, Ragged, Un
 from fedax.core.channel import bits_of, pack, unpack
 
 
+def test_the_first_block_of_a_flat_model_is_no_padding():
+    model = {"kernel": np.ones((3, 3, 32), np.float32), "z": np.ones(5000, np.float32)}
+    program = jax.jit(Layout.of(model).ravel).lower(model).compile()
+    assert " pad(" not in program.as_text()
+
+
 def test_layout_keeps_the_order_of_leaves():
     params = (jnp.arange(6.0).reshape(2, 3), {"b": jnp.array(7.0), "a": jnp.array([8.0])})
     layout = Layout.of(params)
