@@ -1,24 +1,29 @@
-"""The native layers' products on one thread, in GFLOP/s, beside what the core reaches in a large product of NumPy's BLAS.
+"""The native layers' products on one thread, in GFLOP/s, beside what the core reaches in a large product of matrices.
 
 The extension is called as XLA calls it, without XLA. Times are CPU time and the rows run in turns, so that other programs on the
-machine disturb the medians less.
+machine disturb the medians less. The core's rate is the better of NumPy's BLAS and XLA. Products below half of it are listed
+with the rate at which their arrays move, beside that of a copy.
 
     python benchmarks/products.py          # --repeat to change
 """
 
 import argparse
 import ctypes
+import os
 import statistics
 import time
 from ctypes import POINTER, byref, c_int32, c_int64, c_size_t, c_void_p, pointer
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+import jax
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 import fedax.models.layers
 
+KINDS = ("forward", "gradient of the image", "gradient of the kernel")
 LAYERS = {  # batch, rows and columns, channels, outputs, kernel, stride, padding
     "LeNet, first": (64, 32, 3, 6, 5, 1, 0),
     "LeNet, second": (64, 14, 6, 16, 5, 1, 0),
@@ -87,7 +92,8 @@ def products(library, batch, size, channels, outputs, kernel, stride, padding):
     k = (1, kernel, kernel, channels, outputs)
     orders = [(x, k, y), (y, k, x), (x, y, k)]
     flops = 2 * batch * after * after * outputs * channels * kernel * kernel
-    return [(Product(library, kind, shapes, stride, padding), flops) for kind, shapes in enumerate(orders)]
+    moved = sum(4 * int(np.prod(shape)) for shape in (x, k, y))
+    return [(Product(library, kind, shapes, stride, padding), flops, moved) for kind, shapes in enumerate(orders)]
 
 
 def clocked(run):
@@ -100,19 +106,30 @@ def measure(repeat):
     folder = Path(fedax.models.layers.__file__).parent
     library = ctypes.CDLL(str(next(p for s in EXTENSION_SUFFIXES if (p := folder / f"_native{s}").is_file())))
     matrix = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
-    cells = [pair for sizes in LAYERS.values() for pair in products(library, *sizes)]
-    cells.append((lambda: matrix @ matrix, 2 * 1024**3))
-    times = [[] for _ in cells]
+    held, multiply = jax.device_put(matrix), jax.jit(lambda m: m @ m)
+    source, goal = np.ones((2, 1 << 20), np.float32)
+    cells = [triple for sizes in LAYERS.values() for triple in products(library, *sizes)]
+    yardsticks = [lambda: matrix @ matrix, lambda: multiply(held).block_until_ready(), lambda: np.copyto(goal, source)]
+    times = [[] for _ in (*cells, *yardsticks)]
     with threadpool_limits(1):
         for turn in range(repeat + 1):  # the first one warms up
-            for (run, _), own in zip(cells, times):
+            for run, own in zip((*(cell[0] for cell in cells), *yardsticks), times):
                 seconds = clocked(run)
                 own += [seconds] if turn else []
-    *rates, peak = [flops / statistics.median(own) / 1e9 for (_, flops), own in zip(cells, times)]
-    print(f"{repeat} turns, medians; a product of 1024 x 1024 matrices in NumPy's BLAS: {peak:.0f} GFLOP/s")
-    print("\n| GFLOP/s (of that product) | forward | gradient of the image | gradient of the kernel |\n|---|---|---|---|")
+    *medians, blas, xla, copy = [statistics.median(own) for own in times]
+    blas, xla, copy = 2 * 1024**3 / blas / 1e9, 2 * 1024**3 / xla / 1e9, source.nbytes * 2 / copy / 1e9
+    peak = max(blas, xla)
+    print(
+        f"{repeat} turns, medians; a product of 1024 x 1024 matrices: {blas:.0f} GFLOP/s in NumPy's BLAS, {xla:.0f} in XLA"
+    )
+    print(f"\n| GFLOP/s (of {peak:.0f}) | {' | '.join(KINDS)} |\n|---|---|---|---|")
+    rates = [flops / seconds / 1e9 for (_, flops, _), seconds in zip(cells, medians)]
     for row, name in enumerate(LAYERS):
         print(f"| {name} | " + " | ".join(f"{r:.0f} ({r / peak:.2f})" for r in rates[3 * row : 3 * row + 3]) + " |")
+    print(f"\nBelow half, with the rate of their arrays; a copy of 4 MB: {copy:.0f} GB/s")
+    for place, ((_, _, moved), seconds, rate) in enumerate(zip(cells, medians, rates)):
+        if rate < peak / 2:
+            print(f"- {list(LAYERS)[place // 3]}, {KINDS[place % 3]}: {moved / seconds / 1e9:.1f} GB/s")
 
 
 if __name__ == "__main__":
