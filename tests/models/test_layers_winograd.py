@@ -18,28 +18,36 @@ from layer_samples import agree, normal, placed, plain_conv
 
 pytestmark = pytest.mark.skipif(not status().used, reason=status().reason)
 
-CASES = [  # batch, rows, columns, channels, taps, outputs, padding
-    (50, 8, 8, 64, 3, 64, "SAME"),
-    (64, 13, 12, 33, 3, 30, "VALID"),
-    (50, 9, 10, 32, 5, 41, "SAME"),
-    (17, 11, 9, 40, 4, 37, ((2, 0), (1, 3))),
-    (130, 6, 7, 32, 3, 32, "VALID"),  # in parts of the batch
-    (10, 16, 16, 48, 3, 64, "SAME"),  # fewer examples than lanes
-    (50, 1, 1, 40, 5, 40, ((4, 4), (4, 4))),  # one pixel: everything around is zeros
+CASES = [  # batch, rows, columns, channels, window, stride, outputs, padding
+    (50, 8, 8, 64, (3, 3), 1, 64, "SAME"),
+    (64, 13, 12, 33, (3, 3), 1, 30, "VALID"),
+    (50, 9, 10, 32, (5, 5), 1, 41, "SAME"),
+    (17, 11, 9, 40, (4, 4), 1, 37, ((2, 0), (1, 3))),
+    (130, 6, 7, 32, (3, 3), 1, 32, "VALID"),  # in parts of the batch
+    (10, 16, 16, 48, (3, 3), 1, 64, "SAME"),  # fewer examples than lanes
+    (50, 1, 1, 40, (5, 5), 1, 40, ((4, 4), (4, 4))),  # one pixel: everything around is zeros
+    # rows of outputs
+    (64, 14, 14, 6, (5, 5), 1, 16, "VALID"),
+    (50, 9, 13, 8, (1, 3), 1, 8, "SAME"),
+    (17, 12, 9, 16, (2, 4), 1, 13, ((3, 0), (0, 2))),
+    (130, 11, 21, 5, (3, 3), (2, 1), 16, "VALID"),
+    (9, 7, 40, 3, (7, 5), (3, 1), 11, "SAME"),
+    (50, 5, 90, 30, (4, 3), 1, 9, ((0, 7), (5, 1))),  # wide enough for several parts
 ]
 
 
 def pair(stride, padding):
-    return partial(convolve, stride=stride, padding=padding), partial(plain_conv, stride=(stride, stride), padding=padding)
+    down, right = stride if isinstance(stride, tuple) else (stride, stride)
+    return partial(convolve, stride=stride, padding=padding), partial(plain_conv, stride=(down, right), padding=padding)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 def test_values_and_derivatives(sizes, dtype):
-    batch, rows, columns, channels, taps, outputs, padding = sizes
+    batch, rows, columns, channels, window, stride, outputs, padding = sizes
     rng = np.random.default_rng(0)
-    x, kernel = normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (taps, taps, channels, outputs), dtype)
-    agree(*pair(1, padding), (x, kernel), rng)
+    x, kernel = normal(rng, (batch, rows, columns, channels), dtype), normal(rng, (*window, channels, outputs), dtype)
+    agree(*pair(stride, padding), (x, kernel), rng)
 
 
 def test_clients_side_by_side():
@@ -51,11 +59,12 @@ def test_clients_side_by_side():
 @st.composite
 def shapes(draw):
     whole = st.integers
-    taps, _, padding, rows, columns = placed(draw, 1, 12)
-    taps = draw(whole(3, 5))
-    rows, columns = max(rows, taps), max(columns, taps)
+    _, _, padding, rows, columns = placed(draw, 1, 12)
+    width = draw(whole(3, 5))
+    height, (least, most) = draw(st.sampled_from([(width, (20, 50)), (draw(whole(1, 6)), (3, 20))]))
+    rows, columns = max(rows, height), max(columns, width)
     batch = draw(st.sampled_from([16, 31, 50, 64, 129]))
-    return batch, rows, columns, draw(whole(20, 50)), taps, draw(whole(20, 50)), padding
+    return batch, rows, columns, draw(whole(least, most)), (height, width), 1, draw(whole(least, most)), padding
 
 
 @pytest.mark.slow
@@ -72,9 +81,17 @@ def test_many_channels_take_tiles():
     assert y[:, :4, :4].all()
     assert not y[:, 4:].any()
     assert not y[:, :, 4:].any()
-    few = jnp.isnan(jax.jit(convolve)(x[..., :2], kernel[:, :, :2]))
+    few = jnp.isnan(jax.jit(convolve)(x[..., :1], kernel[:, :, :1, :2]))
     assert few[:, :3, :3].all()
     assert few.sum() == few[:, :3, :3].size
+
+
+def test_few_channels_take_rows():
+    # rows of four outputs see it, in the rows of outputs that meet its own
+    x, kernel = jnp.ones((50, 10, 10, 8), "float32").at[:, 2, 2].set(jnp.nan), jnp.ones((3, 3, 8, 8), "float32")
+    y = jnp.isnan(jax.jit(convolve)(x, kernel))
+    assert y[:, :3, :4].all()
+    assert y.sum() == y[:, :3, :4].size
 
 
 @pytest.mark.parametrize("level", ["plain", "avx2"])
@@ -89,13 +106,15 @@ assert status().level == {0!r}, status()
 for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
     with jax.enable_x64(dtype == "float64"):
         rng = np.random.default_rng(0)
-        x, kernel, y = (rng.normal(size=s).astype(dtype) for s in ((18, 9, 10, 33), (3, 3, 33, 30), (18, 9, 10, 30)))
-        sides = []
-        for form in ("native", "xla"):
-            out, pull = jax.vjp(lambda x, k: convolve(x, k, padding="SAME", formulation=form), x, kernel)
-            sides.append((out, *pull(jax.numpy.asarray(y))))
-        for own, other in zip(*sides):
-            assert own.dtype == dtype
-            assert np.abs(own - other).max() < tolerance * np.abs(other).max()
+        for channels, outputs in ((33, 30), (7, 12)):
+            shapes = (18, 9, 10, channels), (3, 3, channels, outputs), (18, 9, 10, outputs)
+            x, kernel, y = (rng.normal(size=s).astype(dtype) for s in shapes)
+            sides = []
+            for form in ("native", "xla"):
+                out, pull = jax.vjp(lambda x, k: convolve(x, k, padding="SAME", formulation=form), x, kernel)
+                sides.append((out, *pull(jax.numpy.asarray(y))))
+            for own, other in zip(*sides):
+                assert own.dtype == dtype
+                assert np.abs(own - other).max() < tolerance * np.abs(other).max()
 """
     subprocess.run([sys.executable, "-c", script.format(level)], env=os.environ | {"FEDAX_NATIVE": level}, check=True)

@@ -37,6 +37,7 @@ template <class T>
 static void convolution(Random& random, bool many) {
   long height = draw(random, 1, 5), width = draw(random, 1, 5), down = draw(random, 1, 4), right = draw(random, 1, 4);
   if (many) height = width = draw(random, 3, 4), down = right = 1;
+  if (!many && draw(random, 0, 2) == 0) width = draw(random, 3, 5), right = 1;  // rows of outputs are, from some channels on
   long top = draw(random, 0, 3), left = draw(random, 0, 3), bottom = draw(random, 0, 3), after = draw(random, 0, 3);
   long rows = draw(random, std::max(1L, height - top - bottom), 9), columns = draw(random, std::max(1L, width - left - after), 9);
   long inputs = many ? draw(random, 28, 40) : draw(random, 1, 34), outputs = many ? draw(random, 28, 40) : draw(random, 1, 18);

@@ -20,6 +20,18 @@ typedef decltype(Vector{} < Vector{}) Mask;  // -1 where true, 0 elsewhere
 static inline Vector load(const REAL* p) { return *reinterpret_cast<const Loose*>(p); }
 static inline void store(REAL* p, Vector v) { *reinterpret_cast<Loose*>(p) = v; }
 
+// Few numbers: for a size that it knows to be small, the compiler puts slow string instructions in the place of memcpy.
+static inline void copy_few(const REAL* from, REAL* to, long count) {
+  if (count < LANES) {
+    for (long e = 0; e < count; e++) to[e] = from[e];
+    return;
+  }
+  for (long e = 0; e < count; e += LANES) {
+    long at = least(e, count - LANES);
+    store(to + at, load(from + at));
+  }
+}
+
 static inline Vector masked(Vector v, Mask counts) { return (Vector)((Mask)v & counts); }
 
 // An odd number of cache lines: rows at powers of two would fall on the same few sets of the cache.
@@ -65,7 +77,7 @@ struct Ring {
     }
     for (long column = first; column < last; column++) {
       REAL* place = to + (column % window.right) * run + column / window.right * examples;
-      std::memcpy(place, from + (column - window.left) * image.examples, examples * sizeof(REAL));
+      copy_few(from + (column - window.left) * image.examples, place, examples);
     }
   }
 };
@@ -179,7 +191,7 @@ static void columns(Target<REAL> target, long row, long example, long examples, 
     for (long q = 0; q < target.columns; q++) {
       REAL* here = target.data + o * target.by_channel + row * target.by_row + q * target.by_column + example;
       REAL* there = line + o * pitch + q * examples;
-      std::memcpy(read ? there : here, read ? here : there, examples * sizeof(REAL));
+      copy_few(read ? here : there, read ? there : here, examples);
     }
 }
 

@@ -111,10 +111,13 @@ static RowTile* row_tile(long vectors) {
   return add_rows<VECTORS>;
 }
 
-// Whether lists are faster; times in vectors, as measured with AVX-512.
-static bool rows_are_sparse(const REAL* x, const Layer& layer) {
+// Which share of the examples' numbers is not zero: of some of them, evenly spread.
+static double share_of_rows(const REAL* x, const Layer& layer) { return share_of_others({x, 1, 1, layer.examples, layer.inputs}); }
+
+// Whether lists are faster, by that share; times in vectors, as measured with AVX-512.
+static bool rows_are_sparse(double share, const Layer& layer) {
   double vectors = divide_up(layer.outputs, LANES);
-  return share_of_others({x, 1, 1, layer.examples, layer.inputs}) * (1.8 * vectors + LISTED) + 1 < vectors;
+  return share * (1.8 * vectors + LISTED) + 1 < vectors;
 }
 
 static void add_listed(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, const Columns& columns, bool add) {
@@ -146,9 +149,11 @@ struct List {
   }
 };
 
-static void sparse_layer(const REAL* x, const REAL* weights, const Layer& layer, REAL* out) {
+static void sparse_layer(const REAL* x, const REAL* weights, const Layer& layer, double share, REAL* out) {
   Columns columns(layer.outputs, LIST_VECTORS);
-  long block = most(LANES, PANEL_BYTES / (layer.outputs * long(sizeof(REAL))) / LANES * LANES);
+  // an example meets few rows of the panel, so that a larger one stays in the first cache well enough
+  long bytes = long(PANEL_BYTES / (share < 0.25 ? 0.5 : share < 0.5 ? 2 * share : 1));
+  long block = most(LANES, bytes / (layer.outputs * long(sizeof(REAL))) / LANES * LANES);
   List list(block, layer.outputs);
   for (long begin = 0; begin < layer.inputs; begin += block)
     for (long n = 0; n < layer.examples; n++) {
@@ -173,7 +178,8 @@ static void sparse_layer_gradient(const REAL* x, const REAL* y, const Layer& lay
 }
 
 static void layer_outputs(const REAL* x, const REAL* weights, const Layer& layer, REAL* out) {
-  if (rows_are_sparse(x, layer)) return sparse_layer(x, weights, layer, out);
+  double share = share_of_rows(x, layer);
+  if (rows_are_sparse(share, layer)) return sparse_layer(x, weights, layer, share, out);
   Columns columns(layer.outputs, DENSE_VECTORS);
   long block = PANEL_BYTES / (DENSE_VECTORS * BYTES);
   for (long t = 0; t < columns.tiles; t++)
@@ -185,7 +191,7 @@ static void layer_outputs(const REAL* x, const REAL* weights, const Layer& layer
 }
 
 static void layer_gradient(const REAL* x, const REAL* y, const Layer& layer, REAL* out) {
-  if (rows_are_sparse(x, layer)) return sparse_layer_gradient(x, y, layer, out);
+  if (rows_are_sparse(share_of_rows(x, layer), layer)) return sparse_layer_gradient(x, y, layer, out);
   Columns columns(layer.outputs, DENSE_VECTORS);
   for (long begin = 0; begin < layer.inputs; begin += BAND * DENSE_ROWS) {
     long here = least(BAND * DENSE_ROWS, layer.inputs - begin);

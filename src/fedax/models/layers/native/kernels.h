@@ -1,6 +1,7 @@
 // All loops for one number type and one instruction set; see layers.cpp, which includes this for each of them.
 #include "convolution.h"
 #include "winograd.h"
+#include "lines.h"
 #include "outputs.h"
 #include "sparse.h"
 #include "pointwise.h"

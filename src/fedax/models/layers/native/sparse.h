@@ -416,7 +416,7 @@ static void sparse_gradient_of_image(Images<const REAL> gradient, const Source& 
 // Times without lists in that of plain sums.
 static double share_for_image(Images<const REAL> gradient, const Window& window, Images<REAL> image) {
   Window turned{window.height, window.width, window.down, window.right, window.height - 1 - window.top, window.width - 1 - window.left};
-  return winograd_share(gradient, image.channels, image.rows, image.columns, turned, OF_OUTPUTS);
+  return Shares(gradient, image.channels, image.rows, image.columns, turned).best();
 }
 
 static double share_for_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window) {
@@ -426,7 +426,7 @@ static double share_for_kernel(Images<const REAL> image, Images<const REAL> grad
 static void gradient_of_kernel_without_lists(Images<const REAL> image, Images<const REAL> gradient, const Window& window, double share,
                                              REAL* kernel) {
   if (share > GAIN) return dense_gradient_of_kernel(image, gradient, window, kernel);
-  with_tiles(window, [&](auto tiles) { winograd_gradient_of_kernel<tiles.SIZE>(image, gradient, window, kernel); });
+  with_tiles(window.height, [&](auto tiles) { winograd_gradient_of_kernel<tiles.SIZE>(image, gradient, window, kernel); });
 }
 
 static void gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {

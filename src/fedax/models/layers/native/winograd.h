@@ -415,7 +415,17 @@ static void winograd_gradient_of_kernel(Images<const REAL> image, Images<const R
 struct Work {
   double sums, product, image, outputs, kernel;  // plain sums; a product; values of a channel and of an output; of the kernel, once
 };
-constexpr Work OF_OUTPUTS{1, 1.15, 700, 400, 20}, OF_TAPS{1.4, 1.2, 700, 700, 20};
+constexpr Work OF_OUTPUTS{1, 1.15, 450, 250, 20}, OF_TAPS{1.4, 1.2, 700, 700, 20};
+
+// Rows of a kernel that meet rows of the image, summed over the rows of outputs; plain sums skip the others.
+static double rows_met(Images<const REAL> image, long rows, const Window& window) {
+  long met = 0;
+  for (long r = 0; r < rows; r++) {
+    long begin = r * window.down - window.top;
+    met += most(0, least(window.height, image.rows - begin) - most(0, -begin));
+  }
+  return met;
+}
 
 // Time of these forms in that of plain sums, for images, rows and columns of outputs, and a window; 2 where they cannot be had.
 static double winograd_share(Images<const REAL> image, long outputs, long rows, long columns, const Window& window, const Work& work) {
@@ -424,9 +434,8 @@ static double winograd_share(Images<const REAL> image, long outputs, long rows, 
   if (window.width != taps || window.down != 1 || window.right != 1 || taps < 3 || taps > 5) return 2;
   if (examples < LANES && BYTES < 64) return 2;  // they would be read one by one
   long tiles = divide_up(rows, size) * divide_up(columns, size);
-  long met = 0;  // rows of the kernel and of the image that meet; plain sums skip the others
-  for (long r = 0; r < rows; r++) met += most(0, least(taps, image.rows + window.top - r) - most(0, window.top - r));
-  double pairs = double(channels) * outputs, plain = work.sums * taps * pairs * met * divide_up(columns * examples, LANES);
+  double pairs = double(channels) * outputs, met = rows_met(image, rows, window);
+  double plain = work.sums * taps * pairs * met * divide_up(columns * examples, LANES);
   double products = work.product * POINTS * POINTS * pairs * divide_up(tiles * examples, LANES);
   double values = (work.image * channels + work.outputs * outputs) * tiles * divide_up(examples, LANES);
   return (products + values + work.kernel * pairs) / plain;
@@ -439,10 +448,10 @@ struct Tiled {
   static constexpr int SIZE = M;
 };
 
-// `run` gets the size of the tiles that suit a window, for which there is a share of the time.
+// `run` gets the size of the tiles that suit so many taps, for which there is a share of the time.
 template <class Function>
-static void with_tiles(const Window& window, Function run) {
-  if (window.height == 3) return run(Tiled<4>{});
-  if (window.height == 4) return run(Tiled<3>{});
+static void with_tiles(long taps, Function run) {
+  if (taps == 3) return run(Tiled<4>{});
+  if (taps == 4) return run(Tiled<3>{});
   run(Tiled<2>{});
 }
