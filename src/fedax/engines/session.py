@@ -25,7 +25,7 @@ from fedax.engines.fitting import fit
 from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind
 from fedax.engines.private import private_of
-from fedax.engines.programs import make_room
+from fedax.engines.programs import hold_memory, make_room
 from fedax.engines.starting import started
 
 
@@ -85,6 +85,7 @@ class Grid:
         done: int = 0,
     ) -> None:
         make_room()
+        hold_memory()
         schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
         with engine.team.jointly():
             check_kind("run(task=...)", task, Task)
