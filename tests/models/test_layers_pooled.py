@@ -29,6 +29,11 @@ CASES = [  # batch, rows, columns, channels, kernel, outputs, window, stride, pa
     (3, 7, 7, 4, (3, 3), 5, (1, 1), 1, "VALID"),
     (130, 6, 7, 2, (3, 3), 3, (2, 3), 1, ((1, 0), (0, 2))),  # columns that fill no window
     (20, 8, 8, 32, (3, 3), 32, (2, 2), 1, "SAME"),  # with fewer multiplications
+    (33, 11, 12, 20, (5, 5), 40, (2, 2), 1, "SAME"),  # images' gradients by regions, of blocks of channels
+    (16, 9, 9, 33, (4, 4), 20, (2, 2), 1, ((3, 0), (0, 2))),
+    (17, 13, 9, 6, (5, 5), 20, (2, 2), 1, "VALID"),  # and of columns side by side
+    (4, 8, 9, 10, (3, 3), 17, (2, 2), 1, "SAME"),
+    (50, 40, 41, 3, (3, 3), 40, (2, 2), 1, "SAME"),  # outputs pooled some rows at a time
     (5, 3, 3, 2, (2, 2), 3, (4, 4), 1, "VALID"),  # no window fits
 ]
 

@@ -115,7 +115,7 @@ def _like_winners(dbias: Any, winner: Any, **_: Any) -> list[Result]:
     return [Result(winner.shape, dbias.dtype)]
 
 
-block_p = primitive("fedax_block", _block_results, _block, None, ())
+block_p = primitive("fedax_block", _block_results, _block, _call(0), (True, False, False))
 outputs_p = primitive("fedax_pooled_outputs", lambda *a, **k: [_pooled(*a, **k)], _outputs, None, ())
 image_gradient_p = primitive("fedax_pooled_image_gradient", _of_image, _image_gradient, _call(1), (True, False, True))
 kernel_gradient_p = primitive("fedax_pooled_kernel_gradient", _of_kernel, _kernel_gradient, _call(2), (True, True, True))

@@ -3,8 +3,9 @@
 #include "winograd.h"
 #include "lines.h"
 #include "outputs.h"
-#include "sparse.h"
 #include "pointwise.h"
+#include "sparse.h"
+#include "regions.h"
 #include "pooled.h"
 #include "norm.h"
 #include "recurrent.h"
@@ -12,8 +13,8 @@
 #include "dense.h"
 #include "sums.h"
 
-const Kernels<REAL> kernels = {lay,           forward,       gradient_of_image, gradient_of_kernel, pooled_gradient_of_image,
-                               pooled_gradient_of_kernel,    layer_outputs,     layer_gradient,     layer_inputs,
+const Kernels<REAL> kernels = {lay,           forward,       convolve_pooled, gradient_of_image, gradient_of_kernel,
+                               pooled_gradient_of_image,     pooled_gradient_of_kernel,    layer_outputs,     layer_gradient,     layer_inputs,
                                pool,          pool_gradient, bias_gradient,     pool_tangent,       norm,
                                norm_gradient, join,          join_gradient,     recur,              recur_gradient,
                                shuffle,       accumulate,    finite};

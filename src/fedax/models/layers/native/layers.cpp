@@ -23,6 +23,8 @@ template <class T>
 struct Kernels {
   void (*lay)(const T* rows, Images<T> out);
   void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
+  void (*convolve_pooled)(Images<const T> image, const T* kernel, const Window&, const T* bias, long height, long width, Images<T> out,
+                          uint8_t* winner);
   void (*gradient_of_image)(Images<const T> gradient, const T* kernel, const Window&, Images<T> image);
   void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
   void (*pooled_gradient_of_image)(Images<const T> gradient, const uint8_t* winner, long height, long width, long rows, long columns,
@@ -172,7 +174,7 @@ static T* item(const frame::Buffer* buffer, long g) {
 
 enum Product { FORWARD, GRADIENT_OF_IMAGE, GRADIENT_OF_KERNEL };
 
-// Behind pooling there is a third operand, the winners, and its window and the outputs' size follow among the numbers.
+// With pooling there is a third operand, the bias or the winners, and its window and the outputs' size follow among the numbers.
 template <class T>
 static void convolve(const frame::Call* call) {
   frame::Buffer** in = call->arguments.items;
@@ -184,8 +186,11 @@ static void convolve(const frame::Call* call) {
   Window window{kernel[1], kernel[2], geometry[1], geometry[2], geometry[3], geometry[4]};
   const Kernels<T>& run = chosen<T>();
   for (long g = 0; g < out->dims[0]; g++) {
-    const uint8_t* winner = pooled ? item<uint8_t>(in[2], g) : nullptr;
-    if (product == FORWARD) run.forward(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
+    const uint8_t* winner = pooled && product != FORWARD ? item<uint8_t>(in[2], g) : nullptr;
+    if (product == FORWARD && pooled)
+      run.convolve_pooled(images<const T>(a, g), item<T>(b, g), window, item<T>(in[2], g), geometry[5], geometry[6], images<T>(out, g),
+                          item<uint8_t>(call->results.items[1], g));
+    if (product == FORWARD && !pooled) run.forward(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
     if (product == GRADIENT_OF_IMAGE && !pooled)
       run.gradient_of_image(images<const T>(a, g), item<T>(b, g), window, images<T>(out, g));
     if (product == GRADIENT_OF_IMAGE && pooled)

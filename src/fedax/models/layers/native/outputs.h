@@ -9,6 +9,7 @@ struct Shares {
       : tiles(winograd_share(image, outputs, rows, columns, window, OF_OUTPUTS)),
         lines(lines_share(image, outputs, rows, columns, window, OF_LINES)) {}
   double best() const { return tiles < lines ? tiles : lines; }
+  bool take_tiles() const { return tiles < lines && tiles <= GAIN; }
 };
 
 static void correlate(Images<const REAL> image, const Window& window, Kernel<REAL> kernel, Target<REAL> target) {

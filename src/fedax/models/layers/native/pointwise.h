@@ -81,43 +81,49 @@ static inline __attribute__((always_inline)) void over(long length, Function run
   if (length % LANES) run(length - LANES);
 }
 
+// The rows of windows of an image become those of `out` from `first` on.
 template <int PIXELS>
-static void pool_windows(Pool pool, Images<const REAL> image, const REAL* bias, Images<REAL> out, uint8_t* winner) {
+static void pool_windows(Pool pool, Images<const REAL> image, const REAL* bias, Images<REAL> out, uint8_t* winner, long first) {
   for (long c = 0; c < out.channels; c++)
-    for (long r = 0; r < out.rows; r++)
-      for (long q = 0; q < out.columns; q++, winner += pool.batch) {
+    for (long r = 0; r < image.rows / pool.height; r++)
+      for (long q = 0; q < out.columns; q++) {
         const REAL* corner = image.at(c, r * pool.height) + q * pool.width * pool.batch;
-        REAL *to = out.at(c, r) + q * pool.batch, shift = bias[c];
-        over(pool.batch, [=](long n) { pool.outputs<PIXELS>(corner + n, shift, to + n, winner + n); });
+        REAL *to = out.at(c, first + r) + q * pool.batch, shift = bias[c];
+        uint8_t* won = winner + (to - out.data);
+        over(pool.batch, [=](long n) { pool.outputs<PIXELS>(corner + n, shift, to + n, won + n); });
       }
 }
 
 // Fewer examples than lanes.
-static void pool_few(Pool pool, Images<const REAL> image, const REAL* bias, Images<REAL> out, uint8_t* winner) {
+static void pool_few(Pool pool, Images<const REAL> image, const REAL* bias, Images<REAL> out, uint8_t* winner, long first) {
   for (long c = 0; c < out.channels; c++)
-    for (long r = 0; r < out.rows; r++)
-      for (long q = 0; q < out.columns; q++)
-        for (long n = 0; n < pool.batch; n++, winner++) {
-          const REAL* corner = image.at(c, r * pool.height) + q * pool.width * pool.batch + n;
-          REAL best = *corner;
-          *winner = 0;
-          for (long k = 1; k < pool.height * pool.width; k++) {
-            REAL other = corner[(k / pool.width * image.columns + k % pool.width) * pool.batch];
-            if (other > best || other != other) best = other, *winner = uint8_t(k);
-          }
-          best += bias[c];
-          if (pool.relu && best <= 0) best = 0, *winner = NONE;
-          out.at(c, r)[q * pool.batch + n] = best;
+    for (long r = 0; r < image.rows / pool.height; r++)
+      for (long q = 0; q < out.columns * pool.batch; q++) {
+        const REAL* corner = image.at(c, r * pool.height) + q / pool.batch * pool.width * pool.batch + q % pool.batch;
+        REAL best = *corner, *to = out.at(c, first + r) + q;
+        uint8_t place = 0;
+        for (long k = 1; k < pool.height * pool.width; k++) {
+          REAL other = corner[(k / pool.width * image.columns + k % pool.width) * pool.batch];
+          if (other > best || other != other) best = other, place = uint8_t(k);
         }
+        best += bias[c];
+        if (pool.relu && best <= 0) best = 0, place = NONE;
+        *to = best;
+        winner[to - out.data] = place;
+      }
 }
 
-static void pool(Images<const REAL> image, const REAL* bias, long height, long width, bool relu, Images<REAL> out,
-                 uint8_t* winner) {
+static void pool_rows(Images<const REAL> image, const REAL* bias, long height, long width, bool relu, Images<REAL> out, uint8_t* winner,
+                      long first) {
   Pool pool{height, width, image.examples, image.columns, relu};
-  if (image.examples < LANES) return pool_few(pool, image, bias, out, winner);
-  if (height == 2 && width == 2) return pool_windows<4>(pool, image, bias, out, winner);
-  if (height * width == 1) return pool_windows<1>(pool, image, bias, out, winner);
-  pool_windows<0>(pool, image, bias, out, winner);
+  if (image.examples < LANES) return pool_few(pool, image, bias, out, winner, first);
+  if (height == 2 && width == 2) return pool_windows<4>(pool, image, bias, out, winner, first);
+  if (height * width == 1) return pool_windows<1>(pool, image, bias, out, winner, first);
+  pool_windows<0>(pool, image, bias, out, winner, first);
+}
+
+static void pool(Images<const REAL> image, const REAL* bias, long height, long width, bool relu, Images<REAL> out, uint8_t* winner) {
+  pool_rows(image, bias, height, width, relu, out, winner, 0);
 }
 
 template <int PIXELS>

@@ -1,7 +1,27 @@
-// The two gradients of a convolution behind pooling and ReLU, for one number type REAL; included like convolution.h.
+// A convolution with a bias, ReLU and pooling behind it, and its two gradients, for one number type REAL; included like convolution.h.
 //
+// Outputs are pooled some rows at a time, while they are in the cache, and those that fill no window are not computed.
 // The gradient of the outputs has one number for each window, at the pixel that won it. The lists are made from those numbers and
 // their winners; the gradient of all outputs is written only where lists do not pay.
+
+constexpr long BAND_BYTES = 420000;
+
+static void convolve_pooled(Images<const REAL> image, const REAL* kernel, const Window& window, const REAL* bias, long height, long width,
+                            Images<REAL> out, uint8_t* winner) {
+  const long columns = out.columns * width, line = out.channels * columns * out.examples;
+  // tiles have values of the kernel, which each band would compute anew
+  const bool tiles = Shares(image, out.channels, out.rows * height, columns, window).take_tiles();
+  const long rows = tiles ? out.rows : most(1, least(out.rows, BAND_BYTES / most(1, line * height * long(sizeof(REAL)))));
+  REAL* data = static_cast<REAL*>(memory::buffer(memory::SPREAD, (line * rows * height + LANES) * sizeof(REAL)));
+  for (long first = 0; first < out.rows; first += rows) {
+    const long many = least(rows, out.rows - first) * height;
+    const Window below{window.height, window.width, window.down, window.right, window.top - first * height * window.down, window.left};
+    forward(image, kernel, below, {data, out.channels, many, columns, out.examples});
+    pool_rows({data, out.channels, many, columns, out.examples}, bias, height, width, true, out, winner, first);
+  }
+}
+
+// ---- gradients ----
 
 typedef int Ints __attribute__((vector_size(LANES * sizeof(int))));
 typedef int LooseInts __attribute__((vector_size(LANES * sizeof(int)), aligned(4), may_alias));
@@ -9,9 +29,11 @@ typedef int LooseInts __attribute__((vector_size(LANES * sizeof(int)), aligned(4
 typedef decltype(0 + Mask{}[0]) Place;  // a whole number as wide as REAL
 
 struct Pooled {
-  Images<const REAL> gradient;
+  static constexpr int STEP = 2;  // where places have regions, a window has 2 x 2 pixels
+  Images<const REAL> gradient, all;  // of windows; and as all outputs, whose numbers are nowhere
   const uint8_t* winner;
   long height, width;  // of a window
+  Images<const REAL> outputs() const { return all; }
   long rows() const { return gradient.rows; }
   long columns() const { return gradient.columns; }
 
@@ -46,6 +68,15 @@ struct Pooled {
       }
     }
   }
+
+  Vector at(long channel, long place, const Some& some, Mask& pixel) const {
+    const REAL* from = gradient.at(channel, 0) + place * gradient.examples;
+    const uint8_t* won = winner + (from - gradient.data) + some.begin;
+    uint8_t few[LANES] = {};
+    if (some.count < LANES) std::memcpy(few, won, some.count);
+    pixel = wide(some.count < LANES ? few : won);
+    return some.get(from);
+  }
 };
 
 // Which share of the windows has a winner: of some of them, evenly spread.
@@ -62,12 +93,14 @@ static double share_of_winners(const Pooled& pooled) {
 
 constexpr double SPREAD = 0.9;  // writing a number of the gradient of all outputs, in the unit of Cost
 
-static bool pooled_is_faster(const Pooled& pooled, Images<const REAL> outputs, const Spans& spans, const Cost& cost, double share) {
+static bool pooled_is_faster(const Pooled& pooled, const Spans& spans, const Cost& cost, double share) {
+  const Images<const REAL> outputs = pooled.outputs();
   double windows = double(pooled.rows() * pooled.columns()) / most(1, outputs.rows * outputs.columns);
   return sparse_is_faster(spans, outputs, cost, share, windows * share_of_winners(pooled), windows, SPREAD);
 }
 
-static Images<REAL> spread_out(const Pooled& pooled, Images<const REAL> outputs) {
+static Images<REAL> spread_out(const Pooled& pooled) {
+  const Images<const REAL> outputs = pooled.outputs();
   Images<REAL> out{nullptr, outputs.channels, outputs.rows, outputs.columns, outputs.examples};
   out.data = static_cast<REAL*>(memory::buffer(memory::SPREAD, (out.channels * out.rows * out.columns * out.examples + LANES) * sizeof(REAL)));
   spread(pooled.gradient, pooled.winner, pooled.height, pooled.width, out);
@@ -78,21 +111,19 @@ static Images<const REAL> fixed(Images<REAL> images) { return {images.data, imag
 
 static void pooled_gradient_of_image(Images<const REAL> gradient, const uint8_t* winner, long height, long width, long rows, long columns,
                                      const REAL* kernel, const Window& window, Images<REAL> image) {
-  Pooled pooled{gradient, winner, height, width};
-  Images<const REAL> outputs{nullptr, gradient.channels, rows, columns, gradient.examples};
-  Spans spans(image.channels, outputs, window);
-  if (pooled_is_faster(pooled, outputs, spans, OF_IMAGE, share_for_image(outputs, window, image)))
-    return sparse_gradient_of_image(outputs, pooled, kernel, window, spans, image);
-  dense_gradient_of_image(fixed(spread_out(pooled, outputs)), kernel, window, image);
+  Pooled pooled{gradient, {nullptr, gradient.channels, rows, columns, gradient.examples}, winner, height, width};
+  Spans spans(image.channels, pooled.outputs(), window);
+  if (height == 2 && width == 2 && has_regions(spans, window, 2) &&
+      pooled_is_faster(pooled, spans, OF_IMAGE, share_for_image(pooled.outputs(), window, image)))
+    return sparse_gradient_of_image(pooled, kernel, window, spans, image);
+  gradient_of_image(fixed(spread_out(pooled)), kernel, window, image);
 }
 
 static void pooled_gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const uint8_t* winner, long height, long width,
                                       long rows, long columns, const Window& window, REAL* kernel) {
-  Pooled pooled{gradient, winner, height, width};
-  Images<const REAL> outputs{nullptr, gradient.channels, rows, columns, gradient.examples};
-  Spans spans(image.channels, outputs, window);
-  double share = share_for_kernel(image, outputs, window);
-  if (pooled_is_faster(pooled, outputs, spans, OF_KERNEL, share))
-    return sparse_gradient_of_kernel(image, outputs, pooled, window, spans, kernel);
-  gradient_of_kernel_without_lists(image, fixed(spread_out(pooled, outputs)), window, share, kernel);
+  Pooled pooled{gradient, {nullptr, gradient.channels, rows, columns, gradient.examples}, winner, height, width};
+  Spans spans(image.channels, pooled.outputs(), window);
+  double share = share_for_kernel(image, pooled.outputs(), window);
+  if (pooled_is_faster(pooled, spans, OF_KERNEL, share)) return sparse_gradient_of_kernel(image, pooled, window, spans, kernel);
+  gradient_of_kernel_without_lists(image, fixed(spread_out(pooled)), window, share, kernel);
 }

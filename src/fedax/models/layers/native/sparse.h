@@ -1,4 +1,4 @@
-// The two gradients of a convolution where most of the outputs' gradient is zeros, for one number type REAL; included like
+// The gradient of a convolution's kernel where most of the outputs' gradient is zeros, for one number type REAL; included like
 // convolution.h. Behind the pooling of four pixels three of four numbers are zero, and behind ReLU those where it is flat.
 //
 // Of each example and output channel the numbers that are not zero are listed with their places. Images lie example by example
@@ -57,7 +57,7 @@ static double share_of_others(Images<const REAL> gradient) {
 struct Cost {
   double dense, whole, loose;  // without lists; with them, where vectors lie at whole cache lines, and elsewhere
 };
-constexpr Cost OF_KERNEL{1, 1.1, 2.2}, OF_IMAGE{0.75, 1.75, 4.5};
+constexpr Cost OF_KERNEL{1, 1.1, 2.2};
 constexpr double READ = BYTES == 64 ? 1.5 : 7, LISTED = 4;  // of every number, and of one that is not zero; without AVX-512 one by one
 
 // Whether lists are faster, by the share of numbers that are not zero and that of numbers that are read; `share` is the time
@@ -209,7 +209,9 @@ struct Steps {
 
 // The gradient of the outputs as it is: lines of its numbers, of LANES examples each, and their places, the same for all.
 struct Dense {
+  static constexpr int STEP = 1;
   Images<const REAL> gradient;
+  Images<const REAL> outputs() const { return gradient; }
   long rows() const { return gradient.rows; }
   long columns() const { return gradient.columns; }
 
@@ -220,6 +222,13 @@ struct Dense {
     split(gradient.at(channel, 0), Row{1, 1, 0, gradient.examples}, rows() * columns(), some, values, whole);
   }
   long places_apart(long) const { return 0; }
+
+  // Of one place the numbers of some examples, and which pixel of it they belong to.
+  Vector at(long channel, long place, const Some& some, Mask& pixel) const {
+    Vector value = some.get(gradient.at(channel, 0) + place * gradient.examples);
+    pixel = (value == 0) & (Mask{} + NONE);
+    return value;
+  }
 };
 
 struct Lists {
@@ -285,58 +294,35 @@ static void add_to_kernel(const REAL* values, const int* places, long count, con
     for (int n = 0; n < VECTORS; n++) store(kernel + r * line + n * LANES, sum[r][n]);
 }
 
-// The kernel stays in registers, and the image has the sums.
-template <int ROWS, int VECTORS>
-static void add_to_image(const REAL* values, const int* places, long count, REAL* image, long pitch, const REAL* kernel, long line) {
-  Vector weight[ROWS][VECTORS];
-#pragma GCC unroll 8
-  for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 8
-    for (int n = 0; n < VECTORS; n++) weight[r][n] = load(kernel + r * line + n * LANES);
-  for (long k = 0; k < count; k++) {
-    REAL *to = image + places[k], value = values[k];
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++, to = moved(to, pitch))
-#pragma GCC unroll 8
-      for (int n = 0; n < VECTORS; n++) store(to + n * LANES, load(to + n * LANES) + weight[r][n] * value);
-  }
-}
+typedef void SpanTile(const REAL*, const int*, long, const REAL*, long, REAL*, long);
 
-template <bool IMAGE, int ROWS, int VECTORS>
-static void tile_of_spans(const Lists& lists, long e, long o, REAL* image, long pitch, REAL* kernel, long line) {
-  long begin = lists.begin(e, o), count = lists.count(e, o);
-  if constexpr (IMAGE) add_to_image<ROWS, VECTORS>(lists.values + begin, lists.places + begin, count, image, pitch, kernel, line);
-  if constexpr (!IMAGE) add_to_kernel<ROWS, VECTORS>(lists.values + begin, lists.places + begin, count, image, pitch, kernel, line);
-}
-
-typedef void SpanTile(const Lists&, long, long, REAL*, long, REAL*, long);
-
-template <bool IMAGE, int ROWS>
+template <int ROWS>
 static SpanTile* span_tile(long vectors) {
   switch (vectors) {
-    case 1: return tile_of_spans<IMAGE, ROWS, 1>;
-    case 2: return tile_of_spans<IMAGE, ROWS, fewer(2, span_for(ROWS))>;
-    case 3: return tile_of_spans<IMAGE, ROWS, fewer(3, span_for(ROWS))>;
-    case 4: return tile_of_spans<IMAGE, ROWS, fewer(4, span_for(ROWS))>;
-    case 5: return tile_of_spans<IMAGE, ROWS, fewer(5, span_for(ROWS))>;
-    case 6: return tile_of_spans<IMAGE, ROWS, fewer(6, span_for(ROWS))>;
-    case 7: return tile_of_spans<IMAGE, ROWS, fewer(7, span_for(ROWS))>;
-    default: return tile_of_spans<IMAGE, ROWS, span_for(ROWS)>;
+    case 1: return add_to_kernel<ROWS, 1>;
+    case 2: return add_to_kernel<ROWS, fewer(2, span_for(ROWS))>;
+    case 3: return add_to_kernel<ROWS, fewer(3, span_for(ROWS))>;
+    case 4: return add_to_kernel<ROWS, fewer(4, span_for(ROWS))>;
+    case 5: return add_to_kernel<ROWS, fewer(5, span_for(ROWS))>;
+    case 6: return add_to_kernel<ROWS, fewer(6, span_for(ROWS))>;
+    case 7: return add_to_kernel<ROWS, fewer(7, span_for(ROWS))>;
+    default: return add_to_kernel<ROWS, span_for(ROWS)>;
   }
 }
 
 // One example: all output channels, and all of a block's kernel in tiles.
-template <bool IMAGE>
-static void add_spans(const Lists& lists, const Spans& spans, long e, REAL* image, REAL* kernel) {
+static void add_spans(const Lists& lists, const Spans& spans, long e, const REAL* image, REAL* kernel) {
   for (long i = 0; i < spans.height;) {
     long left = spans.height - i, rows = left >= SOME_ROWS ? SOME_ROWS : left >= FEW_ROWS ? FEW_ROWS : 1;
     long tiles = divide_up(spans.vectors, span_for(rows));
     for (long t = 0; t < tiles; t++) {
       long v = part(spans.vectors, tiles, t), many = part(spans.vectors, tiles, t + 1) - v, at = i * spans.line + v * LANES;
-      SpanTile* run = rows == 1 ? span_tile<IMAGE, 1>(many) : rows == FEW_ROWS ? span_tile<IMAGE, FEW_ROWS>(many)
-                                                                               : span_tile<IMAGE, SOME_ROWS>(many);
-      for (long o = 0; o < spans.outputs; o++)
-        run(lists, e, o, image + i * spans.pitch + v * LANES, spans.pitch, kernel + o * spans.each + at, spans.line);
+      SpanTile* run = rows == 1 ? span_tile<1>(many) : rows == FEW_ROWS ? span_tile<FEW_ROWS>(many) : span_tile<SOME_ROWS>(many);
+      for (long o = 0; o < spans.outputs; o++) {
+        long begin = lists.begin(e, o);
+        run(lists.values + begin, lists.places + begin, lists.count(e, o), image + i * spans.pitch + v * LANES, spans.pitch,
+            kernel + o * spans.each + at, spans.line);
+      }
     }
     i += rows;
   }
@@ -364,8 +350,9 @@ static Row row_of(const Spans& spans, long block, Image image) {
 }
 
 template <class Source>
-static void sparse_gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Source& source, const Window& window,
-                                      const Spans& spans, REAL* kernel) {
+static void sparse_gradient_of_kernel(Images<const REAL> image, const Source& source, const Window& window, const Spans& spans,
+                                      REAL* kernel) {
+  const Images<const REAL> gradient = source.outputs();
   REAL* images = static_cast<REAL*>(memory::buffer(memory::RING, LANES * spans.image * sizeof(REAL)));
   REAL* sums = static_cast<REAL*>(memory::buffer(memory::SUMS, spans.kernels() * sizeof(REAL)));
   std::memset(images, 0, LANES * spans.image * sizeof(REAL));
@@ -379,46 +366,15 @@ static void sparse_gradient_of_kernel(Images<const REAL> image, Images<const REA
         split(image.at(block * spans.channels, r), row_of(spans, block, image), length, some, images + place, spans.image);
       });
       REAL* mine = sums + block * spans.outputs * spans.each;
-      for (long e = some.first; e < some.count; e++) add_spans<false>(lists, spans, e, images + e * spans.image, mine);
+      for (long e = some.first; e < some.count; e++) add_spans(lists, spans, e, images + e * spans.image, mine);
     }
   }
   spans.over_kernels([&](long here, long there) { kernel[there] = sums[here]; });
 }
 
-template <class Source>
-static void sparse_gradient_of_image(Images<const REAL> gradient, const Source& source, const REAL* kernel, const Window& window,
-                                     const Spans& spans, Images<REAL> image) {
-  REAL* images = static_cast<REAL*>(memory::buffer(memory::RING, LANES * spans.image * sizeof(REAL)));
-  REAL* weights = static_cast<REAL*>(memory::buffer(memory::WEIGHTS, spans.kernels() * sizeof(REAL)));
-  std::memset(weights, 0, spans.kernels() * sizeof(REAL));
-  spans.over_kernels([&](long here, long there) { weights[here] = kernel[there]; });
-  Padded padded(image.rows, image.columns, gradient, window);
-  long all = image.channels * image.rows * image.columns * image.examples;
-  if (padded.rows < image.rows || padded.columns < image.columns) std::memset(image.data, 0, all * sizeof(REAL));
-  for (long example = 0; example < image.examples; example += LANES) {
-    Some some(example, image.examples);
-    Lists lists(source, gradient.channels, spans, window, some);
-    for (long block = 0; block < spans.blocks; block++) {
-      REAL* mine = weights + block * spans.outputs * spans.each;
-      for (long e = some.first; e < some.count; e++) {
-        std::memset(images + e * spans.image, 0, spans.image * sizeof(REAL));
-        add_spans<true>(lists, spans, e, images + e * spans.image, mine);
-      }
-      padded.over(spans, [&](long r, long place, long length) {
-        join(images + place, spans.image, row_of(spans, block, image), length, some, image.at(block * spans.channels, r));
-      });
-    }
-  }
-}
+// ---- in the form that is faster for what it is given ----
 
-// ---- the two gradients, in the form that is faster for what they are given ----
-
-// Times without lists in that of plain sums.
-static double share_for_image(Images<const REAL> gradient, const Window& window, Images<REAL> image) {
-  Window turned{window.height, window.width, window.down, window.right, window.height - 1 - window.top, window.width - 1 - window.left};
-  return Shares(gradient, image.channels, image.rows, image.columns, turned).best();
-}
-
+// The time without lists in that of plain sums.
 static double share_for_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window) {
   return winograd_share(image, gradient.channels, gradient.rows, gradient.columns, window, OF_TAPS);
 }
@@ -429,18 +385,10 @@ static void gradient_of_kernel_without_lists(Images<const REAL> image, Images<co
   with_tiles(window.height, [&](auto tiles) { winograd_gradient_of_kernel<tiles.SIZE>(image, gradient, window, kernel); });
 }
 
-static void gradient_of_image(Images<const REAL> gradient, const REAL* kernel, const Window& window, Images<REAL> image) {
-  Spans spans(image.channels, gradient, window);
-  double share = share_for_image(gradient, window, image);
-  if (sparse_is_faster(spans, gradient, OF_IMAGE, share, share_of_others(gradient), 1, 0))
-    return sparse_gradient_of_image(gradient, Dense{gradient}, kernel, window, spans, image);
-  dense_gradient_of_image(gradient, kernel, window, image);
-}
-
 static void gradient_of_kernel(Images<const REAL> image, Images<const REAL> gradient, const Window& window, REAL* kernel) {
   Spans spans(image.channels, gradient, window);
   double share = share_for_kernel(image, gradient, window);
   if (sparse_is_faster(spans, gradient, OF_KERNEL, share, share_of_others(gradient), 1, 0))
-    return sparse_gradient_of_kernel(image, gradient, Dense{gradient}, window, spans, kernel);
+    return sparse_gradient_of_kernel(image, Dense{gradient}, window, spans, kernel);
   gradient_of_kernel_without_lists(image, gradient, window, share, kernel);
 }
