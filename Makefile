@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list what make can do here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-# pip says nothing while it works
+# pip says nothing while it works; requirements of extras are installed without the project, whose extension would be built again
 $(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/models/layers/native/*)
 	@echo "Installing into $(VENV): one to three minutes."
 	$(PYTHON) -m venv $(VENV)
@@ -23,7 +23,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/mod
 
 $(VENV)/.ready-to-test: $(VENV)/.ready
 	@echo "Installing what tests and checks need: one to four minutes."
-	$(PIP) --editable ".[test,dev]"
+	$(BIN)/python .ci/requirements test dev | $(PIP) --requirement /dev/stdin
 	touch $@
 
 environment: $(VENV)/.ready-to-test ## everything that tests and checks need
@@ -83,7 +83,7 @@ sanitize: ## the native layers under the address, undefined-behaviour and thread
 	tests/native/sanitize.sh
 
 $(VENV)/.ready-for-docs: $(VENV)/.ready-to-test
-	$(PIP) --editable ".[docs]"
+	$(BIN)/python .ci/requirements docs | $(PIP) --requirement /dev/stdin
 	touch $@
 
 docs: export NO_MKDOCS_2_WARNING := 1

@@ -5,7 +5,10 @@
 #include <thread>
 #include <vector>
 
+#include "../../src/fedax/models/layers/native/avx2.cpp"
+#include "../../src/fedax/models/layers/native/avx512.cpp"
 #include "../../src/fedax/models/layers/native/layers.cpp"
+#include "../../src/fedax/models/layers/native/plain.cpp"
 
 using native::Images;
 using native::Window;

@@ -1,4 +1,4 @@
-// All loops for one number type and one instruction set; see layers.cpp, which includes this for each of them.
+// All loops for one number type and one instruction set; see the files that include this for each of them.
 #include "convolution.h"
 #include "winograd.h"
 #include "lines.h"

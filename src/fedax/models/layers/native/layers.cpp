@@ -1,122 +1,15 @@
 // Layers of convolutional and recurrent networks, the order of examples and sums over clients for the CPU, called by XLA.
 // One call is one thread: clients keep the cores busy.
 //
-// The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace of its own; the best one
-// that the processor has is chosen at the first call. They use vector types of the compiler, so that any processor can have
+// The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace and a file of its own; the best
+// one that the processor has is chosen at the first call. They use vector types of the compiler, so that any processor can have
 // them. No templates of the standard library stand in there: the linker would keep one copy for all instruction sets.
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <new>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "frame.h"
-#include "memory.h"
-#include "shapes.h"
+#include "sets.h"
 
 namespace native {
-
-// What one instruction set has for one number type.
-template <class T>
-struct Kernels {
-  void (*lay)(const T* rows, Images<T> out);
-  void (*forward)(Images<const T> image, const T* kernel, const Window&, Images<T> out);
-  void (*convolve_pooled)(Images<const T> image, const T* kernel, const Window&, const T* bias, long height, long width, Images<T> out,
-                          uint8_t* winner);
-  void (*gradient_of_image)(Images<const T> gradient, const T* kernel, const Window&, Images<T> image);
-  void (*gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const Window&, T* kernel);
-  void (*pooled_gradient_of_image)(Images<const T> gradient, const uint8_t* winner, long height, long width, long rows, long columns,
-                                   const T* kernel, const Window&, Images<T> image);
-  void (*pooled_gradient_of_kernel)(Images<const T> image, Images<const T> gradient, const uint8_t* winner, long height, long width,
-                                    long rows, long columns, const Window&, T* kernel);
-  void (*layer_outputs)(const T* x, const T* weights, const Layer&, T* out);
-  void (*layer_gradient)(const T* x, const T* gradient, const Layer&, T* out);
-  void (*layer_inputs)(const T* gradient, const T* weights, const Layer&, T* out);
-  void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
-  void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
-  void (*bias_gradient)(Images<const T> gradient, const uint8_t* winner, T* bias);
-  void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
-  void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, bool relu, Images<const T> added,
-               long stride, Images<T> out, T* mean, T* rate);
-  void (*norm_gradient)(Images<const T> first, Images<const T> second, Images<const T> gate, Images<const T> image, const T* mean,
-                        const T* rate, const T* scale, long groups, Images<T> out, T* scale_gradient, T* offset_gradient,
-                        Images<T> shortcut, long stride);
-  void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
-  void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
-  void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
-  void (*recur_gradient)(const T* gradient, const T* gates, const T* cs, const T* kernel, const T* peep, const Sizes&, T* out);
-  void (*shuffle)(const uint32_t* key, long size, long width, int32_t* order);
-  void (*accumulate)(const T* totals, const T* lost, const T* values, T weight, long count, T* after, T* left);
-  bool (*finite)(const T* values, long count);
-};
-
-#if defined(__clang__)
-#define TEXT(x) #x
-#define TARGET(options) _Pragma(TEXT(clang attribute push(__attribute__((target(options))), apply_to = function)))
-#define TARGET_END _Pragma("clang attribute pop")
-#else
-#define TEXT(x) #x
-#define TARGET(options) _Pragma("GCC push_options") _Pragma(TEXT(GCC target(options)))
-#define TARGET_END _Pragma("GCC pop_options")
-#endif
-
-#if defined(__x86_64__)
-#define BYTES 16
-#define ROOMY false
-#else
-#define BYTES 16
-#define ROOMY true  // 32 registers, as ARM has them
-#endif
-namespace plain32 {
-#define REAL float
-#include "kernels.h"
-#undef REAL
-}  // namespace plain32
-namespace plain64 {
-#define REAL double
-#include "kernels.h"
-#undef REAL
-}  // namespace plain64
-#undef BYTES
-#undef ROOMY
-
-#if defined(__x86_64__)
-TARGET("avx2,fma")
-#define BYTES 32
-#define ROOMY false
-namespace avx2_32 {
-#define REAL float
-#include "kernels.h"
-#undef REAL
-}  // namespace avx2_32
-namespace avx2_64 {
-#define REAL double
-#include "kernels.h"
-#undef REAL
-}  // namespace avx2_64
-#undef BYTES
-#undef ROOMY
-TARGET_END
-
-TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
-#define BYTES 64
-#define ROOMY true
-namespace avx512_32 {
-#define REAL float
-#include "kernels.h"
-#undef REAL
-}  // namespace avx512_32
-namespace avx512_64 {
-#define REAL double
-#include "kernels.h"
-#undef REAL
-}  // namespace avx512_64
-#undef BYTES
-#undef ROOMY
-TARGET_END
-#endif
 
 enum Level { PLAIN, AVX2, AVX512 };
 
