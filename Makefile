@@ -41,7 +41,7 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
 laws: export FEDAX_PART := $(OF)
-laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts: make laws OF=2/6 for a part
+laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts: make laws OF=2/12 for a part
 	$(PYTEST) -m thorough
 	$(PYTEST) -m "slow and not thorough" tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
 	  --deselect tests/engines/hosts/test_hosts.py::test_three_processes_run_every_algorithm
@@ -50,9 +50,9 @@ recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one 
 	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes tests/examples tests/core/test_batch_norm_digits.py tests/engines/test_frozen_base.py
 
 PART := 1
-part: ## an eighth of laws, recipes and deployments: make part PART=1 to PART=8
-	$(if $(filter $(PART),1 2 3 4 5 6 7 8),,$(error PART is a number from 1 to 8, not $(PART)))
-	$(MAKE) $(if $(filter 7,$(PART)),recipes,$(if $(filter 8,$(PART)),deployments,laws OF=$(PART)/6))
+part: ## laws in twelve parts, recipes, deployments: make part PART=1 to PART=14
+	$(if $(filter $(PART),1 2 3 4 5 6 7 8 9 10 11 12 13 14),,$(error PART is a number from 1 to 14, not $(PART)))
+	$(MAKE) $(if $(filter 13,$(PART)),recipes,$(if $(filter 14,$(PART)),deployments,laws OF=$(PART)/12))
 
 test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
 	$(PYTEST) -m slow tests

@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def leave_part(part, items):
-    """Leaves `2/6` of the tests, every sixth scope from the second on; those that were taken out."""
+    """Leaves `2/12` of the tests, every twelfth scope from the second on; those that were taken out."""
     number, parts = map(int, part.split("/"))
     mine = set(sorted({scope_of(item.nodeid) for item in items})[number - 1 :: parts])
     others = [item for item in items if scope_of(item.nodeid) not in mine]

@@ -35,24 +35,24 @@ def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
     assert f">={job['strategy']['matrix']['python'][0]}" == project["requires-python"]
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     parts = read(".github/workflows/ci.yml")["jobs"]["part"]
-    assert parts["strategy"]["matrix"]["part"] == list(range(1, 9))
+    assert parts["strategy"]["matrix"]["part"] == list(range(1, 15))
     assert [step["run"] for step in parts["steps"] if "run" in step] == ["make part PART=${{ matrix.part }}"]
 
 
 def test_the_parts_are_all_of_it():
-    """Laws in six parts, every recipe, the deployments."""
+    """Laws in twelve parts, every recipe, the deployments."""
     run = [
         subprocess.run(["make", "-n", "part", f"PART={n}"], cwd=ROOT, text=True, capture_output=True).stdout
-        for n in range(1, 9)
+        for n in range(1, 15)
     ]
-    assert ["laws OF=" in text for text in run] == [True] * 6 + [False] * 2
-    assert "tests/recipes" in run[6]
-    assert "tests/flower/test_deploy.py" in run[7]
+    assert ["laws OF=" in text for text in run] == [True] * 12 + [False] * 2
+    assert "tests/recipes" in run[12]
+    assert "tests/flower/test_deploy.py" in run[13]
     nodes = [f"tests/laws/test_laws.py::test_it[{name}]" for name in ("FedAvg", "FedBC", "GD")] + ["tests/a.py::test_b"]
     found = []
-    for part in range(1, 7):
+    for part in range(1, 13):
         left = [types.SimpleNamespace(nodeid=node) for node in nodes]
-        conftest.leave_part(f"{part}/6", left)
+        conftest.leave_part(f"{part}/12", left)
         found += [item.nodeid for item in left]
     assert sorted(found) == sorted(nodes)
 
