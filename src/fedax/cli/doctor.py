@@ -9,9 +9,7 @@ import fedax
 from fedax.engines.kernel import unavailable
 from fedax.models.layers.extension import VARIABLE, status
 
-COST = (
-    "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of LeNet 5 and more, of the LSTM 1.1 to 1.3 times."
-)
+COST = "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of LeNet 5, of the LSTM 1.2 times."
 """Measured in benchmarks/README.md."""
 
 
