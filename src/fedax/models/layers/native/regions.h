@@ -34,10 +34,11 @@ struct Strip {
 
 struct Entries {
   REAL* values;
-  int *kernels, *ends, *unsorted;  // where the kernel of each begins; and where those of each place and pixel end
-  long room, step;      // numbers at most; and from one output channel's kernel to the next
+  int *kernels, *ends, *unsorted;  // where the kernel of each begins; where those of each place and pixel end; channels before sorting
+  long step;                       // from one output channel's kernel to the next
 
-  Entries(long places, long kinds, long outputs, long step) : room(places * outputs), step(step) {
+  Entries(long places, long kinds, long outputs, long step) : step(step) {
+    const long room = places * outputs;
     values = static_cast<REAL*>(memory::buffer(memory::ROW, (room + LANES) * sizeof(REAL)));
     kernels = static_cast<int*>(memory::buffer(memory::OFFSETS, (room + LANES) * sizeof(int)));
     ends = static_cast<int*>(memory::buffer(memory::SUMS, (places * kinds + room + LANES) * sizeof(int)));
