@@ -18,6 +18,9 @@ from fedax.core.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
 from fedax.engines.kernel import in_one_kernel
 from fedax.engines.order import shuffled, shuffled_by_size
+from fedax.engines.traced import traced
+from fedax.models.layers.descent import in_place
+from fedax.models.layers.extension import usable
 
 FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
 """The most examples, and bytes, that one client fetches for several steps at once."""
@@ -86,6 +89,10 @@ class Part(NamedTuple):
 
             return jax.lax.fori_loop(0, len(rows), copy, found)
         return {name: jnp.asarray(values).at[rows].get(mode="clip") for name, values in self.arrays.items()}
+
+
+def _loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
+    return jax.lax.fori_loop(jnp.int32(0), count, step, carry)
 
 
 class CompiledClient(Client):
@@ -161,9 +168,9 @@ class CompiledClient(Client):
                 def one(i: Index, carry: Carry) -> Carry:
                     return at(first + i, order, done, carry, fetched=fetched, place=i * batch)
 
-                return jax.lax.fori_loop(jnp.int32(0), jnp.minimum(at_once, count - first), one, carry)
+                return self._steps(jnp.minimum(at_once, count - first), one, carry)
 
-            return jax.lax.fori_loop(jnp.int32(0), (count + at_once - 1) // at_once, block, carry)
+            return (self._steps if at_once == 1 else _loop)((count + at_once - 1) // at_once, block, carry)
 
         def epoch(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             number, done, carry = state
@@ -178,6 +185,14 @@ class CompiledClient(Client):
                 return after
         start = (jnp.int32(0), jnp.int32(0), carry)
         return jax.lax.while_loop(lambda state: state[1] < self.steps, epoch, start)[2]
+
+    def _steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
+        """So many steps; those of one client at a time change the kernels of fully connected layers in place."""
+        if self.setup.placement == "sequential" and usable():
+            whole = traced(step, jnp.int32(0), carry)
+            faster = whole._replace(program=in_place(whole.program))
+            return _loop(count, lambda i, carry: faster(i, carry), carry)
+        return _loop(count, step, carry)
 
     @property
     def widest(self) -> int:

@@ -18,7 +18,7 @@ from fedax.models.layers.bilinear import bilinear
 from fedax.models.layers.extension import status
 from fedax.models.layers.primitives import Result, aligned, batch_groups, batch_size, choose, folded, primitive, unfolded
 
-LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 20
+LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
 rows of so many numbers, below which the vectors' ends do; and up to a kernel of so many, beyond which all wait for memory."""
 

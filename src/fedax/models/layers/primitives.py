@@ -45,7 +45,7 @@ def primitive(
         plain: the operation in JAX, for all platforms and wherever there is no extension.
         call: the extension's function, and the whole numbers it gets, of the operands' shapes and the parameters; None in their
             place: the plain form for these shapes. None: the plain form everywhere.
-        images: for each operand, whether it lies in memory as images do.
+        images: for each operand, whether it lies in memory as images do; more operands than stand here do not.
         in_place: so many results may lie where the operands of the same places do.
         again: the second result is the first one once more, in the same memory, with a cotangent of its own.
     """
@@ -55,6 +55,8 @@ def primitive(
     @made.def_abstract_eval
     def abstract(*operands: Any, **params: Any) -> list[Any]:
         return [operands[0].update(shape=r.shape, dtype=np.dtype(r.dtype)) for r in results(*operands, **params)]
+
+    laid = {place for place, is_images in enumerate(images) if is_images}
 
     def native(*operands: Any, **params: Any) -> Sequence[Any]:
         assert call is not None
@@ -67,7 +69,7 @@ def primitive(
         run = jax.ffi.ffi_call(
             target,
             [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
-            input_layouts=[IMAGES if is_images else tuple(range(x.ndim)) for x, is_images in zip(operands, images)],
+            input_layouts=[IMAGES if place in laid else tuple(range(x.ndim)) for place, x in enumerate(operands)],
             output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
             input_output_aliases={place: place for place in range(in_place)},
         )

@@ -32,17 +32,39 @@ static inline __attribute__((always_inline)) long at(int n, long last) {
   return n < VECTORS - 1 ? n * LANES : last;
 }
 
-typedef void DenseTile(Factor, long, const REAL*, long, REAL*, long, long, bool);
+// Where sums go: in place of what is there, onto it (in the order of the sums), or onto it at last, times a factor.
+struct Into {
+  enum Way { PLACE, SUM, STEP } way;
+  REAL factor;
+};
+
+template <int VECTORS>
+static inline __attribute__((always_inline)) void begin_sums(Vector* sum, const REAL* out, long last, Into into) {
+#pragma GCC unroll 16
+  for (int n = 0; n < VECTORS; n++) sum[n] = into.way == Into::SUM ? load(out + at<VECTORS>(n, last)) : Vector{};
+}
+
+// The last two vectors may have numbers in common, so what is there is read before anything is written.
+template <int VECTORS>
+static inline __attribute__((always_inline)) void end_sums(Vector* sum, REAL* out, long last, Into into) {
+  if (into.way == Into::STEP) {
+#pragma GCC unroll 16
+    for (int n = 0; n < VECTORS; n++) sum[n] = load(out + at<VECTORS>(n, last)) + sum[n] * into.factor;
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < VECTORS; n++) store(out + at<VECTORS>(n, last), sum[n]);
+}
+
+typedef void DenseTile(Factor, long, const REAL*, long, REAL*, long, long, Into);
 
 template <int ROWS, int VECTORS>
-static void dense_tile(Factor factor, long count, const REAL* other, long line, REAL* out, long pitch, long last, bool add) {
+static void dense_tile(Factor factor, long count, const REAL* other, long line, REAL* out, long pitch, long last, Into into) {
   Vector sum[ROWS][VECTORS];
   const REAL* from[ROWS];
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++) {
     from[r] = factor.data + r * factor.row;
-#pragma GCC unroll 8
-    for (int n = 0; n < VECTORS; n++) sum[r][n] = add ? load(out + r * pitch + at<VECTORS>(n, last)) : Vector{};
+    begin_sums<VECTORS>(sum[r], out + r * pitch, last, into);
   }
   for (long t = 0, place = 0; t < count; t++, place += factor.step, other += line) {
     Vector right[VECTORS];
@@ -54,9 +76,7 @@ static void dense_tile(Factor factor, long count, const REAL* other, long line, 
       for (int n = 0; n < VECTORS; n++) sum[r][n] += right[n] * from[r][place];
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 8
-    for (int n = 0; n < VECTORS; n++) store(out + r * pitch + at<VECTORS>(n, last), sum[r][n]);
+  for (int r = 0; r < ROWS; r++) end_sums<VECTORS>(sum[r], out + r * pitch, last, into);
 }
 
 template <int ROWS, int VECTORS = DENSE_VECTORS>
@@ -75,32 +95,31 @@ static DenseTile* dense_tile_for(long rows, long vectors) {
   return dense_tile_of<ROWS>(vectors);
 }
 
-// Tile t of the columns, for all rows of the factor against `count` rows of the other operand.
-static void dense_rows(Factor factor, long rows, long count, const REAL* other, REAL* out, const Columns& columns, long t, bool add) {
-  long tiles = divide_up(rows, DENSE_ROWS), begin = columns.begin(t), line = columns.count;
+// Tile t of the columns, for all rows of the factor against `count` rows of the other operand, which are so far apart.
+static void dense_rows(Factor factor, long rows, long count, const REAL* other, long line, REAL* out, const Columns& columns, long t,
+                       Into into) {
+  long tiles = divide_up(rows, DENSE_ROWS), pitch = columns.count;
   for (long k = 0; k < tiles; k++) {
     long row = part(rows, tiles, k), many = part(rows, tiles, k + 1) - row;
     Factor mine{factor.data + row * factor.row, factor.row, factor.step};
-    dense_tile_for(many, columns.many(t))(mine, count, other + begin, line, out + row * line + begin, line, columns.last(t), add);
+    dense_tile_for(many, columns.many(t))(mine, count, other, line, out + row * pitch + columns.begin(t), pitch, columns.last(t), into);
   }
 }
 
 // ---- with lists of the numbers that are not zero ----
 
-typedef void RowTile(const REAL*, const int*, long, const REAL*, REAL*, long, bool);
+typedef void RowTile(const REAL*, const int*, long, const REAL*, REAL*, long, Into);
 
 template <int VECTORS>
-static void add_rows(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, long last, bool add) {
+static void add_rows(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, long last, Into into) {
   Vector sum[VECTORS];
-#pragma GCC unroll 16
-  for (int n = 0; n < VECTORS; n++) sum[n] = add ? load(out + at<VECTORS>(n, last)) : Vector{};
+  begin_sums<VECTORS>(sum, out, last, into);
   for (long k = 0; k < count; k++) {
     const REAL *from = rows + places[k], value = values[k];
 #pragma GCC unroll 16
     for (int n = 0; n < VECTORS; n++) sum[n] += load(from + at<VECTORS>(n, last)) * value;
   }
-#pragma GCC unroll 16
-  for (int n = 0; n < VECTORS; n++) store(out + at<VECTORS>(n, last), sum[n]);
+  end_sums<VECTORS>(sum, out, last, into);
 }
 
 template <int VECTORS = LIST_VECTORS>
@@ -120,10 +139,11 @@ static bool rows_are_sparse(double share, const Layer& layer) {
   return share * (1.8 * vectors + LISTED) + 1 < vectors;
 }
 
-static void add_listed(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, const Columns& columns, bool add) {
+static void add_listed(const REAL* values, const int* places, long count, const REAL* rows, REAL* out, const Columns& columns,
+                       Into into) {
   for (long t = 0; t < columns.tiles; t++) {
     long begin = columns.begin(t);
-    row_tile(columns.many(t))(values, places, count, rows + begin, out + begin, columns.last(t), add);
+    row_tile(columns.many(t))(values, places, count, rows + begin, out + begin, columns.last(t), into);
   }
 }
 
@@ -149,6 +169,8 @@ struct List {
   }
 };
 
+static Into onto(bool sums) { return {sums ? Into::SUM : Into::PLACE, 0}; }
+
 static void sparse_layer(const REAL* x, const REAL* weights, const Layer& layer, double share, REAL* out) {
   Columns columns(layer.outputs, LIST_VECTORS);
   // an example meets few rows of the panel, so that a larger one stays in the first cache well enough
@@ -158,23 +180,8 @@ static void sparse_layer(const REAL* x, const REAL* weights, const Layer& layer,
   for (long begin = 0; begin < layer.inputs; begin += block)
     for (long n = 0; n < layer.examples; n++) {
       long count = list.fill(x + n * layer.inputs + begin, least(block, layer.inputs - begin));
-      add_listed(list.values, list.places, count, weights + begin * layer.outputs, out + n * layer.outputs, columns, begin > 0);
+      add_listed(list.values, list.places, count, weights + begin * layer.outputs, out + n * layer.outputs, columns, onto(begin > 0));
     }
-}
-
-static void sparse_layer_gradient(const REAL* x, const REAL* y, const Layer& layer, REAL* out) {
-  Columns columns(layer.outputs, LIST_VECTORS);
-  long whole = divide_up(layer.examples, LANES) * LANES;
-  REAL* turned = static_cast<REAL*>(memory::buffer(memory::ROW, LANES * whole * sizeof(REAL)));
-  List list(layer.examples, layer.outputs);
-  for (long begin = 0; begin < layer.inputs; begin += LANES) {
-    Some some(begin, layer.inputs);
-    split(x, Row{1, 1, 0, layer.inputs}, layer.examples, some, turned, whole);
-    for (long e = some.first; e < some.count; e++) {
-      long count = list.fill(turned + e * whole, layer.examples);
-      add_listed(list.values, list.places, count, y, out + (some.begin + e) * layer.outputs, columns, false);
-    }
-  }
 }
 
 static void layer_outputs(const REAL* x, const REAL* weights, const Layer& layer, REAL* out) {
@@ -184,36 +191,112 @@ static void layer_outputs(const REAL* x, const REAL* weights, const Layer& layer
   long block = PANEL_BYTES / (DENSE_VECTORS * BYTES);
   for (long t = 0; t < columns.tiles; t++)
     for (long begin = 0; begin < layer.inputs; begin += block) {
-      Factor factor{x + begin, layer.inputs, 1};
+      const REAL* panel = weights + begin * layer.outputs + columns.begin(t);
       long here = least(block, layer.inputs - begin);
-      dense_rows(factor, layer.examples, here, weights + begin * layer.outputs, out, columns, t, begin > 0);
+      dense_rows({x + begin, layer.inputs, 1}, layer.examples, here, panel, layer.outputs, out, columns, t, onto(begin > 0));
     }
 }
+
+// The gradient by the kernel, a few of its rows at a time.
+struct KernelGradient {
+  const REAL *x, *y;
+  Layer layer;
+  bool sparse;
+  Columns columns;
+  List list;
+  long whole;
+  REAL* turned;
+
+  KernelGradient(const REAL* x, const REAL* y, const Layer& layer)
+      : x(x),
+        y(y),
+        layer(layer),
+        sparse(rows_are_sparse(share_of_rows(x, layer), layer)),
+        columns(layer.outputs, sparse ? LIST_VECTORS : DENSE_VECTORS),
+        list(layer.examples, layer.outputs),
+        whole(divide_up(layer.examples, LANES) * LANES),
+        turned(static_cast<REAL*>(memory::buffer(memory::ROW, LANES * whole * sizeof(REAL)))) {}
+
+  // Those from `begin` to `end`.
+  void rows(long begin, long end, REAL* out, Into into) const {
+    if (sparse) return listed(begin, end, out, into);
+    for (long first = begin; first < end; first += BAND * DENSE_ROWS) {
+      long here = least(BAND * DENSE_ROWS, end - first);
+      for (long t = 0; t < columns.tiles; t++)
+        dense_rows({x + first, 1, layer.inputs}, here, layer.examples, y + columns.begin(t), layer.outputs, out + first * layer.outputs,
+                   columns, t, into);
+    }
+  }
+
+  void listed(long begin, long end, REAL* out, Into into) const {
+    for (long first = begin; first < end; first += LANES) {
+      Some some(first, layer.inputs);
+      split(x, Row{1, 1, 0, layer.inputs}, layer.examples, some, turned, whole);
+      for (long e = some.first; e < least(some.count, end - some.begin); e++) {
+        long count = list.fill(turned + e * whole, layer.examples);
+        if (count > 0 || into.way == Into::PLACE)
+          add_listed(list.values, list.places, count, y, out + (some.begin + e) * layer.outputs, columns, into);
+      }
+    }
+  }
+};
 
 static void layer_gradient(const REAL* x, const REAL* y, const Layer& layer, REAL* out) {
-  if (rows_are_sparse(share_of_rows(x, layer), layer)) return sparse_layer_gradient(x, y, layer, out);
-  Columns columns(layer.outputs, DENSE_VECTORS);
-  for (long begin = 0; begin < layer.inputs; begin += BAND * DENSE_ROWS) {
-    long here = least(BAND * DENSE_ROWS, layer.inputs - begin);
-    for (long t = 0; t < columns.tiles; t++)
-      dense_rows({x + begin, 1, layer.inputs}, here, layer.examples, y, out + begin * layer.outputs, columns, t, false);
-  }
+  KernelGradient(x, y, layer).rows(0, layer.inputs, out, onto(false));
 }
 
-// Rows become columns; there are at least LANES of both.
-static void transpose(const REAL* from, long rows, long columns, REAL* to) {
-  for (long c = 0; c < columns; c += LANES)
-    for (long r = 0; r < rows; r += LANES) {
-      long row = least(r, rows - LANES), column = least(c, columns - LANES);
-      Vector block[LANES];
-      for (long n = 0; n < LANES; n++) block[n] = load(from + (row + n) * columns + column);
-      turn<LANES>(block);
-      for (long n = 0; n < LANES; n++) store(to + (column + n) * rows + row, block[n]);
+// The gradient by the examples, some of the inputs at a time: their rows of the weights become columns, a part of the sum at a time.
+struct InputGradient {
+  const REAL* y;
+  Layer layer;
+  Columns columns, depth;
+  REAL* turned;
+
+  static constexpr long WIDE = DENSE_VECTORS * LANES, DEEP = PANEL_BYTES / (WIDE * long(sizeof(REAL))) / LANES;
+
+  InputGradient(const REAL* y, const Layer& layer)
+      : y(y),
+        layer(layer),
+        columns(layer.inputs, DENSE_VECTORS),
+        depth(layer.outputs, DEEP),
+        turned(static_cast<REAL*>(memory::buffer(memory::WEIGHTS, DEEP * LANES * WIDE * sizeof(REAL)))) {}
+
+  // Tile t of the inputs.
+  void tile(const REAL* weights, long t, REAL* out) const {
+    const REAL* rows = weights + columns.begin(t) * layer.outputs;
+    for (long d = 0; d < depth.tiles; d++) {
+      long begin = depth.begin(d), count = depth.last(d) + LANES;
+      for (long n = 0; n < columns.many(t); n++)
+        for (long m = 0; m < depth.many(d); m++) {
+          long row = least(n * LANES, columns.last(t)), column = least(m * LANES, depth.last(d));
+          Vector block[LANES];
+          for (long e = 0; e < LANES; e++) {
+            const REAL* from = rows + (row + e) * layer.outputs + begin + column;
+            __builtin_prefetch(from + DEEP * LANES);
+            block[e] = load(from);
+          }
+          turn<LANES>(block);
+          for (long e = 0; e < LANES; e++) store(turned + (column + e) * WIDE + row, block[e]);
+        }
+      dense_rows({y + begin, layer.outputs, 1}, layer.examples, count, turned, WIDE, out, columns, t, onto(begin > 0));
     }
-}
+  }
+};
 
 static void layer_inputs(const REAL* y, const REAL* weights, const Layer& layer, REAL* out) {
-  REAL* turned = static_cast<REAL*>(memory::buffer(memory::WEIGHTS, layer.inputs * layer.outputs * sizeof(REAL)));
-  transpose(weights, layer.inputs, layer.outputs, turned);
-  layer_outputs(y, turned, {layer.examples, layer.outputs, layer.inputs}, out);
+  InputGradient gradient(y, layer);
+  for (long t = 0; t < gradient.columns.tiles; t++) gradient.tile(weights, t, out);
+}
+
+// weights += factor * the gradient by them, and before it, where `inputs` has room for it, the gradient by the examples: a part of the
+// weights at a time, which is in the cache then.
+static void layer_step(const REAL* x, const REAL* y, REAL factor, const Layer& layer, REAL* weights, REAL* inputs) {
+  KernelGradient step(x, y, layer);
+  if (inputs == nullptr) return step.rows(0, layer.inputs, weights, {Into::STEP, factor});
+  InputGradient gradient(y, layer);
+  for (long t = 0; t < gradient.columns.tiles; t++) {
+    gradient.tile(weights, t, inputs);
+    long begin = gradient.columns.begin(t);
+    step.rows(begin, begin + gradient.columns.last(t) + LANES, weights, {Into::STEP, factor});
+  }
 }
