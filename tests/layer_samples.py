@@ -13,6 +13,11 @@ def normal(rng, shape, dtype):
     return jnp.asarray(rng.normal(size=shape), dtype)
 
 
+def thinned(rng, x, share):
+    """About so large a share of the numbers, zeros in place of the others."""
+    return jnp.where(jnp.asarray(rng.random(x.shape) < share), x, 0)
+
+
 def placed(draw, widest, longest):
     """A kernel's height and width, zeros around an image, and an image's rows and columns that such a kernel fits into."""
     height, width = draw(st.integers(1, widest)), draw(st.integers(1, widest))

@@ -13,7 +13,7 @@ from fedax.models.layers import affine
 from fedax.models.layers.descent import in_place, step_p
 from fedax.models.layers.extension import status
 from fedax.tasks import classification
-from layer_samples import TOLERANCE, normal
+from layer_samples import TOLERANCE, normal, thinned
 
 pytestmark = pytest.mark.skipif(not status().used or status().level == "plain", reason=status().reason or "narrow vectors")
 
@@ -30,8 +30,8 @@ def near(got, expected, dtype):
 def test_a_step_is_the_product_and_the_sum(sizes, share, dtype):
     rng = np.random.default_rng(0)
     n, k, o = sizes
-    x = normal(rng, (n, k), dtype) * (rng.random((n, k)) < share).astype(dtype)
-    kernel, gradient, factor = normal(rng, (k, o), dtype), normal(rng, (n, o), dtype), jnp.asarray(0.3, dtype)
+    x, kernel = thinned(rng, normal(rng, (n, k), dtype), share), normal(rng, (k, o), dtype)
+    gradient, factor = normal(rng, (n, o), dtype), jnp.asarray(0.3, dtype)
     exact = np.asarray(x, "float64").T @ np.asarray(gradient, "float64") * 0.3
     for minus in (False, True):
         for back in (False, True):

@@ -18,14 +18,10 @@ from fedax.models import MLP
 from fedax.models.layers import activate, affine, convolve
 from fedax.models.layers.extension import status
 from fedax.models.layers.lay import laid
-from layer_samples import agree, close, normal, placed, plain_conv
+from layer_samples import agree, close, normal, placed, plain_conv, thinned
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 pytestmark = native
-
-
-def thinned(rng, x, share):
-    return jnp.where(jnp.asarray(rng.random(x.shape) < share), x, 0)
 
 
 def gradients(x, kernel, cotangent, stride, padding, formulation):
