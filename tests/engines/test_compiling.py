@@ -1,5 +1,6 @@
 """Seconds of compiling, apart from those of work."""
 
+import re
 import time
 
 import jax
@@ -72,6 +73,20 @@ def test_products_of_small_models_alone_are_left_to_the_compiler(features, expec
     grid.program.advance(grid.init(), 0, 1)
     (text,) = (text for text in _texts())
     assert ("%ynn_fusion" in text) == expected
+
+
+@pytest.mark.parametrize(
+    "method", [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedBC()], ids=lambda method: type(method).__name__
+)
+def test_devices_meet_for_the_sums_of_a_phase_alone(method):
+    options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=3), "rounds": 2, "observe": []}
+    grid = Grid([method], regression(), [0], RunOptions.of(options | {"engine": fedax.Simulation(devices=2)}))
+    jax.clear_caches()
+    grid.program.advance(grid.init(), 0, 1)
+    (text,) = _texts()
+    meetings = [line for line in text.splitlines() if re.search(r" (all-|reduce-scatter|collective-)[-a-z]*\(", line)]
+    assert meetings
+    assert all("fedax.aggregation/shard_map/psum" in line for line in meetings), meetings
 
 
 def test_an_option_that_the_compiler_does_not_have_is_left_out(monkeypatch):

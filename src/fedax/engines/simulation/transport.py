@@ -92,13 +92,14 @@ class SimulatedTransport(Transport):
         arrays, code = eqx.partition(phase, eqx.is_array)
         forms = []
 
-        def on_device(places: Array, count: Array, arrays: Any) -> Any:
-            form, results = self._work_off(eqx.combine(arrays, code), places[0], count[0], keep)
+        # every device has all of the table: divided, it would be dealt in parts, which meet after every place
+        def on_device(table: Array, counts: Array, arrays: Any) -> Any:
+            device = jax.lax.axis_index("clients")
+            form, results = self._work_off(eqx.combine(arrays, code), table[device], counts[device], keep)
             forms.append(form)
             return jax.lax.psum(results, "clients")
 
-        mesh, split = mesh_of(self.setup.devices), P("clients")
-        program = jax.shard_map(on_device, mesh=mesh, in_specs=(split, split, P()), out_specs=P(), check_vma=False)
+        program = jax.shard_map(on_device, mesh=mesh_of(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False)
         with part("aggregation"):
             results = program(table, counts, arrays)
         return forms[0], results
