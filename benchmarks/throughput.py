@@ -1,68 +1,53 @@
 """Client-samples per second: fedax beside a bare JAX loop and PyTorch eager, in one run on the same machine.
 
-Two workloads. `softmax`: 60 -> 10, 30 clients with power-law sizes (Synthetic), 10 a round, 20 epochs, batches of 10.
-`2nn`: 784-200-200-10, 10 clients of 600 digits of MNIST (`FEDAX_DATA`; random images without), one epoch of batches of 50.
+Workloads are those of `benchmarks/peers`: softmax, 2NN, LeNet, MNIST CNN; PyTorch takes the first two (the others: `layers.py`).
 
 All take the same gradient steps: plain SGD on the same clients, batches and short last batches. The bare loop has no federation
 at all: the rows of every step are drawn up beforehand, and the program is one loop over steps with a gather, a gradient and an
 update. fedax draws cohorts, shuffles every epoch, averages and keeps its history within its time.
 
-    python benchmarks/throughput.py            # one table; --repeat, --workload to change
+    python benchmarks/throughput.py                 # a table for each; --repeat, --workload to change
+    taskset -c 0 python benchmarks/throughput.py    # on one core
 """
 
 import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from pathlib import Path
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from workloads import WORKLOADS, data_of, mnist_file, schedule_of, task_of
 
 import fedax
 from fedax.core.keys import stream
-from fedax.models import MLP, Softmax
-from fedax.tasks import classification
 
-jax.config.update("jax_num_cpu_devices", os.cpu_count())  # before JAX starts; without effect on other backends
-
-
-def digits(rng):
-    """Ten clients with 600 digits of MNIST each where FEDAX_DATA has them, four of five pixels zero; random images otherwise."""
-    file = Path(os.environ.get("FEDAX_DATA", Path(__file__).parents[1].parent / "shared" / "data")) / "mnist.npz"
-    if file.is_file():
-        with np.load(file) as mnist:
-            x, y = (
-                mnist["x_train"][:6000].reshape(6000, 784).astype(np.float32) / 255,
-                mnist["y_train"][:6000].astype(np.int32),
-            )
-    else:
-        x, y = rng.random((6000, 784), np.float32), rng.integers(0, 10, 6000).astype(np.int32)
-    return [{"x": x[k : k + 600], "y": y[k : k + 600]} for k in range(0, 6000, 600)]
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+jax.config.update("jax_num_cpu_devices", CORES)  # before JAX starts; without effect on other backends
+NAMES = ("softmax", "2nn", "lenet", "mnist_cnn")
+TORCH_STEPS = {"softmax": 3000, "2nn": 600}
+"""The steps that PyTorch takes in a turn."""
 
 
 class Workload:
     """A task, a schedule, and the rows of every step of its rounds."""
 
-    def __init__(self, name, rounds):
-        rng = np.random.default_rng(0)
-        if name == "softmax":
-            self.data, self.model = fedax.data.synthetic(0.5, 0.5, seed=0, test_fraction=0.0), Softmax(60, 10)
-            self.schedule, self.lr = fedax.Schedule(cohort=10, epochs=20, batch_size=10), 0.01
-        else:
-            self.data, self.model = fedax.data.FederatedData(digits(rng), classes=10), MLP((784, 200, 200, 10))
-            self.schedule, self.lr = fedax.Schedule(cohort=10, epochs=1, batch_size=50), 0.1
-        self.name, self.rounds = name, rounds
-        self.task = classification(self.data, self.model)
+    def __init__(self, name):
+        rng, given = np.random.default_rng(0), WORKLOADS[name]
+        self.name, self.model, self.lr, self.rounds = name, given.model, given.rate, given.long
+        self.task, self.schedule = task_of(given, data_of(name, mnist_file())[0]), schedule_of(given)
         offsets, root = np.asarray(self.task.train.offsets), jax.random.fold_in(jax.random.key(0), 1)
         rows, counts, batch = [], [], self.schedule.batch_size
-        for t in range(rounds):
+        for t in range(self.rounds):
             ids, _ = self.schedule.draw(stream(root, "cohort", t, 0), jnp.asarray(offsets))
             for k in np.asarray(ids):
                 for _ in range(self.schedule.epochs):
@@ -107,12 +92,12 @@ def bare_runner(work):
     return lambda: jax.block_until_ready(program(params, x, y, rows, weights))
 
 
-def torch_runner(work, limit):
-    """The first `limit` steps in PyTorch eager, all threads; its samples."""
+def torch_runner(work):
+    """The first steps in PyTorch eager, all threads; its samples."""
     import torch
 
     x, y = (torch.from_numpy(np.asarray(work.task.train.arrays[name])) for name in ("x", "y"))
-    y = y.long()
+    y, limit = y.long(), TORCH_STEPS[work.name]
     widths = (60, 10) if work.name == "softmax" else work.model.widths
     layers = []
     for inputs, outputs in itertools.pairwise(widths):
@@ -131,49 +116,49 @@ def torch_runner(work, limit):
     return once, int(work.counts[:limit].sum())
 
 
-def measure(workload, rounds, repeat, torch_steps):
-    work = Workload(workload, rounds)
+def measure(name, repeat):
+    work = Workload(name)
     devices = len(jax.devices())
     contestants = {"fedax, 1 device": (fedax_runner(work, 1), work.samples)}
     if devices > 1:
         contestants[f"fedax, {devices} devices"] = (fedax_runner(work, devices), work.samples)
     contestants["bare JAX loop, 1 device"] = (bare_runner(work), work.samples)
     try:
-        contestants["PyTorch eager"] = torch_runner(work, torch_steps)
+        contestants |= {"PyTorch eager": torch_runner(work)} if name in TORCH_STEPS else {}
     except ImportError:
         print("PyTorch is not installed: pip install -r benchmarks/requirements.txt")
-    first, times = {}, {name: [] for name in contestants}
-    for name, (once, _) in contestants.items():
+    first, times = {}, {contestant: [] for contestant in contestants}
+    for contestant, (once, _) in contestants.items():
         begun = time.perf_counter()
         once()
-        first[name] = time.perf_counter() - begun
+        first[contestant] = time.perf_counter() - begun
     for _ in range(repeat):  # interleaved, so that noise meets all alike
-        for name, (once, _) in contestants.items():
+        for contestant, (once, _) in contestants.items():
             begun = time.perf_counter()
             once()
-            times[name].append(time.perf_counter() - begun)
-    rates = {name: contestants[name][1] / statistics.median(values) for name, values in times.items()}
-    bare, torch_rate = rates["bare JAX loop, 1 device"], rates.get("PyTorch eager", float("nan"))
+            times[contestant].append(time.perf_counter() - begun)
+    rates = {contestant: contestants[contestant][1] / statistics.median(values) for contestant, values in times.items()}
+    bare, torch_rate = rates["bare JAX loop, 1 device"], rates.get("PyTorch eager")
     print(
-        f"\n{workload}: {work.samples} samples in {rounds} rounds, batches of {work.schedule.batch_size}; medians of {repeat}"
+        f"\n{name}: {work.samples} samples in {work.rounds} rounds, batches of {work.schedule.batch_size}; medians of {repeat}"
     )
     print("| | samples/s | of the bare loop | of PyTorch | compilation, s |")
     print("|---|---|---|---|---|")
-    for name, rate in rates.items():
-        compilation = max(first[name] - statistics.median(times[name]), 0)
-        shown = "" if name == "PyTorch eager" else f"{compilation:.1f}"
-        print(f"| {name} | {rate:,.0f} | {rate / bare:.2f} | {rate / torch_rate:.1f} | {shown} |")
+    for contestant, rate in rates.items():
+        compilation = max(first[contestant] - statistics.median(times[contestant]), 0)
+        shown = "" if contestant == "PyTorch eager" else f"{compilation:.1f}"
+        of_torch = f"{rate / torch_rate:.1f}" if torch_rate else ""
+        print(f"| {contestant} | {rate:,.0f} | {rate / bare:.2f} | {of_torch} | {shown} |")
     return rates
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=["softmax", "2nn"], nargs="*", default=["softmax", "2nn"])
+    parser.add_argument("--workload", choices=[*NAMES], nargs="*", default=NAMES)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--json", help="also write the rates to this file")
     arguments = parser.parse_args()
-    plans = {"softmax": (40, 3000), "2nn": (40, 600)}
-    results = {name: measure(name, plans[name][0], arguments.repeat, plans[name][1]) for name in arguments.workload}
+    results = {name: measure(name, arguments.repeat) for name in arguments.workload}
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"backend": jax.default_backend(), "rates": results}, file, indent=2)
