@@ -275,3 +275,77 @@ def test_gradients_of_the_transcriptions_are_those_of_the_loss():
         slopes = [(world.loss(k, w + 1e-5 * e) - world.loss(k, w - 1e-5 * e)) / 2e-5 for e in np.eye(4)]
         np.testing.assert_allclose(world.gradient(k, w), slopes, rtol=0, atol=1e-8)
     assert L2 > 0
+
+
+@pytest.mark.parametrize("form", ["as_written", "as_released"])
+def test_scaffold_with_uniform_control_weights(form):
+    """As the code released for FedBC: models by size, control variates by 1/N, the correction outside the momentum."""
+    world, released, momentum = World(), form == "as_released", 0.5 if form == "as_released" else 0.0
+    method = fedax.SCAFFOLD(control_weights="uniform", form=form)
+    options = {"solver": fedax.SGD(LR, momentum=momentum), "schedule": SCHEDULE, "seed": SEED, "engine": ONE}
+    c = np.asarray(fedax.run(method, regression(), rounds=0, **options).state.c)
+    assert (np.abs(c) > 0).all() == released  # the start of the control variates
+    own, w = np.tile(c, (5, 1)), world.start
+    for cohort in world.cohorts():
+        models, before = [], own.copy()
+        for k in cohort:
+            y, speed, steps, correction = w, np.zeros(4), 0, c - before[k]
+            for _ in range(2):
+                for begin in range(0, SIZES[k], 4):
+                    speed = momentum * speed + world.gradient(k, y, slice(begin, begin + 4))
+                    y, steps = y - LR * speed - LR * correction, steps + 1
+            own[k] = before[k] - c + (w - y) / (steps * LR)
+            models.append(y)
+        w = np.average(models, axis=0, weights=P[cohort])
+        c = c + (own - before).sum(0) / 5
+    history = fedax.run(method, regression(), rounds=ROUNDS, **options)
+    agree(history, w)
+    np.testing.assert_allclose(history.state.c, c, rtol=0, atol=1e-12)
+
+
+def test_uniform_control_weights_are_the_objectives_where_these_are_equal():
+    schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given", weights="equal")
+    uniform, own = (run(fedax.SCAFFOLD(control_weights=which), schedule=schedule) for which in ("uniform", "objective"))
+    agree(uniform, vector(own))
+
+
+def test_uniform_control_variates_lead_to_the_equally_weighted_optimum():
+    """Local models rest where corrections equal local gradients, so the optimum is that of the control variates' weights."""
+    world = World()
+    hessians = [x.T @ x / len(x) + L2 * np.eye(4) for x in world.x]
+    pulls = [x.T @ y / len(y) for x, y in zip(world.x, world.y, strict=True)]
+    optima = {}
+    for name, weights in (("uniform", np.full(5, 0.2)), ("objective", P)):
+        optima[name] = np.linalg.solve(np.tensordot(weights, hessians, 1), np.tensordot(weights, pulls, 1))
+    schedule = fedax.Schedule(cohort=3, steps=20, batch_size="full")
+    for name, optimum in optima.items():
+        method = fedax.SCAFFOLD(control_weights=name)
+        history = fedax.run(
+            method, regression(), solver=fedax.SGD(LR), schedule=schedule, rounds=1500, seed=SEED, engine=ONE
+        )
+        np.testing.assert_allclose(vector(history), optimum, atol=1e-6)
+    assert np.linalg.norm(optima["uniform"] - optima["objective"]) > 0.01
+
+
+def test_only_sgd_takes_steps_beside_its_momentum():
+    import optax
+
+    for solver in (fedax.Exact(), fedax.Optax(optax.adam(0.1)), fedax.Inexact(0.1)):
+        with pytest.raises(fedax.InvalidInput, match="solver"):
+            fedax.run(fedax.SCAFFOLD(form="as_released"), regression(), solver=solver, schedule=SCHEDULE, rounds=1)
+
+
+def test_qfedavg_as_released_with_momentum():
+    """As the code released for FedBC: the distance moved in place of the gradient, the learning rate as set, momentum 0.5."""
+    world, q = World(), 2.0
+    w = world.start
+    for cohort in world.cohorts():
+        top, bottom = np.zeros(4), 0.0
+        for k in cohort:
+            move, loss = w - world.sgd(k, w, momentum=0.5)[0], world.loss(k, w) + 1e-10
+            top = top + P[k] * loss**q * move / LR
+            bottom += P[k] * (q * loss ** (q - 1) * move @ move + loss**q / LR)
+        w = w - top / bottom
+    agree(run(fedax.QFedAvg(q=q, form="as_released"), momentum=0.5), w)
+    with pytest.raises(fedax.InvalidInput, match="momentum"):
+        run(fedax.QFedAvg(q=q), momentum=0.5)

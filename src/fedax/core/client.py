@@ -168,6 +168,20 @@ class Client(ABC):
         return self.solver.step_size() * self.rate
 
     @property
+    def nominal_learning_rate(self) -> Any:
+        """The learning rate that the solver multiplies its momentum or its gradients by in this round, as released code uses it.
+
+        Raises:
+            InvalidInput: the solver is not `SGD`.
+        """
+        return self.solver.nominal_step_size() * self.rate
+
+    @property
+    def objective_weight(self) -> Any:
+        r"""Its weight $p_k$ in the objective up to a common factor: $n_k/n$, or 1 where the schedule has equal weights."""
+        return self.share if self.schedule.weights == "size" else jnp.ones_like(self.share)
+
+    @property
     def steps_before(self) -> Any:
         """The local steps of a client that took part in every round before this one, each of as many as this one has."""
         times = self.schedule.times
@@ -206,6 +220,10 @@ class Solver(eqx.Module):
         """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
         allowed = "SGD without momentum, clipping, weight decay or decay by step, which this method's formulas need"
         raise InvalidInput.found("run(solver=...)", self._said(), allowed)
+
+    def nominal_step_size(self) -> Scalar:
+        """The learning rate as set, before the factor of the round, whatever momentum, clipping or decay do to a step."""
+        raise InvalidInput.found("run(solver=...)", self._said(), "SGD, whose learning rate this method's formulas need")
 
     def _said(self) -> str:
         """For messages: the settings that are not the defaults, but for the learning rate, which is traced there and no number."""

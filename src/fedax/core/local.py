@@ -20,15 +20,27 @@ class LocalProblem(eqx.Module):
         anchor: the point that the quadratic pulls to, shape `(dim,)`.
         linear: the linear term, shape `(dim,)`.
         prox: the weight of the quadratic; its gradient is `prox * (w - anchor)`.
+        drift: a vector d that every step of `SGD` adds beside its own update u, $w \leftarrow w + u - \eta d$, shape `(dim,)`.
+            Unlike `linear` it does not enter the momentum, and the result minimises no function. Other solvers refuse it.
     """
 
     anchor: Float[Array, "dim"] | None = None
     linear: Float[Array, "dim"] | None = None
     prox: Scalar | None = None
+    drift: Float[Array, "dim"] | None = None
 
     def __check_init__(self) -> None:
         if (self.prox is None) != (self.anchor is None):
             raise InvalidInput.of("LocalProblem(anchor, prox)", (self.anchor, self.prox), "both or neither")
+
+    def require_no_drift(self, solver: str) -> None:
+        """Refuses a drift, for solvers that need a function to minimise.
+
+        Raises:
+            InvalidInput: the problem has a drift.
+        """
+        if self.drift is not None:
+            raise InvalidInput.found("run(solver=...)", solver, "SGD, which this method's steps need")
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
         r"""`gradient` plus the gradient of the added terms, $\ell + \rho (w - a)$, leaf by leaf in one fused expression."""

@@ -60,8 +60,11 @@ class Descent(Solver):
             params, state = carry
             gradient = problem.added_gradient(layout, batch.gradient(params), params)
             updates, state = optimizer.update(gradient, state, params)
-            return optax.apply_updates(params, updates), state
+            params = optax.apply_updates(params, updates)
+            return params if drift is None else optax.tree.add_scale(params, -rate, drift), state
 
+        drift = None if problem.drift is None else layout.unravel(problem.drift)
+        rate = 0.0 if drift is None else client.nominal_learning_rate
         params = layout.unravel(start)
         return layout.ravel(client.for_each_minibatch(step, (params, optimizer.init(params)))[0])
 
@@ -99,6 +102,9 @@ class SGD(Descent):
     def step_size(self) -> Scalar:
         plain = not (self.momentum or self._changing or self._changed)
         return number(self.learning_rate) if plain else super().step_size()
+
+    def nominal_step_size(self) -> Scalar:
+        return number(self.learning_rate)
 
     @property
     def _changing(self) -> bool:
@@ -175,6 +181,7 @@ class Exact(Solver):
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         import optimistix as optx  # takes half a second to import, so only on demand
 
+        problem.require_no_drift("Exact")
         tol = cast(float, self.tol)
 
         @jax.custom_jvp
@@ -219,6 +226,7 @@ class Inexact(Solver):
     max_steps: int = hyper(1000, low=1, doc="most steps")
 
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        problem.require_no_drift("Inexact")
         anchor, mu = problem.anchor, problem.prox
         if anchor is None or mu is None:
             lacks = "Inexact, with a method whose local problem has no proximal term"

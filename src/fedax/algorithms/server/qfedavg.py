@@ -15,12 +15,14 @@ class QFedAvg(Algorithm[Vector]):
        w \leftarrow w - \frac{\sum_S p_k \Delta_k}{\sum_S p_k h_k}, $$
 
     with $f_k$ the loss of the *received* model over the client's training examples (plus 1e-10, as the released code has it),
-    $\eta$ the local learning rate (1/L in the paper). With q = 0 this is FedAvg. Needs SGD without momentum as the solver.
+    $\eta$ the local learning rate (1/L in the paper). With q = 0 this is FedAvg. Needs SGD as the solver, without momentum unless
+    the form is "as_released".
 
     Args:
         q: at least 0; larger is fairer and slower.
         form: "as_written", or "as_released" with FedBC, whose $h_k$ has $\lVert w - w_k \rVert^2$ in place of
-            $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is small.
+            $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is small. That code has momentum 0.5 in the local
+            steps and divides by the learning rate alone.
 
     Example:
         >>> import fedax
@@ -44,8 +46,10 @@ class QFedAvg(Algorithm[Vector]):
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
         move = w - client.minimize(start=w)
-        g = move / client.learning_rate
-        length = g @ g if self.form == "as_written" else move @ move
+        written = self.form == "as_written"
+        rate = client.learning_rate if written else client.nominal_learning_rate
+        g = move / rate
+        length = g @ g if written else move @ move
         loss = client.loss(w) + 1e-10
-        h = self.q * loss ** (self.q - 1) * length + loss**self.q / client.learning_rate
+        h = self.q * loss ** (self.q - 1) * length + loss**self.q / rate
         return Upload((loss**self.q * g, h))

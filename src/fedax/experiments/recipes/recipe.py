@@ -158,9 +158,8 @@ class Recipe(BaseModel):
         return [section.shown() for section in self._experiment(self.variant[0], {}).algorithm]
 
     def rivals(self, label: str | None) -> list[str]:
-        """An algorithm and those that a claim about it can be against: all but its own other forms."""
-        own = self.repeats.get(label or "", label)
-        return [name for name in self.algorithms if name == label or self.repeats.get(name, name) != own]
+        """Returns an algorithm and those that a claim about it can be against: the papers' own, not their other forms."""
+        return [name for name in self.algorithms if name == label or name not in self.repeats]
 
     def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
         """The recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
