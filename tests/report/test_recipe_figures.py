@@ -21,7 +21,7 @@ AXES = {
     "fedbc-figure-7f/f_accuracy": ("number of devices N", SIZES, "Test accuracy (%)", 1),
     "fedbc-figure-8/weights": (ROUNDS, (), "Coefficient", 5),
     "fedbc-figure-9/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 24),
-    "fedbc-figure-14/variance": (
+    "fedbc-table-6/variance": (
         "power-law exponent",
         EXPONENTS,
         "Accuracy variance over clients (points²)",
