@@ -155,7 +155,10 @@ class Algorithm(eqx.Module, Generic[State]):
         """
 
     def init(self, fed: Federation, w: Float[Array, "dim"]) -> State:
-        """The state before round 0, from the model's starting point."""
+        """Returns the state before round 0, from the model's starting point.
+
+        Its random streams (`fed.key`, `fed.sample`, `client.key`) are different from those of every round.
+        """
         return w  # type: ignore[return-value]
 
     @abstractmethod

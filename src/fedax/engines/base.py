@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import Outcome
+from fedax.core.keys import stream
 from fedax.core.task import Task
 from fedax.core.view import Observer, on_host
 from fedax.engines.client import Setup
@@ -66,7 +67,9 @@ def landed(carried: Carried) -> Carried:
 
 def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Carried:
     """The start of a run at a model; before it nothing was lost."""
-    channel, state, task = transport.setup.channel, algorithm.init(Round(transport, 0, root), w), transport.setup.task
+    # a root of its own: below the run's root, the draws of `init` would be those of round 0
+    state = algorithm.init(Round(transport, 0, stream(root, "init")), w)
+    channel, task = transport.setup.channel, transport.setup.task
     bounds = None if transport.setup.private is None else transport.setup.private.start()
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
     if not feedback and not changing:

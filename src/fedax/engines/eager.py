@@ -132,7 +132,7 @@ class Eager(Engine):
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "EagerProgram":
-        return EagerProgram(algorithms, setup, roots, lambda algorithm: EagerTransport(setup, type(algorithm).__name__))
+        return EagerProgram(algorithms, setup, roots, lambda algorithm, _: EagerTransport(setup, type(algorithm).__name__))
 
 
 class EagerProgram(PlainProgram):

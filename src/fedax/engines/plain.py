@@ -83,7 +83,7 @@ class PlainProgram(Program):
 
     Args:
         algorithms, setup, roots: see `Engine.program`.
-        transport: of an algorithm.
+        transport: makes the transport of an algorithm and a root.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class PlainProgram(Program):
         algorithms: Sequence[Algorithm[Any]],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
-        transport: Callable[[Algorithm[Any]], Transport],
+        transport: Callable[[Algorithm[Any], Key[Array, ""]], Transport],
     ) -> None:
         self.setup, self.seeds = setup, len(roots)
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
-            (algorithm, transport(algorithm), root) for algorithm in algorithms for root in roots
+            (algorithm, transport(algorithm, root), root) for algorithm in algorithms for root in roots
         ]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:

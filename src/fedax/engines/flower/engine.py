@@ -138,8 +138,8 @@ class FlowerProgram(PlainProgram):
         from fedax.engines.flower.secure import SecureTransport
         from fedax.engines.flower.transport import FlowerTransport
 
-        def transport(algorithm: Algorithm[Any]) -> FlowerTransport:
-            given = setup, algorithm, engine.roster, engine.run, engine.minimum, engine.secret, engine.largest
+        def transport(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerTransport:
+            given = setup, algorithm, root, engine.roster, engine.run, engine.minimum, engine.secret, engine.largest
             return FlowerTransport(*given) if engine.secure is None else SecureTransport(engine.secure, *given)
 
         super().__init__(algorithms, setup, roots, transport)
@@ -163,8 +163,8 @@ class FlowerProgram(PlainProgram):
     def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         from fedax.engines.flower.view import FlowerView
 
-        algorithm, transport, root = self.runs[run]
-        return seen_by(observers, FlowerView(self.setup, self.task, transport, algorithm, carried.state, root, worked))
+        algorithm, transport, _ = self.runs[run]
+        return seen_by(observers, FlowerView(self.setup, self.task, transport, algorithm, carried.state, worked))
 
     def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
         raise InvalidInput.of(

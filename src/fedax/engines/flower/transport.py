@@ -81,6 +81,7 @@ class FlowerTransport(PlainTransport):
     Args:
         setup: see `Setup`.
         algorithm: the method.
+        root: of the run's random streams.
         roster: the clients.
         run: a name that is the same when the run is continued.
         minimum: the fewest uploads of a phase that count.
@@ -98,6 +99,7 @@ class FlowerTransport(PlainTransport):
         self,
         setup: Setup,
         algorithm: Algorithm[Any],
+        root: Key[Array, ""],
         roster: Roster,
         run: str,
         minimum: int,
@@ -105,7 +107,7 @@ class FlowerTransport(PlainTransport):
         largest: int | None = None,
     ) -> None:
         self._secret, self.largest = secret, largest
-        self.setup, self.roster, self.run, self.minimum = setup, roster, run, minimum
+        self.setup, self.roster, self.minimum = setup, roster, minimum
         self.algorithm, self.floor, self._slots = type(algorithm).__name__, 0, 0
         self.plan = plan_of(algorithm, setup)
         needed = max((most_bytes(phase.up) for phases in self.plan.phases.values() for phase in phases), default=0)
@@ -115,6 +117,8 @@ class FlowerTransport(PlainTransport):
                 "Flower(largest=...)", largest, reason, "deployment.toml has it as upload_limit, in megabytes."
             )
         self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(setup.layout)
+        # of the run's root, not of the phase's: memories of phases in `init` are those of the rounds after it
+        self.run_name = run_name(run, self.assignment, np.asarray(jax.random.key_data(root)).tolist())
         self._round, self._books = -1, dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0)
 
     def noise_key(self, key: Key[Array, ""], total: PyTree) -> Key[Array, ""]:
@@ -170,7 +174,7 @@ class FlowerTransport(PlainTransport):
         facts: dict[str, Any] = {
             "version": PROTOCOL,
             "kind": "work",
-            "run": run_name(self.run, self.assignment, root),
+            "run": self.run_name,
             "assignment": self.assignment,
             "work": job.work.__name__,
             "round": int(job.round),
@@ -261,17 +265,16 @@ class FlowerTransport(PlainTransport):
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
         return Done(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 
-    def measure(self, down: Any, split: str, root: Any, personal: Personal | None = None) -> dict[int, Measured]:
+    def measure(self, down: Any, split: str, personal: Personal | None = None) -> dict[int, Measured]:
         """Sums over the examples of each client that answers, at a model sent down or at the one it uses itself."""
         population = self.setup.population
         held = {} if personal is None or personal.memory is None else {"own": personal.memory}
-        key = np.asarray(jax.random.key_data(root)).tolist()
         names = sorted(["loss", *self.setup.task.scores])
         facts: dict[str, Any] = {
             "version": PROTOCOL,
             "kind": "measure",
             "order": split,
-            "run": run_name(self.run, self.assignment, key),
+            "run": self.run_name,
             "assignment": self.assignment,
             "split": split,
             "personal": personal is not None,

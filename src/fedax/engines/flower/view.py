@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.errors import InvalidInput
@@ -26,7 +26,7 @@ class FlowerView(View):
         setup: of the server.
         task: with everybody's sizes and nobody's examples.
         transport: to the clients.
-        algorithm, state, root: of the run.
+        algorithm, state: of the run.
         worked: the cohort that worked last.
     """
 
@@ -37,10 +37,9 @@ class FlowerView(View):
         transport: FlowerTransport,
         algorithm: Algorithm[Any],
         state: Any,
-        root: Key[Array, ""],
         worked: Cohort,
     ) -> None:
-        self.setup, self.task, self.transport, self.root, self._worked = setup, task, transport, root, worked
+        self.setup, self.task, self.transport, self._worked = setup, task, transport, worked
         self.equal, self.nodes = counts_alike(setup, algorithm), None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
         self.w, self._own = algorithm.model(state), algorithm.personal(state)
@@ -83,7 +82,7 @@ class FlowerView(View):
         if (split, personal) not in self._measured:
             how = self._own if personal else None
             down = self.w if how is None else how.down
-            self._measured[split, personal] = self.transport.measure(down, split, self.root, how)
+            self._measured[split, personal] = self.transport.measure(down, split, how)
         return self._measured[split, personal]
 
     def _means(self, measured: dict[int, Measured], score: str) -> Float[Array, "clients"]:

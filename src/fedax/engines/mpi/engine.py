@@ -81,7 +81,7 @@ class MPIProgram(PlainProgram):
     def __init__(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], peers: Peers
     ) -> None:
-        super().__init__(algorithms, setup, roots, lambda _: PeerTransport(setup, peers))
+        super().__init__(algorithms, setup, roots, lambda *_: PeerTransport(setup, peers))
         self.peers = peers
 
     def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
