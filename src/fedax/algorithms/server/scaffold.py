@@ -55,9 +55,11 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     option: str = hyper("II", choices=("I", "II"), doc="form of a client's control variate")
     control_weights: str = hyper(
-        "objective", choices=("objective", "uniform"), doc="weights in the mean of control variates"
+        "objective", choices=("objective", "uniform"), later=True, doc="weights in the mean of control variates"
     )
-    form: str = hyper("as_written", choices=("as_written", "as_released"), doc="local steps and start of control variates")
+    form: str = hyper(
+        "as_written", choices=("as_written", "as_released"), later=True, doc="local steps and start of control variates"
+    )
 
     card: ClassVar[Card] = Card(
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020",
