@@ -1,15 +1,18 @@
 """Server methods against straight NumPy transcriptions of the papers' pseudocode, written without the library's code."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import nnls
+from scipy.stats import chi2_contingency, chisquare
 
 import fedax
 from fedax.core.keys import stream
+from fedax.core.sampling import weighted_subset
 from marks import thorough
 from problems import SIZES, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
@@ -195,6 +198,133 @@ def test_fedaware_as_released(feedback):
         x = x - lr * weights @ unit
     assert drawn[0] | drawn[1] == set(range(5))  # everybody is seen as soon as there is room
     agree(run(fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup="explore", feedback=feedback)), x, 1e-8)
+
+
+class ReleasedSampler:
+    """The released `FeedbackSampler`: a cohort is returned sorted and remembered as it was drawn.
+
+    Orders of draws come from outside, so that its cohorts are those of the library.
+    """
+
+    def __init__(self, clients):
+        self.clients, self.unseen, self.explored = clients, set(range(clients)), False
+
+    def sample(self, drawn):
+        if self.explored:
+            self.last_sampled = drawn
+        else:  # the first draw is from a shuffled list; after it the list is made of a set, which small numbers leave in order
+            first = len(self.unseen) == self.clients
+            self.last_sampled = drawn if first else sorted(drawn)
+            self.unseen -= set(drawn)
+            self.explored = not self.unseen
+        return sorted(drawn)
+
+
+@pytest.mark.parametrize("startup", ["all", "explore"])
+@pytest.mark.parametrize("feedback", [True, False])
+def test_fedaware_with_the_released_ids(startup, feedback):
+    """The n-th update by id enters the momentum of the n-th client drawn, and in a step of FedAvg has its weight."""
+    world, alpha, lr, rounds = World(), 0.3, 0.2, 6
+    offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
+    root = jax.random.fold_in(jax.random.key(SEED), 1)
+    sampler = ReleasedSampler(5)
+    x, momenta, weights, mixed = world.start, np.zeros((5, 4)), np.ones(5), 0
+    for t in range(rounds):
+        weighted, unseen = startup == "explore" or feedback, np.isin(np.arange(5), list(sampler.unseen)).astype(float)
+        chances = (weights if feedback else np.ones(5)) if sampler.explored else unseen
+        order = np.asarray(weighted_subset(stream(root, "server", t, "ids"), jnp.asarray(chances), 5)).tolist()
+        drawn = SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(chances) if weighted else None)[0].tolist()
+        if startup == "all" and t == 0:
+            drawn = order
+        elif not weighted:
+            drawn = [k for k in order if k in drawn]
+        ids = sampler.sample(drawn)
+        indices = sampler.last_sampled
+        mixed += ids != indices
+        updates = np.array([x - world.sgd(k, x)[0] for k in ids])
+        momenta[indices] = alpha * momenta[indices] + (1 - alpha) * updates
+        if not sampler.explored:
+            x = x - lr * np.average(updates, axis=0, weights=P[indices])
+            continue
+        unit = momenta / np.linalg.norm(momenta, axis=1, keepdims=True)
+        weights = shortest(unit)
+        x = x - lr * weights @ unit
+    assert mixed >= 3
+    method = fedax.FedAWARE(alpha=alpha, lr=lr, normalize="unit", startup=startup, feedback=feedback, ids="mixed")
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": rounds, "seed": SEED}
+    found = fedax.run(method, regression(), engine=ONE, **options)
+    np.testing.assert_allclose(found.state.momenta.vectors, momenta, rtol=0, atol=1e-8)
+    agree(found, x, 1e-8)
+
+
+@pytest.mark.parametrize("shared", ["updates", "momenta"])
+def test_fedaware_whose_cohorts_share(shared):
+    """The clients of a cohort count alike, whatever their sizes; the others' momenta stay."""
+    world, alpha, lr = World(), 0.3, 0.8
+    x, momenta, seen = world.start, np.zeros((5, 4)), []
+    for cohort in world.cohorts():
+        updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
+        if shared == "updates":
+            updates[:] = updates.mean(0)
+        momenta[cohort] = alpha * momenta[cohort] + (1 - alpha) * updates
+        if shared == "momenta":
+            momenta[cohort] = momenta[cohort].mean(0)
+        seen = sorted({*seen, *cohort})
+        x = x - lr * shortest(momenta[seen]) @ momenta[seen]
+    agree(run(fedax.FedAWARE(alpha=alpha, lr=lr, shared=shared)), x, 1e-8)
+
+
+@pytest.mark.parametrize("cohort", [3, 5])
+@pytest.mark.parametrize("kind", [fedax.FedAvg, fedax.FedNova])
+def test_released_baselines_mix_up_weights(kind, cohort):
+    """A client's model is its own unit vector, so that the mean shows the weights: the cohort's, in another order."""
+    data = [np.eye(5)[[k] * (k + 1)] for k in range(5)]
+    task = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.zeros(5), clients=data)
+    schedule, right = fedax.Schedule(cohort=cohort, steps=1, batch_size="full"), []
+    for seed in range(6):
+        options = {"solver": fedax.SGD(1.0), "schedule": schedule, "rounds": 1, "seed": seed, "engine": fedax.Eager()}
+        weights, mixed = (np.asarray(fedax.run(kind(ids=ids), task, **options).params) for ids in ("aligned", "mixed"))
+        np.testing.assert_allclose(np.sort(mixed), np.sort(weights), atol=1e-12)
+        assert np.array_equal(mixed > 0, weights > 0)
+        right.append(np.allclose(mixed, weights))
+    assert all(right) if cohort == 5 else not all(right)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_mixed_weights_are_a_uniform_permutation_of_those_that_count(count):
+    weights = jnp.arange(4.0) + 1
+    cohort = fedax.core.Cohort(jnp.arange(4), count, weights, weights, jnp.float64(1))
+    mixed = jax.vmap(lambda key: cohort.with_mixed_weights(key).weights)(jax.random.split(jax.random.key(0), 3000))
+    assert np.array_equal(np.sort(mixed[:, :count]), np.tile(weights[:count], (3000, 1)))
+    orders, counts = np.unique(mixed[:, :count], axis=0, return_counts=True)
+    assert len(orders) == math.factorial(count)
+    assert len(orders) == 1 or chisquare(counts).pvalue > 1e-3
+
+
+def choose_as_released(random, p, k):
+    """The released sampler's draw after its start: zero weights only fill up."""
+    positive = int((p > 0).sum())
+    if positive > k:
+        return random.choice(len(p), k, p=p, replace=False)
+    drawn = random.choice(len(p), positive, p=p, replace=False)
+    return np.concatenate([drawn, random.choice(np.setdiff1d(np.arange(len(p)), drawn), k - positive, replace=False)])
+
+
+@pytest.mark.parametrize("p", [[0.1, 0.2, 0.3, 0.4], [0.7, 0.3, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+def test_cohorts_come_in_the_order_of_the_released_draws(p):
+    """Frequencies of all orders of 3 of 4 clients, since the order decides which update enters which momentum."""
+    p, draws, random = np.array(p), 4000, np.random.RandomState(0)
+    orders = list(itertools.permutations(range(4), 3))
+    released = np.zeros(len(orders))
+    for _ in range(draws):
+        released[orders.index(tuple(choose_as_released(random, p, 3).tolist()))] += 1
+    schedule = fedax.Schedule(cohort=3)
+    draw = jax.vmap(lambda key: schedule.draw(key, jnp.arange(5), jnp.asarray(p))[0])
+    ours = np.zeros(len(orders))
+    for order in np.asarray(draw(jax.random.split(jax.random.key(1), draws))).tolist():
+        ours[orders.index(tuple(order))] += 1
+    some = released + ours > 0
+    assert chi2_contingency(np.stack([released, ours])[:, some]).pvalue > 1e-3
 
 
 def project_by_bisection(v):

@@ -24,6 +24,8 @@ METHODS = {
     "SCAFFOLD": (fedax.SCAFFOLD(), None),
     "FedBC": (fedax.FedBC(dual_lr=0.1), None),
     "FedAWARE": (fedax.FedAWARE(), None),
+    "FedAWARE, mixed": (fedax.FedAWARE(startup="all", feedback=True, ids="mixed"), None),
+    "FedAvg, mixed": (fedax.FedAvg(ids="mixed"), None),
     "Coded": (fedax.FedAvg(), fedax.Channel(up=codecs.Quantizer(b=8), down=codecs.Quantizer(b=8))),
     "Feedback": (fedax.FedAvg(), fedax.Channel(up=codecs.TopK(0.5))),
 }

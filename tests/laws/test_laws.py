@@ -229,8 +229,11 @@ def test_same_in_chunks(kind):
 def test_invariant_to_client_order(kind):
     """With everyone and full batches, the numbering of clients does not matter.
 
-    Their graph is renumbered with them, and their messages are not rounded at random.
+    Their graph is renumbered with them, and their messages are not rounded at random. Forms that mix up `ids` pair clients by
+    their numbers.
     """
+    if getattr(kind, "name", None) == "ids":
+        pytest.skip("pairs clients by their numbers")
     schedule, order = fedax.Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
     graph, phases = fedax.Graph.ring(5), fedax.footprint(kind()).phases
     code = {"code": Identity()} if any(phase.coded for phase in phases) else {}

@@ -136,6 +136,12 @@ class Cohort(eqx.Module):
         ids, weights, terms = (jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.terms))
         return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.part)
 
+    def with_mixed_weights(self, key: Key[Array, ""]) -> "Cohort":
+        """Permutes the weights at random among the clients that work. The terms of the objective stay."""
+        tickets = jax.random.uniform(key, self.weights.shape)
+        padding = jnp.arange(self.ids.shape[0], dtype=jnp.int32) >= self.count
+        return Cohort(self.ids, self.count, self.weights[jnp.lexsort((tickets, padding))], self.terms, self.part)
+
     @property
     def distinct(self) -> "Cohort":
         r"""The same devices, weighted by `terms`, for methods that keep a sum $\sum_k p_k c_k$ over all clients' memories.

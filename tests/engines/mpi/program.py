@@ -59,6 +59,8 @@ def cases():
         "FedBC": fedax.FedBC(dual_lr=0.1),
         "FedAWARE": fedax.FedAWARE(startup="explore", feedback=True),
         "FedAWARE, all": fedax.FedAWARE(startup="all", feedback=True),
+        "FedAWARE, mixed": fedax.FedAWARE(startup="all", feedback=True, ids="mixed"),
+        "FedAvg, mixed": fedax.FedAvg(ids="mixed"),
         "PFedMe": fedax.PFedMe(),
         "AFL": fedax.AFL(),
         "DFedAvgM": fedax.DFedAvgM(),

@@ -34,6 +34,8 @@ CASES += [
     "Local state",
     "State on a graph",
     "FedAWARE, all",
+    "FedAWARE, mixed",
+    "FedAvg, mixed",
     "proportional",
     "proportional_without_replacement",
     "Daily",

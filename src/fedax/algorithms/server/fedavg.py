@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import optax
 
-from fedax.core import Algorithm, Card, Client, Federation, InvalidInput, Upload, Vector
+from fedax.core import Algorithm, Card, Client, Cohort, Federation, InvalidInput, Upload, Vector, hyper
 
 
 class ServerState(eqx.Module):
@@ -27,6 +27,9 @@ class FedAvg(Algorithm[ServerState]):
 
     Args:
         server: an Optax optimizer, or None.
+        ids: "aligned": a client's model has the client's own weight; "mixed": the weights of a cohort are permuted among its
+            clients at random, which happens in the code released with FedAWARE (see there). Cohorts of all clients stay as
+            they are.
 
     Example:
         >>> import fedax, optax
@@ -37,6 +40,7 @@ class FedAvg(Algorithm[ServerState]):
     """
 
     server: optax.GradientTransformation | None = eqx.field(static=True, default=None)
+    ids: str = hyper("aligned", choices=("aligned", "mixed"), doc="whose weight a client's model has")
 
     card: ClassVar[Card] = Card(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
@@ -57,9 +61,17 @@ class FedAvg(Algorithm[ServerState]):
         return ServerState(w, self.optimizer().init(w))
 
     def round(self, fed: Federation, state: ServerState) -> ServerState:
-        mean = fed.average(self.train, fed.sample(), state.w)
+        cohort = fed.sample() if self.ids == "aligned" else sampled_as_released(fed)
+        mean = fed.average(self.train, cohort, state.w)
         step, optimizer = self.optimizer().update(state.w - mean, state.optimizer, state.w)
         return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.minimize(start=w), reference=w)
+
+
+def sampled_as_released(fed: Federation) -> Cohort:
+    """Samples a cohort whose weights are those of its clients in another order, unless it is everyone."""
+    cohort = fed.sample()
+    mixed = cohort.with_mixed_weights(fed.key("ids"))
+    return Cohort.either(cohort.count == fed.clients, cohort, mixed)

@@ -4,9 +4,10 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from fedax.core import Algorithm, Card, Client, Cohort, Federation, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Cohort, Federation, Gathered, Scalar, Upload, Vector, hyper
+from fedax.core.sampling import weighted_subset
 from fedax.numerics.gram import ClientVectors
 
 
@@ -26,15 +27,20 @@ class FedAWARE(Algorithm[AwareState]):
        x \leftarrow x - \eta \sum_i \lambda_i m_i . $$
 
     The combination is over all clients seen so far: a client never seen has a momentum of zero, which would be the shortest.
-    Momenta stay aligned with their clients (in the released code they are permuted). The Gram matrix is updated in the
-    cohort's rows only.
+    The Gram matrix is updated in the cohort's rows only.
+
+    The released sampler returns a cohort sorted by id and remembers it in the order in which it was drawn. The server pairs the
+    two, so that a client's momentum receives the update of another client of its cohort: of any client in the round in which
+    everyone works. `ids="mixed"` reproduces that. Rounds that explore are paired correctly there from the second one on, because
+    a Python set of small numbers lists them in ascending order.
 
     Notes: `gap`, the certificate of the solution; `diversity`, $\sqrt{\operatorname{mean}_S \lVert g_i \rVert^2} / \lVert
     \operatorname{mean}_S g_i \rVert$ (Def. 3.1 over the cohort, as the code of 2024 logs it); `diversity_2023`,
     $\operatorname{mean}_S \lVert g_i \rVert / \lVert \operatorname{mean}_S g_i \rVert$, as the code of the paper's own time
     (October 2023) does.
 
-    That code has `normalize="unit", startup="explore", feedback=True`; its scripts ask for `startup="all"` on CIFAR-10 and MNIST.
+    The code of 2023 has `normalize="unit", startup="explore", feedback=True, ids="mixed"`. Its scripts ask for `startup="all"` on
+    CIFAR-10 and MNIST.
 
     Args:
         lr: $\eta$, above 0.
@@ -60,6 +66,8 @@ class FedAWARE(Algorithm[AwareState]):
     normalize: str = hyper("none", choices=("none", "unit"), doc="whether momenta are normalised in the combination")
     startup: str = hyper("seen", choices=("seen", "explore", "all"), doc="start, until every client was seen")
     feedback: bool = hyper(False, doc="whether clients are drawn by the last weights")
+    ids: str = hyper("aligned", choices=("aligned", "mixed"), doc="whose momentum an update enters")
+    shared: str = hyper("nothing", choices=("nothing", "updates", "momenta"), doc="what a cohort averages")
 
     card: ClassVar[Card] = Card(
         paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization",
@@ -72,22 +80,60 @@ class FedAWARE(Algorithm[AwareState]):
         )
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
-        sent = fed.gather(self.train, self.drawn(fed, state), state.w)
-        momenta = state.momenta.updated(sent, self.alpha * state.momenta.of(sent) + (1 - self.alpha) * sent.value)
+        cohort = self.drawn(fed, state)
+        sent = fed.gather(self.train, cohort, state.w)
+        if self.ids == "mixed":
+            sent = mixed(sent, self.remembered(fed, state, cohort))
+        momenta = state.momenta.updated(sent, self.moved(state, sent))
         direction, best = momenta.combined(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
             direction = jnp.where(momenta.known.all(), direction, sent.mean())
         fed.note(gap=best.gap, **sent.diversity())
         return AwareState(state.w - self.lr * direction, momenta, best.weights)
 
-    def drawn(self, fed: Federation, state: AwareState) -> Cohort:
-        """The cohort of a round: by the schedule, by the last weights, or first those not seen yet."""
+    def moved(self, state: AwareState, sent: Gathered[Vector]) -> Float[Array, "capacity dim"]:
+        """Computes the cohort's new momenta."""
+        updates = averaged(sent, sent.value) if self.shared == "updates" else sent.value
+        momenta = self.alpha * state.momenta.of(sent) + (1 - self.alpha) * updates
+        return averaged(sent, momenta) if self.shared == "momenta" else momenta
+
+    def chances(self, state: AwareState) -> Float[Array, "clients"] | None:
+        """Returns the weights by which a cohort is drawn, or None where the schedule draws it."""
         seen = state.momenta.known
         weights = state.weights if self.feedback else jnp.ones_like(state.weights)
         if self.startup == "explore":
-            weights = jnp.where(seen.all(), weights, 1 - seen.astype(weights.dtype))
-        cohort = fed.sample(weights if self.feedback or self.startup == "explore" else None)
+            return jnp.where(seen.all(), weights, 1 - seen.astype(weights.dtype))
+        return weights if self.feedback else None
+
+    def drawn(self, fed: Federation, state: AwareState) -> Cohort:
+        """Draws the cohort of a round: by the schedule, by the last weights, or first those not seen yet."""
+        cohort = fed.sample(self.chances(state))
         return Cohort.either(fed.round == 0, fed.everyone, cohort) if self.startup == "all" else cohort
+
+    def remembered(self, fed: Federation, state: AwareState, cohort: Cohort) -> Int[Array, "capacity"]:
+        """Computes the rank of every client of a cohort in the order in which the released sampler remembers it."""
+        chances = self.chances(state)
+        # A draw without replacement by weights is an order already. A cohort of all clients, or one that the schedule draws,
+        # has no such order and gets one here.
+        order = weighted_subset(fed.key("ids"), jnp.ones_like(state.weights) if chances is None else chances, fed.clients)
+        ranks = jnp.zeros_like(order).at[order].set(jnp.arange(fed.clients, dtype=order.dtype))[cohort.ids]
+        if chances is not None:
+            ranks = jnp.where(cohort.count == fed.clients, ranks, jnp.arange(ranks.shape[0], dtype=ranks.dtype))
+        if self.startup == "explore":
+            later = jnp.logical_and(jnp.asarray(fed.round) > 0, ~state.momenta.known.all())
+            ranks = jnp.where(later, cohort.ids, ranks)
+        return ranks
 
     def train(self, client: Client, x: Vector) -> Upload[Vector]:
         return Upload(x - client.minimize(start=x))
+
+
+def mixed(sent: Gathered[Vector], ranks: Int[Array, "capacity"]) -> Gathered[Vector]:
+    """Gives the n-th client by rank the upload of the n-th client by id; all else stays."""
+    by_rank, by_id = (jnp.lexsort((keys, ~sent.valid)) for keys in (ranks, sent.ids))
+    return eqx.tree_at(lambda sent: sent.value, sent, sent.value.at[by_rank].set(sent.value[by_id]))
+
+
+def averaged(sent: Gathered[Vector], rows: Float[Array, "capacity dim"]) -> Float[Array, "capacity dim"]:
+    """Replaces every row by the mean over the clients that count, with equal weights."""
+    return jnp.broadcast_to(sent.shares(jnp.ones_like(sent.weights)) @ rows, rows.shape)

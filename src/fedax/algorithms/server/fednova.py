@@ -5,6 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedax.algorithms.server.fedavg import sampled_as_released
 from fedax.core import Algorithm, Card, Client, Federation, LocalProblem, Reduction, Scalar, Upload, Vector, hyper
 
 
@@ -25,6 +26,7 @@ class FedNova(Algorithm[Vector]):
         form: "as_written", or "as_released" with FedAWARE, whose server normalises the weights $p_k / \tau_k$ of the changes anew,
             $$ w \leftarrow w - \frac{\sum_S (p_k / \tau_k) (w - w_k)}{\sum_S p_k / \tau_k}, $$
             so that $\tau_{\text{eff}}$ is the harmonic mean of the numbers of steps: another method, with shorter steps.
+        ids: whose weight a client's change has, "aligned" or "mixed" as in that code; see `FedAvg`.
 
     Example:
         >>> import fedax
@@ -38,6 +40,7 @@ class FedNova(Algorithm[Vector]):
     form: str = hyper(
         "as_written", choices=("as_written", "as_released"), doc="whether the server takes the mean of the steps"
     )
+    ids: str = hyper("aligned", choices=("aligned", "mixed"), doc="whose weight a client's change has")
 
     card: ClassVar[Card] = Card(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
@@ -50,7 +53,8 @@ class FedNova(Algorithm[Vector]):
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
-        direction, work = fed.average(self.train, fed.sample(), state)
+        cohort = fed.sample() if self.ids == "aligned" else sampled_as_released(fed)
+        direction, work = fed.average(self.train, cohort, state)
         return state - (work * direction if self.form == "as_written" else direction / work)
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
