@@ -4,7 +4,7 @@ import pytest
 
 from fedax.experiments import recipes
 
-FEDAWARE = [name for name in recipes.recipe_files() if name.startswith("fedaware")]
+FEDAWARE = [name for name in recipes.recipe_files() if name.startswith("fedaware") and name != "fedaware-ids"]
 FEDBC = [name for name in recipes.recipe_files() if name.startswith("fedbc")]
 IMAGES = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
 
@@ -27,8 +27,15 @@ def test_fedaware_has_the_settings_of_its_appendix(name):
         for label, options in members.items():
             if label.startswith("FedAWARE"):
                 assert options["alpha"] == (0.7 if "0.7" in label else 0.5), label
-            if label == "FedAWARE":
-                assert (options["normalize"], options["startup"], options["feedback"]) == ("unit", "all", True)
+            if label.startswith("FedAWARE as released"):
+                assert (options["normalize"], options["feedback"]) == ("unit", True), label
+                assert options["startup"] == ("explore" if "0.7" in label else "all"), label
+            if name.endswith("figure-7"):
+                assert options["ids"] == "mixed", label
+            elif "released" in label:
+                assert options.get("ids", "aligned") == ("aligned" if "aligned" in label else "mixed"), label
+            else:
+                assert "ids" not in options, label
         if "FedAvgM" in members:
             assert members["FedAvgM"]["momentum"] in (0.7, 0.9, 0.97, 0.997)
             assert members["FedNova as released"]["form"] == "as_released"
