@@ -40,7 +40,7 @@ class FedAvg(Algorithm[ServerState]):
     """
 
     server: optax.GradientTransformation | None = eqx.field(static=True, default=None)
-    ids: str = hyper("aligned", choices=("aligned", "mixed"), doc="whose weight a client's model has")
+    ids: str = hyper("aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's model has")
 
     card: ClassVar[Card] = Card(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",

@@ -66,8 +66,8 @@ class FedAWARE(Algorithm[AwareState]):
     normalize: str = hyper("none", choices=("none", "unit"), doc="whether momenta are normalised in the combination")
     startup: str = hyper("seen", choices=("seen", "explore", "all"), doc="start, until every client was seen")
     feedback: bool = hyper(False, doc="whether clients are drawn by the last weights")
-    ids: str = hyper("aligned", choices=("aligned", "mixed"), doc="whose momentum an update enters")
-    shared: str = hyper("nothing", choices=("nothing", "updates", "momenta"), doc="what a cohort averages")
+    ids: str = hyper("aligned", choices=("aligned", "mixed"), later=True, doc="whose momentum an update enters")
+    shared: str = hyper("nothing", choices=("nothing", "updates", "momenta"), later=True, doc="what a cohort averages")
 
     card: ClassVar[Card] = Card(
         paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization",

@@ -40,7 +40,7 @@ class FedNova(Algorithm[Vector]):
     form: str = hyper(
         "as_written", choices=("as_written", "as_released"), doc="whether the server takes the mean of the steps"
     )
-    ids: str = hyper("aligned", choices=("aligned", "mixed"), doc="whose weight a client's change has")
+    ids: str = hyper("aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's change has")
 
     card: ClassVar[Card] = Card(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
