@@ -23,6 +23,7 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from fedax.core.arguments import checked_arguments as _checked_arguments
 from fedax.core.errors import InvalidInput, UnknownName
 from fedax.core.keys import Index
 
@@ -34,6 +35,7 @@ ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
 
 
+@_checked_arguments
 class Graph(eqx.Module):
     r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one exchange with the neighbours.
 

@@ -27,3 +27,8 @@ def many(dim):
 def test_more_than_the_machine_has_is_refused(method, dim, what):
     with pytest.raises(InvalidInput, match=what + r" [\d,.]+ GiB; allowed: at most [\d,.]+ GiB, the memory of this machine"):
         fedax.run(method, many(dim), rounds=1, schedule=fedax.Schedule(steps=1), engine=fedax.Simulation(devices=1))
+
+
+def test_memories_that_do_not_fit_are_refused_with_the_way_out():
+    with pytest.raises(InvalidInput, match=r'memory of the clients: got 1,000,000 clients.*Simulation\(memory="disk"\)'):
+        fedax.run(fedax.SCAFFOLD(), many(1_000_000), rounds=1, schedule=fedax.Schedule(cohort=2, steps=1))

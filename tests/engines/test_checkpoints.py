@@ -14,7 +14,7 @@ import pytest
 
 import fedax
 from fedax.algorithms import make_algorithm
-from fedax.core import InvalidInput, WriteFailed
+from fedax.core import InvalidInput, RunExists, WriteFailed
 from marks import quick
 from problems import regression
 
@@ -188,3 +188,32 @@ KILLS = int(os.environ.get("FEDAX_KILLS", "0"))  # more of them, spread over all
 @pytest.mark.slow
 def test_killed_at_a_random_moment(name, number, tmp_path):
     kill_and_resume(name, tmp_path / "a", random.Random(f"{name} {number}").uniform(0.0, 1.0))
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fedax.lock import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_two_processes_never_share_a_folder(tmp_path):
+    left = tmp_path / ".round-begun"  # the other process writes it
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        left.touch()
+        with pytest.raises(RunExists, match=f"is in use by process {other.pid}"):
+            go(checkpoint=tmp_path)
+        assert left.exists()
+        other.kill()
+    same(go(checkpoint=tmp_path), go())
+    assert not left.exists()
+
+
+def test_another_precision_is_named(tmp_path):
+    go(checkpoint=tmp_path)
+    with jax.enable_x64(False), pytest.raises(InvalidInput, match=r"jax_enable_x64: got False.*JAX_ENABLE_X64=True"):
+        go(checkpoint=tmp_path)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from fedax.cli import app
 from fedax.core import InvalidInput, RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
+from fedax.lock import held, holder
 from fedax.report import Record
 from samples import TINY, record
 
@@ -56,7 +56,7 @@ def test_a_damaged_run_is_named_with_the_way_out(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedax.experiments.results.lock import held
+from fedax.lock import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -178,3 +178,15 @@ def test_keep_says_what_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteFailed, match="Not a directory"):
         directory(tmp_path).keep(tmp_path / "file" / "x")
+
+
+def test_a_killed_run_remembers_its_jobs(tmp_path):
+    """The folder says so before the first run is done."""
+
+    class Killed(Display):
+        def __enter__(self):
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run_experiment(Experiment.parse(TINY), tmp_path / "a", Killed(), jobs=2)
+    assert RunDirectory.load(tmp_path / "a").jobs == 2

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.client import Client
 from fedax.core.constants import Constants
 from fedax.core.errors import InvalidInput
@@ -101,6 +102,7 @@ class Card:
     reductions: tuple[Reduction, ...] = ()
 
 
+@checked_arguments
 class Algorithm(eqx.Module, Generic[State]):
     """An immutable record of hyperparameters with three pure functions over a federation.
 

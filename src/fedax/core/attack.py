@@ -4,11 +4,13 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.keys import MOST_SEED
 from fedax.core.task import Task
 
 
+@checked_arguments
 class Attack(eqx.Module):
     """A part of the clients does harm, the same in every round; see `fedax.attacks` for the known ways.
 

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.attack import Attack
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import check_declared
 from fedax.core.privacy import Privacy
 
 
+@checked_arguments
 class Codec(eqx.Module):
     """Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
 
@@ -110,6 +112,7 @@ def bits_of(tree: PyTree) -> int:
     return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))
 
 
+@checked_arguments
 class Channel(eqx.Module):
     """The wire between clients and server, or between neighbours: every vector as a codec's message.
 

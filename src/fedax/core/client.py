@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, Float, Key, PyTree
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.constants import Constants
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import PerClient, Scalar, Word, check_declared, entry
@@ -193,6 +194,7 @@ class Client(ABC):
         return self.solver.factor(self.round, self.layout.dtype)
 
 
+@checked_arguments
 class Solver(eqx.Module):
     """Turns a local problem and a starting point into a local model.
 

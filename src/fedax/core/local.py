@@ -4,11 +4,13 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import Scalar
 from fedax.core.layout import Layout
 
 
+@checked_arguments
 class LocalProblem(eqx.Module):
     r"""The problem $\min_w\; f_k(w) + \langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$.
 

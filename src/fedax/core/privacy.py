@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
 from fedax.core.layout import accumulator
 from fedax.core.work import real
@@ -16,6 +17,7 @@ WHERE = ("server", "client")
 """The choices of `Privacy(where=...)`."""
 
 
+@checked_arguments
 class Privacy(eqx.Module):
     r"""Differential privacy of whole clients, as a part of a `fedax.Channel`.
 

@@ -4,9 +4,11 @@ import dataclasses
 import re
 from typing import Any, ClassVar
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
 
 
+@checked_arguments
 class Rule:
     """The base of a family of rules; each one is a frozen dataclass, whose fields that `__init__` takes are its parameters.
 

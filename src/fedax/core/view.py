@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.arguments import checked_arguments
 from fedax.core.client import Solver
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort
@@ -142,6 +143,7 @@ class Gradients(eqx.Module):
         return jnp.maximum(self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0)
 
 
+@checked_arguments
 class Observer(eqx.Module):
     """A pure function of a view; whether it watches or not, the trajectory is the same."""
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import MOST_COUNT, as_tuple
 from fedax.core.keys import Index
@@ -21,6 +22,7 @@ class Work(NamedTuple):
     batch: Index
 
 
+@checked_arguments
 class LocalWork(eqx.Module):
     """The amount of work of a round's clients.
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int, Integer, Shaped
 
 from fedax.core import DataError
+from fedax.core.arguments import checked_arguments
 from fedax.core.mapped import blocks
 from fedax.core.stacked import Stacked
 from fedax.core.task import rows_of
@@ -25,6 +26,7 @@ MANY = 4096
 """From so many clients on, their examples are shuffled by one sort, and not one client after the other."""
 
 
+@checked_arguments
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """Classification data held by clients. Arrays are made read-only.

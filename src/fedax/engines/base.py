@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.arguments import checked_arguments
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import Outcome
 from fedax.core.keys import stream
@@ -156,6 +157,7 @@ class Program(ABC):
         """The inverse of `split`, on fresh copies."""
 
 
+@checked_arguments
 class Engine(ABC):
     """A place for runs.
 

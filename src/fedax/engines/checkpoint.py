@@ -1,12 +1,13 @@
 """Checkpoints of a run: whole, checked when read, and only continued by the run that made them."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedax.engines.base import Carried
 from fedax.engines.identity import difference
 from fedax.engines.team import Team
 from fedax.files import write
+from fedax.lock import held
 
 _HEAD = b"fedax checkpoint 1\n"
 _KEPT = 2  # the newest, and the one before in case the newest cannot be read
@@ -63,11 +65,24 @@ class Checkpoints:
     def _prepare(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(".round-*"):  # of a process that was killed while it wrote
-                left.unlink()
         except OSError as error:
             allowed = "folders that can be written"
             raise InvalidInput.of("run(checkpoint=...)", str(self.folder), allowed, error.strerror or "") from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes out of the folder.
+
+        Raises:
+            RunExists: another process works in it; the message says which, where and since when.
+        """
+        with contextlib.ExitStack() as stack:
+            with self.team.jointly():
+                if self.team.rank == 0:
+                    stack.enter_context(held(self.folder))
+                    for left in self.folder.glob(".round-*"):  # of a process that was killed while it wrote
+                        left.unlink()
+            yield
 
     def save(self, done: int, histories: Sequence[History]) -> None:
         """Keeps the run after `done` rounds.
@@ -136,7 +151,9 @@ class Checkpoints:
     def _check(self, kept: dict[str, Any]) -> None:
         if found := difference(self.identity, kept):
             name, mine, before = found
-            hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder."
+            hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
+            setting = name.removeprefix("random.").upper()
+            hint += f", or start Python with {setting}={before}." if name.startswith("random.") else "."
             raise InvalidInput.of(f"run(checkpoint=...), {name}", mine, "the same run as before", hint)
 
     def _files(self) -> list[Path]:

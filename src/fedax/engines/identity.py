@@ -55,13 +55,14 @@ def identity(
     sets |= {} if task.validation is None else {"validation": task.validation}
     sets |= {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
     values = {
+        # first, because other settings of JAX change what follows, and are what a message should name
+        "random": random_settings(),
         "algorithms": list(algorithms),
         "seed": seeds[0] if len(seeds) == 1 else list(seeds),
         "task": {"name": task.name, "l2": task.l2, "clients": task.train.clients, **_state_of(task)},
         "data": {name: hashed(data) for name, data in sets.items()},
         "start": hashed(starts),
         "versions": {name: version(name) for name in _PACKAGES},
-        "random": random_settings(),
         **more,
     }
     return {name: describe(value, name) for name, value in values.items()} | {"programs": _programs(task, params)}

@@ -1,5 +1,6 @@
 """The one loop of the library: rounds, observations, stopping, history."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -25,7 +26,7 @@ from fedax.core.task import Task
 from fedax.engines.base import Carried, Log, merged, observed
 from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.options import Divergence as Divergence
-from fedax.engines.options import Options, RunOptions, check_kind
+from fedax.engines.options import Options, RunOptions, check_kind, require_concrete
 from fedax.engines.options import Progress as Progress
 from fedax.engines.programs import compiling
 from fedax.engines.rows import Rows
@@ -83,6 +84,7 @@ def run(
 
     Raises:
         InvalidInput: an argument out of range, before anything is compiled; checkpoints of another run.
+        RunExists: another process works in the folder of checkpoints.
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
     if isinstance(algorithm, Task) and isinstance(task, Algorithm):
@@ -143,6 +145,7 @@ def run_grid(
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
+    require_concrete("run", algorithms, task, options)
     settings, before = RunOptions.of(options), list(resume or ())
     for history in before:
         check_kind("run(resume=...)", history, History)
@@ -155,9 +158,14 @@ def _done(histories: Sequence[History]) -> int:
 
 
 def _run(grid: Grid, resume: list[History]) -> list[History]:
+    checkpoints = _checkpoints(grid)
+    with checkpoints.locked() if checkpoints else contextlib.nullcontext():
+        return _advance(grid, resume, checkpoints)
+
+
+def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> list[History]:
     options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
     rounds, every = grid.rounds, options.observe_every
-    checkpoints = _checkpoints(grid)
     states = None if resume else grid.init()
     if checkpoints and not resume:
         resume = checkpoints.load(program.split(states), grid.each, layout, options.rounds) or []

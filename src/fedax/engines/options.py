@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 
 from fedax import observe
 from fedax.core.channel import Channel
@@ -198,3 +201,18 @@ def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None
     if not whole or not low <= value <= high:
         allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"
         raise InvalidInput.of(f"run({name}=...)", value, allowed)
+
+
+def require_concrete(name: str, *arguments: Any) -> None:
+    """Refuses a call inside a transformation of JAX, where arrays have no values.
+
+    Args:
+        name: of the function, for the message.
+        arguments: its arguments.
+
+    Raises:
+        InvalidInput: called inside `jax.jit`, or with an array of `jax.vmap` or `jax.grad`.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((jnp.zeros(()), arguments))):
+        hint = "Call it outside. For several settings at once there is run_grid."
+        raise InvalidInput.because(name, "called inside jax.jit, jax.vmap or jax.grad", hint)

@@ -23,7 +23,7 @@ from fedax.engines.base import observed, starting_point
 from fedax.engines.client import Setup
 from fedax.engines.fitting import fit
 from fedax.engines.identity import identity
-from fedax.engines.options import RunOptions, Setting, check_count, check_kind
+from fedax.engines.options import RunOptions, Setting, check_count, check_kind, require_concrete
 from fedax.engines.private import private_of
 from fedax.engines.programs import hold_memory, make_room
 from fedax.engines.starting import started
@@ -218,4 +218,5 @@ def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **s
     Raises:
         InvalidInput: as `run`.
     """
+    require_concrete("start", algorithm, task, setting)
     return Session(Grid([algorithm], task, [seed], RunOptions.of(setting)))

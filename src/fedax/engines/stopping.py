@@ -6,12 +6,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
 from fedax.core.history import more_is_better
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.work import counts, real
 
 
+@checked_arguments
 class Divergence(NamedTuple):
     r"""Stops a run once the training loss has risen: $f_t - f_{t-\text{window}} > \text{rise}$, or is not finite.
 
@@ -45,6 +47,7 @@ class Divergence(NamedTuple):
         return bool(before) and values[-1] - before[-1] > self.rise
 
 
+@checked_arguments
 class EarlyStopping(NamedTuple):
     """Stops a run once a metric has not become better for some rounds; the outcome is `stopped`, and ok.
 

@@ -9,10 +9,12 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 from fedax.models.convolutional import as_images
 from fedax.models.layers.conv import Images
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Augmentation:
     """Random crops and flips, drawn anew for every example of every step, then normalisation; in this order.

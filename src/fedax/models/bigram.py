@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Bigram:
     r"""Logits that depend on the last character of a window only: row $x_{\text{last}}$ of a table that starts at zero. Convex.

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
 from fedax.models.layers import Convolution, convolve_activate
@@ -42,6 +43,7 @@ class CNNParams(NamedTuple):
     dense: tuple[Affine, ...]
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class CNN:
     """Convolutions with bias, ReLU and maximum pooling, then fully connected layers with ReLU between them.

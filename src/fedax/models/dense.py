@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 from fedax.models.layers import affine
 
 
@@ -45,6 +46,7 @@ def dropout(x: Float[Array, "batch features"], rate: float, key: Any) -> Float[A
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Softmax:
     r"""Multinomial logistic regression: logits $x W + b$. Convex in its parameters.
@@ -83,6 +85,7 @@ class Softmax:
         return params(x)
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class MLP:
     """Fully connected layers with ReLU between them, none after the last.

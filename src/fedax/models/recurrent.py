@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
 from fedax.models.layers import LSTM
@@ -21,6 +22,7 @@ class CharLSTMParams(NamedTuple):
     last: Affine
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class CharLSTM:
     """Two LSTM layers that read a window of characters and predict the next one from their last state.
@@ -95,6 +97,7 @@ class SentimentLSTMParams(NamedTuple):
     dense: tuple[Affine, Affine]
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class SentimentLSTM:
     """Two LSTM layers over frozen word vectors and two linear layers, as FedProx and FedDANE train it on Sent140.

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
@@ -41,6 +42,7 @@ class ResNetParams(NamedTuple):
     last: Affine
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class ResNet:
     r"""The residual network of He et al. (arXiv:1512.03385, section 4.2) for small images; `ResNet()` is ResNet-20.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core import InvalidInput
+from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
 
@@ -51,6 +52,7 @@ class TransformerParams(NamedTuple):
     classes: Affine | None
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Transformer:
     r"""A transformer of a few layers, with norms first, GELU, and learned places.
@@ -153,6 +155,7 @@ class Transformer:
         return _rowwise(block.mixing, mixed.reshape(batch, steps, width))
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class BagOfTokens:
     r"""Logits that are the mean of a vector for each token, and a bias: softmax regression on shares of tokens. Convex.

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from fedax.core import Algorithm, Client, Federation, Memory, Upload, Vector, hyper
+from fedax.core import Algorithm, Client, Federation, InvalidInput, Memory, Upload, Vector, hyper
 from fedax.graphs import TOPOLOGIES, Graph
 
 
@@ -19,7 +19,12 @@ class Gossip(Algorithm[Memory]):
     """
 
     topology: str = hyper("ring", choices=TOPOLOGIES, doc="graph of the clients, if none is given")
-    graph: Graph | None = eqx.field(default=None, kw_only=True)
+    graph: Any = eqx.field(default=None, kw_only=True)  # checked below, for a message in words
+
+    def __check_init__(self) -> None:
+        if not (self.graph is None or isinstance(self.graph, Graph)):
+            hint = f"Write topology={self.graph!r}." if isinstance(self.graph, str) and self.graph in TOPOLOGIES else ""
+            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph, "a fedax.Graph, or None", hint)
 
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(w)

@@ -42,6 +42,8 @@ class MPI(Engine):
     """
 
     def __init__(self, comm: Any = None) -> None:
+        if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
+            raise InvalidInput.of("MPI(comm=...)", comm, "an mpi4py communicator, or None")
         self.comm = comm if comm is not None else _world()
         self.team = Ranks(self.comm)
 

@@ -15,7 +15,7 @@ from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.keys import Index, stream
 from fedax.core.layout import accumulator
 from fedax.core.parts import part
-from fedax.core.room import bytes_of, check_room
+from fedax.core.room import bytes_of, check_memories, check_room
 from fedax.engines.client import CompiledClient, Setup
 from fedax.engines.simulation.offload import OffloadedMemory
 from fedax.engines.simulation.placement import longest_first
@@ -40,6 +40,7 @@ class SimulatedTransport(Transport):
     def memory(self, initial: PyTree) -> Memory:
         if self.setup.offloads:
             return OffloadedMemory.starting(initial, self.setup.population.clients)
+        check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:

@@ -71,7 +71,7 @@ def check_made(experiments: Sequence[Experiment], runs: Mapping[int, Record], go
         kept = {"name": record.task, "label": record.label} | (record.settings or {})
         jax_then = kept.pop("jax", None)
         if going_on:
-            mine, kept = mine | {"jax": random_settings()}, kept | {"jax": jax_then}
+            mine, kept = {"jax": random_settings()} | mine, {"jax": jax_then} | kept
         if found := difference(mine, kept):
             field, now, then = found
             here = "here" if field.startswith("jax") else "the configuration beside it has"

@@ -20,10 +20,10 @@ from fedax.experiments.results.archive import copy_kept, runs_csv, settings_of
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
-from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.settings import check_made, identity, made_with
 from fedax.files import portable, write, writing
+from fedax.lock import held, holder
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
 from fedax.report.leaks import audits_among, leak_csv
@@ -93,15 +93,15 @@ class RunDirectory:
     jobs: int = 1
 
     @classmethod
-    def create(cls, path: Path, title: str) -> "RunDirectory":
-        """A new directory.
+    def create(cls, path: Path, title: str, jobs: int = 1) -> "RunDirectory":
+        """Makes a new directory. What `jobs` says is kept from the first moment, so that a killed run remembers it.
 
         Raises:
             RunExists: the folder exists and is not empty.
             InvalidInput: it cannot be written.
         """
         make_folder(path)
-        directory = cls(path, title)
+        directory = cls(path, title, jobs=jobs)
         directory.flush()
         return directory
 

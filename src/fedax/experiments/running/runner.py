@@ -18,7 +18,6 @@ from fedax.engines.team import Team
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.slots import draw_of, slots_of
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.experiments.results.lock import held, holder
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import taken_over
 from fedax.experiments.results.settings import check_made
@@ -30,6 +29,7 @@ from fedax.experiments.running.ranks import followed, team_of
 from fedax.experiments.running.setup import set_up_jax, share_of_cores
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
 from fedax.files import write, writing
+from fedax.lock import held, holder
 from fedax.report import Record
 
 
@@ -124,8 +124,7 @@ def run_experiments(
     for experiment in reversed(_kinds(experiments)):  # the plan of the first is kept for its runs
         plan_of(experiment)
     with writing(out):
-        directory = RunDirectory.create(out, title)
-        directory.jobs = jobs
+        directory = RunDirectory.create(out, title, jobs)
     with held(out):
         with writing(out):
             if recipe is not None:

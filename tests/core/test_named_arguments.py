@@ -1,0 +1,108 @@
+"""Misspelled, superfluous and missing arguments end in a sentence, and so does a run inside a transformation of JAX."""
+
+import inspect
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax import codecs, core, data, models, observe
+from fedax.algorithms import algorithm_classes
+from fedax.core import InvalidInput
+from fedax.core.arguments import check_call, checked_call
+from fedax.core.sampling import Sampling
+
+TASK = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0], [3.0]])
+
+
+def public_classes():
+    """Classes of the public modules whose objects a user makes."""
+    modules = (core, codecs, data, models, observe, fedax.attacks)
+    found = [value for module in modules for name, value in vars(module).items() if not name.startswith("_")]
+    found += [getattr(fedax, name) for name in fedax.__all__]
+    classes = {value for value in found if isinstance(value, type) and not issubclass(value, Exception)}
+    made = {fedax.History, fedax.Client, fedax.Federation, fedax.Session, fedax.RunState, fedax.Report, fedax.Profile}
+    made |= {fedax.Progress, fedax.Best, fedax.Outcome, models.Model}
+    return sorted(
+        (c for c in classes - made if not issubclass(c, tuple) and not inspect.isabstract(c)), key=lambda c: c.__qualname__
+    )
+
+
+USERS = [
+    *algorithm_classes().values(),
+    *(c for c in public_classes() if issubclass(c, core.Solver | Sampling | core.Codec | core.Observer)),
+    *(c for c in public_classes() if c.__module__.startswith(("fedax.models", "fedax.attacks"))),
+    *(fedax.Schedule, fedax.Channel, fedax.Privacy, fedax.LocalProblem, fedax.Graph, fedax.Simulation, fedax.Eager),
+    *(fedax.EarlyStopping, fedax.Divergence, data.FederatedData),
+]
+
+
+@pytest.mark.parametrize("kind", sorted(set(USERS), key=lambda c: c.__qualname__), ids=lambda c: c.__name__)
+def test_arguments_that_a_class_does_not_have_are_refused(kind):
+    known = inspect.signature(kind).parameters
+    with pytest.raises(InvalidInput, match=f"argument of {kind.__name__}: got 'no_such_argument'; allowed: one of"):
+        kind(no_such_argument=1)
+    with pytest.raises(InvalidInput, match=kind.__name__):
+        kind(*range(len(known) + 1))
+    for name in list(known)[:1]:
+        with pytest.raises(InvalidInput, match=f"Did you mean '{name}'" if len(name) > 2 else name):
+            kind(**{f"{name}x": 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fedax.FedProx(muu=1.0), "argument of FedProx: got 'muu'; allowed: one of mu, server. Did you mean 'mu'?"),
+        (lambda: fedax.FedProx(0.1), "FedProx(...): got 0.1; allowed: hyperparameters by name"),
+        (lambda: fedax.Schedule(10), "Schedule(...): got 10; allowed: arguments by name, Schedule(epochs=..., "),
+        (lambda: fedax.Optax(), "Optax(...): missing a required argument: 'optimizer'."),
+        (
+            lambda: fedax.DSGD(graph="ring"),
+            "DSGD(graph=...): got 'ring'; allowed: a fedax.Graph, or None. Write topology='ring'.",
+        ),
+        (lambda: fedax.DFedAvgM(graph=np.eye(3)), "DFedAvgM(graph=...): got array("),
+        (lambda: fedax.SGD(0.1, learning_rate=0.1), "SGD(...): multiple values for argument 'learning_rate'."),
+    ],
+)
+def test_the_message_says_what_to_write(make, message):
+    with pytest.raises(InvalidInput) as error:
+        make()
+    assert str(error.value).startswith(message)
+
+
+def test_checked_objects_are_copied_and_pickled_as_before():
+    for value in (fedax.FedProx(mu=0.5), fedax.Schedule(cohort=2), fedax.Divergence(2.0), fedax.EarlyStopping(patience=3)):
+        assert jax.tree.structure(pickle.loads(pickle.dumps(value))) == jax.tree.structure(value)
+    doubled = jax.tree.map(lambda leaf: 2 * leaf, fedax.FedProx(mu=0.5))
+    assert doubled.mu == 1.0
+
+
+def test_functions_can_be_checked_too():
+    @checked_call
+    def scaled(x, *, factor=2):
+        return factor * x
+
+    assert scaled(2, factor=3) == 6
+    with pytest.raises(
+        InvalidInput, match=r"argument of scaled: got 'factr'; allowed: one of factor, x. Did you mean 'factor'"
+    ):
+        scaled(2, factr=3)
+    check_call("plain", lambda *values, **options: None, [1], {"a": 1})
+
+
+@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, jax.grad, jax.jacfwd])
+def test_a_run_inside_a_transformation_is_refused(transformation):
+    def trained(mu):
+        return fedax.run(fedax.FedProx(mu=mu), TASK, rounds=1).params
+
+    given = jnp.ones(2) if transformation is jax.vmap else 1.0
+    with pytest.raises(InvalidInput, match=r"run: called inside jax.jit, jax.vmap or jax.grad. Call it outside"):
+        transformation(trained)(given)
+
+
+def test_a_run_by_hand_inside_jit_is_refused():
+    with pytest.raises(InvalidInput, match="start: called inside"):
+        jax.jit(lambda: fedax.start(fedax.FedAvg(), TASK).state.round)()
