@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import stat
 import tempfile
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedax.core import WriteFailed
+from fedax.core import InvalidInput, WriteFailed
 
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
 
@@ -24,6 +25,36 @@ def portable(name: str, otherwise: str = "unnamed") -> str:
     plain = "-".join("".join(c if c.isalnum() or c in "_-" else " " for c in composed).split())
     plain = plain.encode()[:120].decode(errors="ignore").strip("-") or otherwise
     return f"{plain}-" if plain.casefold() in _DEVICES else plain
+
+
+MOST_BYTES = 1 << 32
+"""The largest file that `read` takes."""
+
+
+def read(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Reads a regular file whole.
+
+    Args:
+        path: of the file.
+        most: the most bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        InvalidInput: a pipe, a device or a folder, which could block or never end, or a file of more bytes.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as stream:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise InvalidInput.because(str(path), "not a regular file")
+        if about.st_size > most:
+            raise InvalidInput.found(str(path), f"{about.st_size:,} bytes", f"at most {most:,}")
+        return stream.read(most + 1)
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Reads a regular file of UTF-8 text whole; see `read`."""
+    return read(path, most).decode("utf-8")
 
 
 @contextlib.contextmanager

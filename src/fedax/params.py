@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
-from fedax.files import write, writing
+from fedax.files import read, write, writing
 
 FORMATS = ("safetensors", "npz")
 """Formats of model files, which are also their endings."""
@@ -236,7 +236,7 @@ def read_weights(path: Path) -> Weights:
     """The arrays of a file and what is said about them; see `load_params`."""
     format = format_of(path)
     try:
-        content = path.read_bytes()
+        content = read(path)
     except OSError as error:
         raise InvalidInput.because(str(path), f"cannot be read: {error.strerror or error}") from error
     try:

@@ -5,9 +5,33 @@ given and what is allowed, and are raised before anything is compiled or overwri
 """
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 _SHOWN = 300
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of characters that move a terminal's cursor, turn a text around, or begin a line."""
+
+
+def is_printable(text: str) -> bool:
+    r"""Returns whether a text is free of control characters.
+
+    >>> is_printable("FedAvg, μ = 1"), is_printable("a\x1b[2J"), is_printable("a\nb"), is_printable("\u202eb")
+    (True, False, False, False)
+    """
+    return not any(unicodedata.category(character) in _UNSEEN for character in text)
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with control characters written out, so that it cannot move a cursor or forge a line of a log.
+
+    >>> print(printable("a\x1b[2J\nb\u202ec"))
+    a\x1b[2J\nb\u202ec
+    """
+    if is_printable(text):
+        return text
+    escape = lambda c: c.encode("unicode_escape", "surrogatepass").decode() if unicodedata.category(c) in _UNSEEN else c  # noqa: E731
+    return "".join(map(escape, text))
 
 
 def shown(value: object) -> str:
@@ -25,7 +49,8 @@ def shown(value: object) -> str:
 
 
 def short(text: str) -> str:
-    """A text of any length, cut in the middle if it would fill the screen."""
+    """Returns a text of any length with control characters written out, cut in the middle if it would fill the screen."""
+    text = "\n".join(map(printable, text.split("\n")))
     if len(text) <= 2 * _SHOWN:
         return text
     cut = f" ... ({len(text) - _SHOWN} characters left out) ... "

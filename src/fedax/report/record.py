@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from fedax.core import History, Outcome
+from fedax.core.errors import printable
 
 _SUM = b"sha256:"
 
@@ -57,6 +58,20 @@ class Record:
     models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        """Writes control characters of names out, which may come from files of others.
+
+        Raises:
+            ValueError: fields of other types, from such a file.
+        """
+        if not (isinstance(self.task, str) and isinstance(self.label, str)):
+            raise ValueError("task and label are not both text")
+        if not (type(self.seed) is int and type(self.draw) is int):
+            raise ValueError("seed and draw are not both whole numbers")
+        object.__setattr__(self, "task", printable(self.task))
+        object.__setattr__(self, "label", printable(self.label))
+        object.__setattr__(self, "metrics", {printable(name): values for name, values in self.metrics.items()})
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import SpecError
-from fedax.core.errors import shown
+from fedax.core.errors import is_printable, shown
 from fedax.experiments.config.shorthand import typed
 
 MOST_BYTES = 1 << 20
@@ -55,6 +55,8 @@ class Source:
         except ValueError as error:  # Python reads no number of more than 4,300 digits
             raise SpecError(f"{name}: not a file that is read: {error}.") from error
         self.settings: dict[KeyPath, str] = {}
+        if (found := _unprintable(self.document)) is not None:
+            raise self.error(found[0], f"got {shown(found[1])}; allowed: text without control characters.")
 
     def override(self, setting: str) -> None:
         r"""Replaces or adds one value, as `--set` says it: `path=value`, with keys and positions (from 0) joined by dots.
@@ -167,6 +169,22 @@ def _statements(text: str) -> list[tuple[int, int]]:
         if found == "\n" and depth == 0:
             ends.append((part.end(), lines))
     return [*ends, (len(text), lines + 1)]
+
+
+def _unprintable(document: dict[str, Any]) -> tuple[KeyPath, str] | None:
+    """Finds a key or a text with control characters other than ends of lines and tabs, and its place."""
+    left: list[tuple[KeyPath, Any]] = [((), document)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, dict):
+            if bad := next((key for key in value if not is_printable(key)), None):
+                return (*place, bad), bad
+            left += [((*place, key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            left += [((*place, i), item) for i, item in enumerate(value)]
+        elif isinstance(value, str) and not is_printable(value.replace("\n", "").replace("\t", "")):
+            return place, value
+    return None
 
 
 def _find(document: Any, place: KeyPath) -> Any:

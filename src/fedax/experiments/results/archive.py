@@ -12,7 +12,7 @@ from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.files import write, writing
+from fedax.files import read_text, write, writing
 from fedax.report import Record
 from fedax.report.numbers import Line, number_of
 
@@ -76,9 +76,9 @@ def made_again(folder: Path) -> list[Path]:
         InvalidInput: a folder without these files.
     """
     try:
-        lines, seconds = lines_of((folder / "runs.csv").read_text(encoding="utf-8"))
-        recipe = Recipe.parse((folder / "recipe.toml").read_text(encoding="utf-8"))
-        versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+        lines, seconds = lines_of(read_text(folder / "runs.csv"))
+        recipe = Recipe.parse(read_text(folder / "recipe.toml"))
+        versions = json.loads(read_text(folder / "versions.json"))
     except OSError as error:
         reason = f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
         raise InvalidInput.because(str(folder), reason) from error

@@ -16,7 +16,7 @@ from fedax.experiments.recipes.cells import Cell, Number, Status
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import settings_of
 from fedax.experiments.results.reuse import identified
-from fedax.files import write
+from fedax.files import read_text, write
 
 BEGIN, END = "<!-- cells: begin -->", "<!-- cells: end -->"
 """In `README.md`, around what is generated."""
@@ -89,7 +89,7 @@ class _Folder:
         self.planned: dict[str, int] = {}
         # a recipe or settings of an older version that are no longer valid are older settings
         with contextlib.suppress(FedaxError):
-            self.ran = Recipe.parse((path / "recipe.toml").read_text(encoding="utf-8")).ran or ""
+            self.ran = Recipe.parse(read_text(path / "recipe.toml")).ran or ""
             settings = [Experiment.read(file) for file in settings_of(path)]
             self.runs = _runs(settings)
             for experiment in settings:

@@ -7,9 +7,12 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
 from fedax.core import InvalidInput, RunExists
+from fedax.core.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.recipes.comparison import Comparison
@@ -22,7 +25,7 @@ from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.settings import check_made, identity, made_with
-from fedax.files import portable, write, writing
+from fedax.files import portable, read, read_text, write, writing
 from fedax.lock import held, holder
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
@@ -60,6 +63,19 @@ def make_folder(path: Path) -> None:
         raise InvalidInput.because(str(path), f"cannot be written: {reason}") from error
     with writing(path):
         write(path / "versions.json", json.dumps(provenance.versions(), indent=2) + "\n")
+
+
+_Name = Annotated[str, AfterValidator(printable)]
+_VERSIONS = TypeAdapter(dict[_Name, _Name | int | float | None])
+
+
+class _About(BaseModel):
+    """The part of `summary.json` that is read again."""
+
+    title: _Name
+    notes: dict[_Name, _Name]
+    status: Literal["running", "finished", "interrupted"]
+    jobs: int = 1
 
 
 @dataclasses.dataclass
@@ -101,7 +117,7 @@ class RunDirectory:
             InvalidInput: it cannot be written.
         """
         make_folder(path)
-        directory = cls(path, title, jobs=jobs)
+        directory = cls(path, printable(title), jobs=jobs)
         directory.flush()
         return directory
 
@@ -124,25 +140,30 @@ class RunDirectory:
         try:
             runs: dict[int, Record] = {}
             if is_archive(path):
-                kept, runs = unpacked((path / CURVES).read_bytes())
+                about, runs = unpacked(read(path / CURVES))
             else:
-                kept = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+                about = json.loads(read_text(path / "summary.json"))
+            kept = _About.model_validate(about)
             for file in sorted((path / "runs").glob("*.npz")):
                 with contextlib.suppress(*([ValueError] if repair else [])):
                     runs[int(file.stem)] = _record(file)
             experiments = [Experiment.read(file) for file in settings_of(path)]
             text = path / "recipe.toml"
-            recipe = Recipe.parse(text.read_text(encoding="utf-8")) if text.exists() else None
-            versions = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+            recipe = Recipe.parse(read_text(text)) if text.exists() else None
+            versions = _VERSIONS.validate_json(read(path / "versions.json"))
             check_made(experiments, runs)
-            return cls(
-                path, kept["title"], kept["notes"], kept["status"], runs, experiments, recipe, versions, kept.get("jobs", 1)
-            )
+            return cls(path, kept.title, kept.notes, kept.status, runs, experiments, recipe, versions, kept.jobs)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
         except InvalidInput as error:
             raise InvalidInput(f"{path}: {error}") from error
+        except ValidationError as error:
+            found = error.errors()[0]
+            place = ".".join(map(str, found["loc"])) or "its form"
+            raise InvalidInput.because(str(path), f"a run directory with damaged files: {place}: {found['msg']}") from error
+        except RecursionError as error:
+            raise InvalidInput.because(str(path), "a run directory with damaged files: nested too deep") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput.because(str(path), f"a run directory with damaged files: {error}") from error
 
@@ -237,7 +258,7 @@ class RunDirectory:
 
     def page(self) -> Page:
         """The content of the report."""
-        settings = {file.name: file.read_text(encoding="utf-8") for file in self._settings()}
+        settings = {file.name: read_text(file) for file in self._settings()}
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
         sheets = self.comparison(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
@@ -328,7 +349,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 def _record(file: Path) -> Record:
     try:
-        return Record.from_bytes(file.read_bytes())
+        return Record.from_bytes(read(file))
     except ValueError as error:
         way = f"`fedax resume {file.parent.parent}` makes this run again"
         raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {way}") from error

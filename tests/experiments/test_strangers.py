@@ -1,0 +1,120 @@
+"""Run directories that somebody else made: read, or refused in a sentence; nothing hangs, and no control character gets out."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedax.cli import app
+from fedax.core import InvalidInput, SpecError
+from fedax.core.errors import printable
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiment
+from fedax.files import read
+from samples import TINY, record
+
+ESCAPE, FORGED = "\x1b]0;owned\x07\x1b[2J", "fine\nWARNING forged line \u202egnp.exe"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("strangers") / "a"
+    run_experiment(Experiment.parse(TINY.replace("rounds = 2", "rounds = 0")), path, Display())
+    return path
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    import shutil
+
+    return shutil.copytree(made, tmp_path / "copy")
+
+
+def report(folder):
+    return CliRunner().invoke(app, ["report", str(folder)])
+
+
+def changed(folder, name, **values):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+NO_TEXT = [5, 1.5, True, None, [], ["a"], {}, {"a": 1}]
+
+
+@pytest.mark.parametrize("name", ["title", "status", "notes", "jobs"])
+@pytest.mark.parametrize("value", [*NO_TEXT, "paused"], ids=str)
+def test_malformed_summaries_are_refused_in_words(folder, name, value):
+    if (name, value) in [("title", "paused"), ("notes", {}), ("jobs", 5), ("jobs", True)]:
+        return  # fine as they are
+    changed(folder, "summary.json", **{name: value})
+    shown = report(folder)
+    assert shown.exit_code == 2, shown.output
+    assert "a run directory with damaged files" in " ".join(shown.output.split())
+    assert "Traceback" not in shown.output
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", '{"a": [1]}', '{"a": {"b": 1}}', "[" * 200_000, '{"a":' * 200_000])
+@pytest.mark.parametrize("name", ["summary.json", "versions.json"])
+def test_files_of_another_form_are_refused_in_words(folder, name, content):
+    (folder / name).write_text(content)
+    shown = report(folder)
+    assert shown.exit_code == 2, shown.output
+    assert not isinstance(shown.exception, RecursionError | TypeError | KeyError)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "versions.json", "config.toml", "runs/0000.npz"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_special_files_do_not_block(folder, name, kind):
+    path = folder / name
+    path.unlink()
+    {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": os.mkdir}[kind](path)
+    shown = report(folder)
+    assert shown.exit_code == 2, shown.output
+    assert not shown.exception or isinstance(shown.exception, SystemExit)
+
+
+def test_large_files_are_refused(tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(b"12345")
+    assert read(path, most=5) == b"12345"
+    with pytest.raises(InvalidInput, match="got 5 bytes; allowed: at most 4"):
+        read(path, most=4)
+
+
+@pytest.mark.parametrize("text", [ESCAPE, FORGED])
+def test_control_characters_of_a_folder_never_come_out(folder, text):
+    changed(folder, "summary.json", title=text, notes={text: text})
+    changed(folder, "versions.json", **{text: text})
+    run = record(label=f"lab {text}", task=f"task {text}", **{f"metric {text}": np.zeros(3)})
+    (folder / "runs" / "0000.npz").write_bytes(run.to_bytes())
+    (folder / "config.toml").unlink()
+    shown = report(folder)
+    written = [shown.output, *(path.read_text() for path in folder.glob("*.csv")), (folder / "report.html").read_text()]
+    for output in written:
+        assert not {"\x1b", "\x07", "\u202e"} & set(output)
+        assert "\nWARNING forged" not in output
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x00", "\x7f", "\u202e", "\u2028", "\x9b2J"])
+@pytest.mark.parametrize("place", ["name", "label", "key"])
+def test_control_characters_in_files_are_refused_with_their_line(text, place):
+    quoted = json.dumps(f"a{text}b")
+    source = {
+        "name": TINY.replace('"Tiny <run>"', quoted),
+        "label": TINY + f"label = {quoted}\n",
+        "key": TINY + f"{quoted} = 1\n",
+    }[place]
+    with pytest.raises(SpecError, match=r"line \d+: .*allowed: text without control characters"):
+        Experiment.parse(source.replace("\x7f", "\\u007F").replace("\x00", "\\u0000"))
+
+
+def test_every_message_is_printable():
+    error = InvalidInput.because(f"clients/{ESCAPE}.csv", FORGED)
+    assert "\x1b" not in str(error)
+    assert "\u202e" not in str(error)
+    assert printable("a\nb") == "a\\nb"
+    assert printable("Größe ≤ 1, 連合学習") == "Größe ≤ 1, 連合学習"
