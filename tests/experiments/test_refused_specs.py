@@ -87,7 +87,7 @@ def test_the_line_of_a_key_is_found_in_a_long_file():
         ('a = """\n[b]\n# "\n"""  # ]\n[b]\nc = 1', 6),
         ("a = [\n  1, # ]\n  2,\n]\nb.c = 1\n", 5),
         ("a = '''\n''''\nb = {c = 1}", 3),
-        ('a = "\u2028\u0085"\n\n[b]\r\nc = [\n1]', 4),
+        ("a = 1 # \u2028\u0085\n\n[b]\r\nc = [\n1]", 4),
         ('[b]\nd = "a\\"]"\nc = 1\n[d]\nc = 2', 3),
         ("[[b]]\n[[x]]\nc = 1", 3),
     ],
