@@ -4,7 +4,6 @@ import errno
 import sys
 from typing import Any
 
-import click
 from typer import Exit
 from typer.core import TyperCommand, TyperGroup
 
@@ -12,13 +11,13 @@ from typer.core import TyperCommand, TyperGroup
 class Command(TyperCommand):
     """A command. JAX is set up before its work, and its help may name the library's own: `{engines}` is filled in when shown."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         from fedax.experiments.running import setup
 
         setup.set_up_jax()
         return super().invoke(ctx)
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         for part in self.params:
             part.help = _filled(getattr(part, "help", None))  # pyright: ignore[reportAttributeAccessIssue]
         self.epilog = _filled(self.epilog)
@@ -36,7 +35,7 @@ def _filled(text: str | None) -> str | None:
 class Commands(TyperGroup):
     """Prints the library's own errors as one message, without a traceback."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except OSError as error:

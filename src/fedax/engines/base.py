@@ -163,9 +163,11 @@ class Engine(ABC):
 
     Attributes:
         team: the processes that take part.
+        checkpoint_seconds: the most time between checkpoints where rounds may take long; None for no bound.
     """
 
     team: Team = Team()
+    checkpoint_seconds: float | None = None
 
     def has_all(self, task: Task) -> bool:
         """Whether this process has everybody's examples."""

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -48,16 +49,21 @@ class Checkpoints:
         every: rounds between checkpoints, at least 1.
         identity: what makes the run what it is; see `fedax.engines.identity`.
         team: the ranks, all of which call every method.
+        seconds: the most time between checkpoints if that is shorter than `every` rounds; None for no bound. The first one is
+            made after the first round, and the time between them doubles until it is `seconds`.
 
     Raises:
         InvalidInput: a folder that cannot be made, `every` out of range.
     """
 
-    def __init__(self, folder: Path, every: int, identity: dict[str, Any], team: Team | None = None) -> None:
+    def __init__(
+        self, folder: Path, every: int, identity: dict[str, Any], team: Team | None = None, seconds: float | None = None
+    ) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidInput.of("run(checkpoint_every=...)", every, "whole numbers >= 1")
         self.folder, self.every, self.identity = folder, every, json.loads(json.dumps(identity))
-        self.team = team or Team()
+        self.team, self.seconds = team or Team(), seconds
+        self._begun = self._saved = time.monotonic()
         with self.team.jointly():
             if self.team.rank == 0:
                 self._prepare()
@@ -84,6 +90,12 @@ class Checkpoints:
                         left.unlink()
             yield
 
+    def is_due(self) -> bool:
+        """Returns whether a checkpoint is due by the time since the last one."""
+        if self.seconds is None:
+            return False
+        return time.monotonic() - self._saved >= min(self.seconds, self._saved - self._begun)
+
     def save(self, done: int, histories: Sequence[History]) -> None:
         """Keeps the run after `done` rounds.
 
@@ -93,6 +105,7 @@ class Checkpoints:
         with self.team.jointly():
             if self.team.rank == 0:
                 self._write(done, histories)
+        self._saved = time.monotonic()
 
     def _write(self, done: int, histories: Sequence[History]) -> None:
         path = self.folder / f"round-{done:09d}"

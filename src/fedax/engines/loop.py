@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
-import time
 from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
@@ -16,20 +14,19 @@ from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound import looked_at
-from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput, RunFailed, shown
 from fedax.core.federation import Memory, with_memories
-from fedax.core.history import Best, History, Outcome, more_is_better
+from fedax.core.history import History, Outcome
 from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
 from fedax.core.task import Task
-from fedax.engines.base import Carried, Log, merged, observed
+from fedax.engines.base import Carried, observed
 from fedax.engines.checkpoint import Checkpoints
+from fedax.engines.interrupts import CallLength, Interrupts, is_intact
 from fedax.engines.options import Divergence as Divergence
 from fedax.engines.options import Options, RunOptions, check_kind, require_concrete
 from fedax.engines.options import Progress as Progress
-from fedax.engines.programs import compiling
-from fedax.engines.rows import Rows
+from fedax.engines.recorder import Clock, Recorder
 from fedax.engines.session import Grid
 from fedax.engines.stopping import EarlyStopping as EarlyStopping
 
@@ -79,8 +76,9 @@ def run(
             server.
 
     Returns:
-        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. A keyboard interrupt ends the run with what it has, and
-        the outcome says so.
+        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run with all rounds that are finished, within
+        a few seconds or after the round that is running, and the outcome says so. Before the initial model is observed there is
+        nothing to keep: it raises `KeyboardInterrupt`, as a second Ctrl-C does.
 
     Raises:
         InvalidInput: an argument out of range, before anything is compiled; checkpoints of another run.
@@ -173,10 +171,10 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         states = program.join(
             [Carried(history.state, history.lost, history.model_state, history.bounds) for history in resume]
         )
-    clock = _Clock(resume[0] if resume else None)
+    clock = Clock(resume[0] if resume else None)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
     drops = options.on_bad_client == "drop"
-    recorders = [_Recorder(name, clock, drops, resume[i] if resume else None) for i, name in enumerate(names)]
+    recorders = [Recorder(name, clock, drops, resume[i] if resume else None) for i, name in enumerate(names)]
     done, settled = _done(resume), bool(resume)
 
     def look() -> bool:
@@ -194,7 +192,8 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
                 recorder.final = _copied(carried) if recorder.ended and not recorder.final else recorder.final
         settled = True
         report = Progress(done, rounds, clock.now, recorders[0].latest, clock.compiling)
-        asked = options.progress and options.progress(report)
+        with interrupts.allowed(states):
+            asked = options.progress and options.progress(report)
         return team.any(bool(asked))
 
     def parts() -> list[Carried]:
@@ -211,39 +210,56 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         each = zip(recorders, models(finals), finals, strict=True)
         return [recorder.finish(grid.task.assembled(layout.unravel(w)), carried) for recorder, w, carried in each]
 
-    try:
-        asked = look() if not resume else False
-        while done < rounds and not asked and any(recorder.goes_on for recorder in recorders):
-            count = min([period - done % period for period in options.periods] + [rounds - done])
-            settled = False
-            states, logs = program.advance(states, done, count)
+    def save() -> None:
+        assert checkpoints is not None, "there is no folder for checkpoints"
+        checkpoints.save(done, finished(whole()))
+
+    def advance_to(end: int) -> None:
+        """Runs the rounds before `end`, or fewer if there is a Ctrl-C, in calls that return every few seconds."""
+        nonlocal states, done, settled
+        while done < end and not interrupts.asked:
+            count = min(calls.rounds, end - done)
+            with interrupts.allowed(states), calls.timed(count):
+                advanced = program.advance(states, done, count)
+            settled = False  # until state, logs and `done` fit together again
+            states, logs = advanced
             for recorder, log in zip(recorders, logs, strict=True):
                 recorder.add(log, done)
             done += count
-            ends = done == rounds or not any(recorder.goes_on for recorder in recorders)
-            if ends or done % every == 0:
-                asked = look()
-            settled = True
-            if checkpoints and (ends or done % checkpoints.every == 0):
-                checkpoints.save(done, finished(whole()))
-        if asked and done < rounds:
-            raise KeyboardInterrupt
-        for recorder in recorders if rounds < options.rounds else ():
-            recorder.stop(done)
-    except KeyboardInterrupt:
-        if team.size > 1 and not asked:
-            raise  # the other ranks do not know of it
-        if checkpoints and settled:
-            checkpoints.save(done, finished(whole()))
-        for recorder in recorders:
-            recorder.interrupt(done)
-        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states)):
-            raise  # in the middle of a program that had taken the state over: there is nothing to keep
-    ended = zip(finished(parts()), grid.fitted, strict=True)
-    histories = [dataclasses.replace(history, fitted=fitted) for history, fitted in ended]
-    if not options.personal:
-        return histories
-    return [_with_personal(history, rows, layout) for history, rows in zip(histories, program.personal(states), strict=True)]
+            settled = done < end  # at the end there may be an observation to make
+            if checkpoints and settled and checkpoints.is_due():
+                save()
+
+    calls = CallLength(bounded=team.size == 1)
+    with Interrupts(enabled=team.size == 1) as interrupts:
+        try:
+            asked = look() if not resume else False
+            while done < rounds and not (asked or interrupts.asked) and any(recorder.goes_on for recorder in recorders):
+                end = min(rounds, *(done + period - done % period for period in options.periods))
+                advance_to(end)
+                ends = done == rounds or not any(recorder.goes_on for recorder in recorders)
+                if ends or done % every == 0:
+                    asked = look()
+                settled = True
+                if checkpoints and (ends or done % checkpoints.every == 0 or checkpoints.is_due()):
+                    save()
+            if interrupts.asked or (asked and done < rounds):
+                raise KeyboardInterrupt
+            for recorder in recorders if rounds < options.rounds else ():
+                recorder.stop(done)
+        except KeyboardInterrupt:
+            if (team.size > 1 and not asked) or not is_intact(states) or not recorders[0].rounds:
+                raise  # other ranks do not know of it, a program has the state, or there is nothing to keep yet
+            if checkpoints and settled:
+                save()
+            for recorder in recorders:
+                recorder.interrupt(done)
+        ended = zip(finished(parts()), grid.fitted, strict=True)
+        histories = [dataclasses.replace(history, fitted=fitted) for history, fitted in ended]
+        if not options.personal:
+            return histories
+        personal = zip(histories, program.personal(states), strict=True)
+        return [_with_personal(history, rows, layout) for history, rows in personal]
 
 
 def _copied(tree: Any) -> Any:
@@ -268,126 +284,11 @@ def _checkpoints(grid: Grid) -> Checkpoints | None:
     options = grid.options
     if options.checkpoint is None:
         return None
-    return Checkpoints(Path(options.checkpoint), options.checkpoint_every, grid.identity(), options.engine.team)
+    engine, folder = options.engine, Path(options.checkpoint)
+    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
 
 
 def likeness(algorithm: Algorithm[Any]) -> Any:
     """Equal for algorithms that one program can serve, as `run_grid` asks for."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
-
-
-LOSSES = ("train_loss", "objective")
-"""Metrics that are finite in a run that is ok."""
-
-
-class _Clock:
-    """Seconds of the run, those before a resumption included."""
-
-    def __init__(self, before: History | None) -> None:
-        self._begun, self._compiled = time.perf_counter(), compiling().seconds
-        if before is not None:
-            self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
-
-    @property
-    def now(self) -> float:
-        return time.perf_counter() - self._begun
-
-    @property
-    def compiling(self) -> float:
-        """Of these, the seconds of compiling."""
-        return compiling().seconds - self._compiled
-
-
-class _Recorder:
-    """Grows the history of one algorithm, until it ends."""
-
-    def __init__(self, algorithm: str, clock: _Clock, drops: bool, before: History | None) -> None:
-        self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
-        self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
-        self.seconds: list[float] = list(before.seconds) if before else []
-        self.compiling: list[float] = list(before.compiling) if before else []
-        self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
-        self.logs: list[Log] = []
-        self.ended, self.final, self.best = False, None, before.best if before else None
-        if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
-            self.outcome, self.ended, self.final = (
-                before.outcome,
-                True,
-                Carried(before.state, before.lost, before.model_state),
-            )
-
-    @property
-    def goes_on(self) -> bool:
-        return self.outcome.kind == "ok"
-
-    @property
-    def latest(self) -> dict[str, Any]:
-        return {name: values.last for name, values in self.metrics.items()}
-
-    def add(self, log: Log, first: int) -> None:
-        if self.ended:
-            return
-        self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
-        while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
-            self.logs[-2:] = [merged(self.logs[-2:])]
-        self.outcome = log.failure(first)
-
-    def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
-        """Takes the metrics after some rounds; whether they are those of a better model than the best so far."""
-        if self.ended:
-            return False
-        for name, value in metrics.items():
-            self.metrics.setdefault(name, Rows()).append(value)
-        self.rounds.append(done)
-        self.seconds.append(self.clock.now)
-        self.compiling.append(self.clock.compiling)
-        for rule in options.rules:
-            values = self._values(rule.metric, f"run(stop=...), {rule}")
-            if self.goes_on and done and rule.fires(self.rounds, values):
-                self.outcome = Outcome(rule.kind, done - 1)
-        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
-        if self.goes_on and done and broken:
-            self.outcome = Outcome("non-finite", done - 1, part=broken[0])
-        self.ended = not self.goes_on
-        if (metric := options.best_by) is None:
-            return False
-        value = self._values(metric, "run(keep_best=...)")[-1]
-        sign = -1 if more_is_better(metric) else 1
-        if not math.isfinite(value) or (self.best is not None and sign * value >= sign * self.best.value):
-            return False
-        self.best = Best(metric, done, value, None)
-        return True
-
-    def keep(self, params: Any, state: Any) -> None:
-        """The model that has just become the best."""
-        assert self.best is not None, "nothing was better"
-        self.best = dataclasses.replace(self.best, params=params, state=state)
-
-    def stop(self, done: int) -> None:
-        """The end of the budget of privacy."""
-        if self.goes_on:
-            self.outcome = Outcome("stopped", done - 1)
-
-    def interrupt(self, done: int) -> None:
-        if self.goes_on:
-            self.outcome = Outcome("interrupted", done)
-
-    def _values(self, metric: str, field: str) -> list[float]:
-        if metric not in self.metrics or self.metrics[metric].all().ndim != 1:
-            raise InvalidInput.of(field, metric, f"None, or observers that give {metric}, one number each")
-        return self.metrics[metric].all().astype(float).tolist()
-
-    def finish(self, params: Any, carried: Carried) -> History:
-        known = self.before if self.before and len(self.before.bits.up) else None
-        past: list[Log] = []
-        if known:
-            notes = {name: values for name, values in known.notes.items() if name != "dropped"}
-            left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
-            past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
-        log = merged([*past, *self.logs])
-        notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
-        metrics = {name: values.all() for name, values in self.metrics.items()}
-        rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))
-        books = Traffic(log.down, log.up), self.outcome, seconds, compiled
-        return History(self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best)

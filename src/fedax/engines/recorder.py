@@ -1,0 +1,132 @@
+"""The history of a run as it grows: observations, logs of rounds, the outcome, the best model."""
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedax.core.channel import Traffic
+from fedax.core.errors import InvalidInput
+from fedax.core.history import Best, History, Outcome, more_is_better
+from fedax.engines.base import Carried, Log, merged
+from fedax.engines.options import RunOptions
+from fedax.engines.programs import compiling
+from fedax.engines.rows import Rows
+
+LOSSES = ("train_loss", "objective")
+"""Metrics that are finite in a run that is ok."""
+
+
+class Clock:
+    """Seconds of the run, those before a resumption included."""
+
+    def __init__(self, before: History | None) -> None:
+        self._begun, self._compiled = time.perf_counter(), compiling().seconds
+        if before is not None:
+            self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self._begun
+
+    @property
+    def compiling(self) -> float:
+        """Of these, the seconds of compiling."""
+        return compiling().seconds - self._compiled
+
+
+class Recorder:
+    """Grows the history of one algorithm, until it ends."""
+
+    def __init__(self, algorithm: str, clock: Clock, drops: bool, before: History | None) -> None:
+        self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
+        self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
+        self.seconds: list[float] = list(before.seconds) if before else []
+        self.compiling: list[float] = list(before.compiling) if before else []
+        self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
+        self.logs: list[Log] = []
+        self.ended, self.final, self.best = False, None, before.best if before else None
+        if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
+            self.outcome, self.ended, self.final = (
+                before.outcome,
+                True,
+                Carried(before.state, before.lost, before.model_state),
+            )
+
+    @property
+    def goes_on(self) -> bool:
+        return self.outcome.kind == "ok"
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        return {name: values.last for name, values in self.metrics.items()}
+
+    def add(self, log: Log, first: int) -> None:
+        if self.ended:
+            return
+        self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
+        while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
+            self.logs[-2:] = [merged(self.logs[-2:])]
+        self.outcome = log.failure(first) if self.goes_on else self.outcome
+
+    def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
+        """Takes the metrics after some rounds; whether they are those of a better model than the best so far."""
+        if self.ended:
+            return False
+        for name, value in metrics.items():
+            self.metrics.setdefault(name, Rows()).append(value)
+        self.rounds.append(done)
+        self.seconds.append(self.clock.now)
+        self.compiling.append(self.clock.compiling)
+        for rule in options.rules:
+            values = self._values(rule.metric, f"run(stop=...), {rule}")
+            if self.goes_on and done and rule.fires(self.rounds, values):
+                self.outcome = Outcome(rule.kind, done - 1)
+        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
+        if self.goes_on and done and broken:
+            self.outcome = Outcome("non-finite", done - 1, part=broken[0])
+        self.ended = not self.goes_on
+        if (metric := options.best_by) is None:
+            return False
+        value = self._values(metric, "run(keep_best=...)")[-1]
+        sign = -1 if more_is_better(metric) else 1
+        if not math.isfinite(value) or (self.best is not None and sign * value >= sign * self.best.value):
+            return False
+        self.best = Best(metric, done, value, None)
+        return True
+
+    def keep(self, params: Any, state: Any) -> None:
+        """The model that has just become the best."""
+        assert self.best is not None, "nothing was better"
+        self.best = dataclasses.replace(self.best, params=params, state=state)
+
+    def stop(self, done: int) -> None:
+        """The end of the budget of privacy."""
+        if self.goes_on:
+            self.outcome = Outcome("stopped", done - 1)
+
+    def interrupt(self, done: int) -> None:
+        if self.goes_on:
+            self.outcome = Outcome("interrupted", done)
+
+    def _values(self, metric: str, field: str) -> list[float]:
+        if metric not in self.metrics or self.metrics[metric].all().ndim != 1:
+            raise InvalidInput.of(field, metric, f"None, or observers that give {metric}, one number each")
+        return self.metrics[metric].all().astype(float).tolist()
+
+    def finish(self, params: Any, carried: Carried) -> History:
+        known = self.before if self.before and len(self.before.bits.up) else None
+        past: list[Log] = []
+        if known:
+            notes = {name: values for name, values in known.notes.items() if name != "dropped"}
+            left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
+            past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
+        log = merged([*past, *self.logs])
+        notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
+        metrics = {name: values.all() for name, values in self.metrics.items()}
+        rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))
+        books = Traffic(log.down, log.up), self.outcome, seconds, compiled
+        return History(self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best)
