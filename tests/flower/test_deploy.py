@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -33,6 +34,7 @@ from fedax.deploy.processes import free_port
 from fedax.deploy.settings import Deployment
 from fedax.deploy.trial import client_process, serving, submit
 from fedax.deploy.worker import device_for, own_data
+from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
 
@@ -103,6 +105,80 @@ def test_settings_out_of_range(made, arguments, message, tmp_path):
     assert done.exit_code == 2
     assert message in done.output.replace("\n", " ")
     assert not (tmp_path / "d").exists()
+
+
+REFUSED = {
+    "observe": ('observe=["train_loss","dissimilarity"]', "observe.1: .*Dissimilarity .* gradients of single clients"),
+    "predictions": ('observe=["test_auc"]', "observe.0: .*AUC .* gather the predictions"),
+    "server": ('algorithm.0.name="dsgd"', "algorithm.0: .*a method without a server"),
+    "personal": ('keep_models="personal"', r"keep_models: .*own models stay with them"),
+    "simulation": ("simulation.chunk=1", r"simulation: got a table \[simulation\]"),
+    "audit": ("audit={}", r"audit: got a table \[audit\]"),
+    "momentum": ("solver.momentum=0.9", r"algorithm.0: "),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_deployed_runs_cannot_do_is_refused_with_its_field(kind, tmp_path):
+    """By `init`, which leaves no folder; `run` would refuse it after it has started the server and the clients."""
+    method = {"personal": "ditto", "momentum": "scaffold"}.get(kind, "fedavg")
+    change, message = REFUSED[kind]
+    file = experiment(tmp_path / "experiment.toml", [method], clients=3)
+    done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--experiment", str(file), "--set", change])
+    assert done.exit_code == 2, done.output
+    assert re.search(message, done.output.replace("\n", " "))
+    assert not (tmp_path / "d").exists()
+
+
+SUMS = ("train_loss", "test_loss", "test_accuracy", "client_accuracy", "validation_loss", "validation_accuracy")
+
+
+@pytest.mark.parametrize("engine", ["flower", "simulation"])
+def test_every_observer_is_allowed_or_refused_by_name(engine):
+    """Each observer of files either works on a deployed run's view, or the refusal names it: there is no other error."""
+    from fedax.deploy.check import Rehearsal
+    from fedax.engines.options import RunOptions
+    from fedax.engines.session import Grid
+    from fedax.experiments.config.observers import OBSERVERS, observer_of
+
+    task, refused = make_task("digits", partition="iid", clients=3, validation=0.2), set[str]()
+    chosen = Rehearsal(Deployment(Path("d"), clients=3), 3) if engine == "flower" else fedax.Simulation()
+    program = Grid([fedax.FedBC()], task, [0], RunOptions.of({"engine": chosen, "observe": []})).program
+    for name in OBSERVERS:
+        observer = observer_of(name, None, None)
+        try:
+            observer.check(task)
+        except fedax.InvalidInput:
+            continue
+        if name in SUMS or engine == "simulation":
+            program.check([observer], False)
+            continue
+        with contextlib.suppress(fedax.InvalidInput):
+            program.check([observer], False)
+            continue
+        with pytest.raises(
+            fedax.InvalidInput, match=rf"run\(observe=...\): {type(observer).__name__} cannot be used in a deployed run"
+        ):
+            program.check([observer], False)
+        refused.add(name)
+    assert ({"dissimilarity", "client_weights", "test_auc"} <= refused) is (engine == "flower")
+
+
+def test_the_example_of_the_documentation_is_deployed(tmp_path):
+    """`--clients` is that of the task, and changes by `--set` are in the file of the deployment."""
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    commands = re.findall(r"^fedax deploy init trial (.*examples/digits.toml.*)$", page, flags=re.MULTILINE)
+    assert commands
+    for number, command in enumerate([commands[0], "--experiment examples/digits.toml"]):
+        words = command.partition("#")[0].replace("examples/", str(Path(__file__).parents[2] / "examples") + "/").split()
+        done = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / str(number)), *words])
+        assert done.exit_code == 0, done.output
+        made = Deployment.load(tmp_path / str(number))
+        read = made.experiment("simulation")
+        assert made.clients == read.task.options["clients"]
+        for change in re.findall(r"--set (\w+)=(\d+)", command):
+            assert getattr(read, change[0]) == int(change[1])
+    assert made.clients == 20
 
 
 def test_a_folder_is_not_overwritten(made):

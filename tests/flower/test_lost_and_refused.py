@@ -2,7 +2,9 @@
 
 import logging
 import re
+import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -241,3 +243,76 @@ def test_a_second_node_of_a_client_is_refused(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         run(fedax.FedAvg(), engine, rounds=0)
     assert [r.getMessage() for r in caplog.records] == ["node 300 refused: client 1 is there already, as node 101"]
+
+
+def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):
+    """Takes the nodes of some clients away from some round on; those of `back` come back at a listing of the nodes.
+
+    As Flower does, the grid no longer lists them, and answers an order to them with an error.
+    """
+    listed, answered = engine.grid.get_node_ids, engine.grid.answers
+    state = {"round": 0, "asked": [], "listings": 0}
+
+    def is_dead(node):
+        return node - 100 in dead and state["round"] >= rounds
+
+    def answers(message):
+        state["round"] = max(state["round"], dict(message.content.get("order", {})).get("round", 0))
+        node = message.metadata.dst_node_id
+        if is_dead(node):
+            state["asked"].append((state["round"], node - 100))
+            return [Message(Error(roster.NODE_UNAVAILABLE, "gone"), reply_to=message)]
+        return answered(message)
+
+    def get_node_ids():
+        state["listings"] += 1
+        if state["listings"] == back_at:
+            dead.difference_update(back)
+        return [node for node in listed() if not is_dead(node)]
+
+    engine.grid.answers, engine.grid.get_node_ids = answers, get_node_ids
+    return state
+
+
+@pytest.mark.parametrize("secure", [{}, {"secure": 8.0}], ids=["open", "secure"])
+def test_a_dead_client_is_not_waited_for(secure, tmp_path, caplog):
+    """With a deadline of ten minutes, a client that dies in round 1 costs no time, and no order from round 2 on."""
+    options = {"schedule": EVERYONE, "dtype": np.float32}
+    watch = {"observe": [fedax.observe.TrainLoss()], "observe_every": 1}
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"), jax.enable_x64(False):
+        engine = federation(tmp_path, fedax.FedAvg(), deadline=600.0, **options, **secure)
+        state = with_dead_clients(engine, {LAST}, rounds=1)
+        begun = time.monotonic()
+        history = run(fedax.FedAvg(), engine, rounds=5, on_bad_client="drop", **options, **watch)
+    assert time.monotonic() - begun < 120
+    assert history.outcome.ok
+    assert history.notes["dropped"].tolist() == [[-1], [LAST], [LAST], [LAST], [LAST]]
+    assert {t for t, _ in state["asked"]} <= {1}
+    assert np.isfinite(history.metrics["train_loss"]).all()
+    assert "FedAvg.train, round 4, client 3: left out: offline" in caplog.text
+
+
+def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, monkeypatch):
+    """With on_bad_client="stop" all are needed: the wait is in the log, and the result is that of a run without it."""
+    monkeypatch.setattr(roster, "AGAIN", 0.01)
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0)
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)  # every client comes once
+    with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
+    (wait,) = [r.getMessage() for r in caplog.records]
+    assert re.fullmatch(r"FedAvg\.train, round 0: client 3 offline; waiting up to 60 seconds", wait)
+    np.testing.assert_allclose(vector(history), vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)), rtol=0, atol=1e-12)
+
+
+def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
+    """Rounds are not used up while everybody is away: two of four are needed, and one is there."""
+    monkeypatch.setattr(roster, "AGAIN", 0.01)
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0, minimum=2)
+    run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
+    with_dead_clients(engine, {1, 2, LAST}, back_at=4, back=[1])
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop", observe=[])
+    assert history.notes["answers"].tolist() == [2, 2]
+    assert history.notes["absent"].tolist() == [2, 2]
+    assert "round 0: client 1, 2, 3 offline; waiting up to 60 seconds" in caplog.text

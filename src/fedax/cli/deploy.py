@@ -13,6 +13,15 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the deployment.", metavar="FOLDER")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A value in place of the experiment's, such as rounds=5 or task.clients=3; may be repeated.",
+        metavar="PATH=VALUE",
+        show_default=False,
+    ),
+]
 Trial = Annotated[
     bool, typer.Option("--trial", help="Start the server and all clients on this machine, and end them afterwards.")
 ]
@@ -22,7 +31,10 @@ Trial = Annotated[
 def init(
     folder: Folder,
     experiment: Annotated[Path, typer.Option(help="The experiment, a TOML file.")],
-    clients: Annotated[int, typer.Option(help="How many there are.")] = 5,
+    settings: Settings = None,
+    clients: Annotated[
+        int | None, typer.Option(help="How many there are.  [default: those of the experiment's task]", show_default=False)
+    ] = None,
     host: Annotated[str, typer.Option(help="The server's name or address, as clients reach it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The server's port.")] = 9093,
     deadline: Annotated[float, typer.Option(help="Seconds for the answers of a phase.")] = 600.0,
@@ -32,11 +44,11 @@ def init(
 
     A client elsewhere needs a copy of the folder without `keys/server.key` and without the other clients' keys.
     """
-    from fedax.deploy.settings import Deployment
     from fedax.deploy.trial import make
 
-    make(Deployment(folder.absolute(), clients, host, port, float(deadline), minimum), experiment)
-    typer.echo(f"{folder} is ready. `fedax deploy run {folder} --trial` runs it on this machine.")
+    options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
+    made = make(folder.absolute(), experiment, settings or [], clients, **options)
+    typer.echo(f"{folder} is ready for {made.clients} clients. `fedax deploy run {folder} --trial` runs it on this machine.")
 
 
 @app.command(cls=Command)

@@ -156,7 +156,9 @@ def _train(grid: Any, config: Any) -> None:
     if not config["out"]:
         raise InvalidInput.of("out", "", "the path of the run directory")
     out = Path(str(config["out"]))
-    options = {name: getattr(deployment, name) for name in ("clients", "deadline", "minimum", "patience")}
+    options = {
+        name: getattr(deployment, name) for name in ("clients", "deadline", "minimum", "patience", "checkpoint_seconds")
+    }
     display = display_for(Console(width=120))
     options |= {"secret": _secret(deployment), "largest": deployment.largest, "secure": deployment.secure or None}
     with here(Flower(grid, run=str(out), **options)):

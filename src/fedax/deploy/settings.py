@@ -33,6 +33,7 @@ class Deployment:
         deadline: seconds for the answers of a phase, above 0.
         minimum: the fewest uploads of a phase that count, at least 1.
         patience: seconds to wait for all clients at the start, at least 0.
+        checkpoint_seconds: the most seconds between checkpoints, above 0; the first one follows the first round.
         upload_limit: the most megabytes of an upload, above 0; the server takes no more of a larger one.
         secure: the largest size of an entry of an upload where uploads are added up under masks, which hide them from the server;
             0 for uploads in the open.
@@ -48,6 +49,7 @@ class Deployment:
     deadline: float = 600.0
     minimum: int = 1
     patience: float = 600.0
+    checkpoint_seconds: float = 60.0
     upload_limit: float = 256.0
     secure: float = 0.0
 
@@ -59,6 +61,10 @@ class Deployment:
             "deadline": (real(self.deadline) and 0 < self.deadline < float("inf"), "numbers above 0"),
             "minimum": (counts(self.minimum) and self.minimum <= self.clients, f"whole numbers from 1 to {self.clients}"),
             "patience": (real(self.patience) and 0 <= self.patience < float("inf"), "numbers >= 0"),
+            "checkpoint_seconds": (
+                real(self.checkpoint_seconds) and 0 < self.checkpoint_seconds < float("inf"),
+                "numbers above 0",
+            ),
             "upload_limit": (real(self.upload_limit) and 0 < self.upload_limit < float("inf"), "numbers above 0"),
             "secure": (real(self.secure) and 0 <= self.secure < float("inf"), "numbers >= 0"),
             "host": (isinstance(self.host, str) and self.host.strip() != "", "the name or the address of a machine"),

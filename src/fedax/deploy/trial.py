@@ -1,6 +1,7 @@
 """A deployment's programs: the server, a client, a run, and all of them on this machine."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -9,12 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.deploy.app import write_app
+from fedax.deploy.check import check_experiment
 from fedax.deploy.keys import certificates, client_key
 from fedax.deploy.processes import (
     CONNECTION,
@@ -31,7 +33,7 @@ from fedax.deploy.processes import (
 )
 from fedax.deploy.settings import Deployment, quoted
 from fedax.deploy.worker import device_for, work
-from fedax.files import writing
+from fedax.files import write, writing
 
 Say = Callable[[str], None]
 AGAIN = 5.0
@@ -40,34 +42,39 @@ OPEN = ("pending", "starting", "running")
 """The states of a run of Flower that is not over."""
 
 
-def make(deployment: Deployment, experiment: Path) -> None:
+def make(folder: Path, path: Path, changes: Sequence[str] = (), clients: int | None = None, **settings: Any) -> Deployment:
     """Writes the folder of a new deployment: settings, experiment, app, certificates, keys.
+
+    Args:
+        folder: absolute, new or empty.
+        path: of the experiment file.
+        changes: of its values, as `--set` takes them.
+        clients: how many there are; by default as many as the experiment's task has, or 5 if it has one.
+        settings: of `Deployment`.
 
     Raises:
         RunExists: the folder is not empty.
-        InvalidInput: an experiment that cannot be deployed.
+        InvalidInput: settings out of range, an experiment that cannot be deployed.
     """
-    folder = deployment.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunExists(f"{folder} is not empty; choose another folder.")
+    given: dict[str, Any] = settings if clients is None else settings | {"clients": clients}
+    deployment = Deployment(folder, **given)
+    experiment, clients = check_experiment(path, changes, deployment, clients)
+    deployment = dataclasses.replace(deployment, clients=clients)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(experiment, folder / "experiment.toml")
-    try:
-        read = deployment.experiment("simulation")
-        found = read.plan().task.train.clients
-        if found not in (1, deployment.clients):
-            hint = f"Its task has {found}; --clients {found} fits."
-            raise InvalidInput.of("--clients", deployment.clients, "as many as the experiment's task has", hint)
-    except Exception:
-        shutil.rmtree(folder)
-        raise
+        if changes:
+            write(folder / "experiment.toml", experiment.model_copy(update={"engine": "simulation"}).toml())
+        else:
+            shutil.copyfile(path, folder / "experiment.toml")
     deployment.save()
     write_app(folder / "app", folder)
     certificates(folder / "keys", deployment.host)
     for k in range(deployment.clients):
         client_key(folder / "keys", k)
     configure(deployment)
+    return deployment
 
 
 @contextlib.contextmanager

@@ -128,6 +128,12 @@ class Program(ABC):
 
     fitted: Mapping[str, np.ndarray] = {}
 
+    def check(self, observers: Sequence[Observer], personal: bool) -> None:  # noqa: B027
+        """Refuses observers that the engine cannot serve, and `personal` if the clients' own models stay with them.
+
+        Called before round 0, so that nothing is compiled or asked of clients for a run that cannot end well.
+        """
+
     @abstractmethod
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         """The states before round 0, from the initial model of each seed."""

@@ -122,6 +122,7 @@ class Grid:
         self.rounds = options.rounds if self.private is None else self.private.affordable(options.rounds)
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
+        self.program.check(options.observe or (), options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
 
     def _facts(self) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class Flower(Engine):
         largest: the most bytes of the arrays of an upload that the connection takes, at least 1; by default as many as there are.
         secure: the largest size of an entry of an upload, above 0: uploads are added up under masks (SecAgg+), and the server sees
             their mean alone, which has to be all that the method needs. By default they are sent in the open.
+        checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0; 60 by default. The first one
+            follows the first round, and the time between them doubles up to this bound.
         secret: from which noise of `Privacy` is drawn, the same for a run that is continued; by default a new one.
 
     Raises:
@@ -67,20 +69,22 @@ class Flower(Engine):
         largest: int | None = None,
         secure: float | None = None,
         secret: bytes | None = None,
+        checkpoint_seconds: float = 60.0,
     ) -> None:
         need_flower()
         for name, value in (("clients", clients), ("minimum", minimum), ("largest", largest)):
             if value is not None and not counts(value):
                 raise InvalidInput.of(f"Flower({name}=...)", value, "whole numbers >= 1")
-        if not real(deadline) or not 0 < deadline < float("inf"):
-            raise InvalidInput.of("Flower(deadline=...)", deadline, "numbers above 0")
+        for name, value in (("deadline", deadline), ("checkpoint_seconds", checkpoint_seconds)):
+            if not real(value) or not 0 < value < float("inf"):
+                raise InvalidInput.of(f"Flower({name}=...)", value, "numbers above 0")
         if not real(patience) or not 0 <= patience < float("inf"):
             raise InvalidInput.of("Flower(patience=...)", patience, "numbers >= 0")
         if secure is not None and (not real(secure) or not 0 < secure < float("inf")):
             raise InvalidInput.of("Flower(secure=...)", secure, "None, or numbers above 0")
         self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
-        self.secure = secure
+        self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
         self.largest, self.secret = largest, secret or os.urandom(32)
         self.roster: Any = None
 
@@ -160,6 +164,15 @@ class FlowerProgram(PlainProgram):
         self._kept = [*self._kept, self._done][-2:]
         return self.split(states)
 
+    def check(self, observers: Sequence[Observer], personal: bool) -> None:
+        from fedax.engines.flower.view import check_observers
+
+        if personal:
+            allowed = "False with the Flower engine: the clients' own models stay with them"
+            raise InvalidInput.of("run(personal=...)", True, allowed)
+        for algorithm, _, root in self.runs:
+            check_observers(observers, self.setup, self.task, algorithm, root)
+
     def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         from fedax.engines.flower.view import FlowerView
 
@@ -167,9 +180,7 @@ class FlowerProgram(PlainProgram):
         return seen_by(observers, FlowerView(self.setup, self.task, transport, algorithm, carried.state, worked))
 
     def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
-        raise InvalidInput.of(
-            "run(personal=...)", True, "False with the Flower engine: the clients' own models stay with them"
-        )
+        raise AssertionError("refused by check")
 
 
 def _without_examples(task: Task, sizes: Any) -> Task:

@@ -34,12 +34,18 @@ class Roster:
         grid: of Flower.
         clients: how many there are, numbered from 0.
         deadline: seconds for an answer.
+
+    Attributes:
+        nodes: the node of each client.
+        sizes: the examples of each client.
+        offline: the clients of the last orders that had no node when `ask` returned.
     """
 
     def __init__(self, grid: Any, clients: int, deadline: float) -> None:
         self.grid, self.clients, self.deadline = grid, clients, deadline
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
+        self.offline = frozenset[int]()
 
     def gather(self, patience: float) -> None:
         """Waits until every client has a node.
@@ -95,16 +101,25 @@ class Roster:
             raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
         self.nodes[k], self.sizes[k] = node, sizes
 
-    def ask(self, orders: Mapping[int, RecordDict], kind: str, group: str) -> dict[int, Message]:
-        """The answers of some clients, as far as they come before the deadline; later ones are never asked for, and expire.
+    def ask(
+        self, orders: Mapping[int, RecordDict], kind: str, group: str, place: str = "", enough: int | None = None
+    ) -> dict[int, Message]:
+        """Returns the answers of some clients, as far as they come before the deadline; later ones expire.
 
-        A client whose node is gone gets its order again when the node, or another one of it, is there: an order that comes twice
-        changes nothing.
+        A client whose node is offline gets its order when the node, or another one of the client, is back: an order that comes
+        twice changes nothing.
+
+        Args:
+            orders: by client.
+            kind: of Flower's messages.
+            group: of Flower's messages.
+            place: the phase, for the log.
+            enough: the number of answers after which clients that are offline are no longer waited for. None waits for all.
         """
         end, pause, again = time.monotonic() + self.deadline, PAUSES[0], 0.0
         found: dict[int, Message] = {}
         asked: dict[str, int] = {}
-        waiting = set(orders)
+        waiting, logged = set(orders), set[int]()
         while True:
             if waiting and time.monotonic() >= again:
                 again = time.monotonic() + AGAIN
@@ -112,14 +127,21 @@ class Roster:
                 messages = [self._message(self.nodes[k], orders[k], kind, group, end - time.monotonic()) for k in ready]
                 asked |= self._pushed(messages, ready)
                 waiting -= set(ready)
+                possible = len(found.keys() - waiting) + len(asked)
+                if waiting - logged and (enough is None or possible < enough):
+                    names = ", ".join(map(str, sorted(waiting)))
+                    LOG.warning("%s: client %s offline; waiting up to %.0f seconds", place, names, end - time.monotonic())
+                logged |= waiting
             for answer in self.grid.pull_messages(list(asked)) if asked else ():
                 if (k := asked.pop(answer.metadata.reply_to_message_id, None)) is None:
                     continue
                 found[k] = answer
                 if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
                     waiting.add(k)
-            if not (asked or waiting) or time.monotonic() > end:
-                return found
+            is_enough = not waiting or (enough is not None and len(found.keys() - waiting) >= enough)
+            if (not asked and is_enough) or time.monotonic() > end:
+                self.offline = frozenset(waiting)
+                return {k: answer for k, answer in found.items() if k not in waiting}
             time.sleep(pause)
             pause = min(1.5 * pause, PAUSES[1])
 

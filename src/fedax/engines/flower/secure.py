@@ -47,6 +47,10 @@ class SecureTransport(FlowerTransport):
             reason = "privacy at the server clips single uploads, which it does not see"
             raise InvalidInput.because("Flower(secure=...)", reason, 'Choose where="client".')
 
+    def _enough(self, orders: int) -> int | None:
+        enough = super()._enough(orders)
+        return None if enough is None else max(enough, FEWEST, orders // 2 + 1)
+
     def _check(self, place: str, phase: Phase) -> None:
         leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
         if phase.gather:

@@ -209,6 +209,17 @@ class FlowerTransport(PlainTransport):
         nothing = Done(nothing_of(phase), {}, ABSENT)
         return {k: done.get(k, nothing) for k in orders}
 
+    def _enough(self, orders: int) -> int | None:
+        """Returns the number of answers to some orders after which clients that are offline are not waited for.
+
+        None waits for all, where the run stops without one of them.
+        """
+        return self.minimum if self.setup.drop else None
+
+    def _silence(self, k: int) -> str:
+        """The reason why client k has not answered."""
+        return "offline" if k in self.roster.offline else f"no answer within {self.roster.deadline:g} seconds"
+
     def _place(self, job: Job) -> str:
         return f"{self.algorithm}.{job.work.__name__}, round {int(job.round)}"
 
@@ -216,12 +227,12 @@ class FlowerTransport(PlainTransport):
         self, job: Job, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
     ) -> tuple[dict[int, Read], dict[int, str]]:
         """The parts read from the answers to some orders, and the reasons why there are none from the other clients."""
-        answers = self.roster.ask(orders, TRAIN, str(int(job.round)))
+        answers = self.roster.ask(orders, TRAIN, str(int(job.round)), self._place(job), self._enough(len(orders)))
         found: dict[int, Read] = {}
         reasons: dict[int, str] = {}
         for k in orders:
             if k not in answers:
-                reasons[k] = f"no answer within {self.roster.deadline:g} seconds"
+                reasons[k] = self._silence(k)
                 self._books["absent"] += 1
                 continue
             try:
@@ -288,7 +299,11 @@ class FlowerTransport(PlainTransport):
         }
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
         found = {}
-        for k, answer in self.roster.ask(orders, EVALUATE, split).items():
+        place = f"{self.algorithm}, measurement of {split}"
+        answers = self.roster.ask(orders, EVALUATE, split, place, self._enough(len(orders)))
+        for k in sorted(set(orders) - set(answers)):
+            LOG.warning("%s, client %d: left out: %s", place, k, self._silence(k))
+        for k, answer in answers.items():
             try:
                 records = contents(answer)
                 count = int(records["answer"]["count"])
@@ -298,7 +313,7 @@ class FlowerTransport(PlainTransport):
                     dict(zip(names, sums, strict=True)) if count else dict.fromkeys(names, jnp.zeros((), number.dtype)),
                 )
             except SPOILED as error:
-                LOG.warning("measurement of %s, client %d: left out: %s", split, k, error)
+                LOG.warning("%s, client %d: left out: %s", place, k, error)
         return found
 
 

@@ -1,8 +1,9 @@
 """The observers' view of a deployed run: sums that the clients form over their own examples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,10 +12,12 @@ from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort
 from fedax.core.layout import accumulator
 from fedax.core.task import Task
-from fedax.core.view import Gradients, OfClients, Split, View
+from fedax.core.view import Gradients, Observer, OfClients, Split, View
+from fedax.engines.base import begin
 from fedax.engines.client import Setup
+from fedax.engines.flower.plan import Planning
 from fedax.engines.flower.transport import FlowerTransport, Measured
-from fedax.engines.view import CompiledView, counts_alike
+from fedax.engines.view import CompiledView, counts_alike, nobody
 
 
 class FlowerView(View):
@@ -34,7 +37,7 @@ class FlowerView(View):
         self,
         setup: Setup,
         task: Task,
-        transport: FlowerTransport,
+        transport: "FlowerTransport | Unasked",
         algorithm: Algorithm[Any],
         state: Any,
         worked: Cohort,
@@ -91,6 +94,45 @@ class FlowerView(View):
         return jnp.stack([one.sums[score] / jnp.asarray(one.count, nothing.dtype) if one.count else nothing for one in rows])
 
 
+class Unasked:
+    """Stands in for the transport where an observer is only checked: every client measures zeros."""
+
+    def __init__(self, setup: Setup, task: Task) -> None:
+        self.setup, self.task = setup, task
+
+    def measure(self, down: Any, split: str, root: Any, personal: Any = None) -> dict[int, Measured]:
+        nothing = dict.fromkeys(["loss", *self.task.scores], jnp.zeros((), accumulator(self.setup.layout.dtype)))
+        return {k: Measured(1, nothing) for k in range(self.task.train.clients)}
+
+
+def check_observers(
+    observers: Sequence[Observer], setup: Setup, task: Task, algorithm: Algorithm[Any], root: Key[Array, ""]
+) -> None:
+    """Refuses observers that ask for more than sums over a client's examples, without asking a client.
+
+    Args:
+        observers: of the run.
+        setup, task, algorithm, root: see `FlowerView`.
+
+    Raises:
+        InvalidInput: the first such observer, by name.
+    """
+
+    def look(observer: Observer) -> dict[str, Any]:
+        w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        state = begin(Planning(setup), algorithm, root, w).state
+        worked = nobody(0, setup.layout.dtype).padded(setup.population.clients)
+        return observer(FlowerView(setup, task, Unasked(setup, task), algorithm, state, root, worked))
+
+    for observer in observers:
+        try:
+            jax.eval_shape(lambda observer=observer: look(observer))
+        except InvalidInput as error:
+            why = str(error).removeprefix("observe: ").rstrip(".")
+            reason = f"{type(observer).__name__} cannot be used in a deployed run: {why}"
+            hint = "Watch the loss and the scores, which are sums over a client's examples; a simulation shows the rest."
+            raise InvalidInput.because("run(observe=...)", reason, hint) from error
+
+
 def _refused(what: str) -> InvalidInput:
-    hint = "Watch the loss and the scores, which are sums over a client's examples; a simulation shows the rest."
-    return InvalidInput.because("run(observe=...)", f"an observer asks for {what}, which deployed clients do not send", hint)
+    return InvalidInput.because("observe", f"it asks for {what}, which deployed clients do not send")

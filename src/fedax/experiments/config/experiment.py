@@ -160,22 +160,22 @@ class Experiment(BaseModel):
         """Everything that can be checked without the data."""
         for key, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 0), ("held_back_steps", 1)):
             if getattr(self, key) is not None and not low <= getattr(self, key) <= MOST_COUNT:
-                self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers from {low} to {MOST_COUNT}"))
+                self.refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers from {low} to {MOST_COUNT}"))
         if self.minimum is not None and not math.isfinite(self.minimum):
-            self._refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
+            self.refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not are_seeds(self.seeds):
-            self._refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
+            self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         if not reads_values(self.reads):
-            self._refuse(("read",), InvalidInput.of("read", self.reads, "last, best, mean_last_<k>"))
+            self.refuse(("read",), InvalidInput.of("read", self.reads, "last, best, mean_last_<k>"))
         for key, allowed in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
             for position, name in enumerate(getattr(self, key) or []):
                 if name not in allowed:
-                    self._refuse((key, position), UnknownName.among(key, name, allowed))
+                    self.refuse((key, position), UnknownName.among(key, name, allowed))
         for key, choices in (("on_bad_client", BAD_CLIENT), ("keep_models", KEEP_MODELS)):
             if getattr(self, key) not in choices:
-                self._refuse((key,), InvalidInput.of(key, getattr(self, key), f"one of {choices}"))
+                self.refuse((key,), InvalidInput.of(key, getattr(self, key), f"one of {choices}"))
         if self.engine not in ENGINES:
-            self._refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
+            self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
             if self.task.name not in tasks.task_makers():
                 raise UnknownName.among("task", self.task.name, tasks.task_makers())
@@ -199,9 +199,8 @@ class Experiment(BaseModel):
             with self._at("algorithm", position):
                 section.make()
                 if section.shown() in labels:
-                    raise InvalidInput.because(
-                        "label", f"{section.shown()!r} is that of another algorithm of the experiment"
-                    )
+                    reason = f"{section.shown()!r} is that of another algorithm of the experiment"
+                    raise InvalidInput.because("label", reason)
                 labels.add(section.shown())
             if section.solver:  # the common ones are checked already
                 with self._at("algorithm", position, "solver"):
@@ -305,7 +304,7 @@ class Experiment(BaseModel):
         for section, metric in self._watched().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
                 allowed = f"lists with {metric!r}, which `{section}` needs"
-                self._refuse((section,), InvalidInput.of("observe", self.observe, allowed))
+                self.refuse((section,), InvalidInput.of("observe", self.observe, allowed))
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
         with self._at("simulation"):
             engine = engine_of(self.engine, self.simulation)
@@ -373,7 +372,8 @@ class Experiment(BaseModel):
         """`resolved` as TOML text: reading it gives the same runs."""
         return tomli_w.dumps(self.resolved())
 
-    def _refuse(self, place: KeyPath, error: InvalidInput) -> NoReturn:
+    def refuse(self, place: KeyPath, error: InvalidInput) -> NoReturn:
+        """Raises an error about one key; a `SpecError` with its line if the experiment was read from a file."""
         if self._source is None:
             raise error
         raise self._source.error(place, str(error)) from error
@@ -389,7 +389,7 @@ class Experiment(BaseModel):
             section, text = self._source.find(place) if self._source else None, str(error)
             clues = ("({key}=", "got {key!r};", "got {value};")
             named = [k for clue in clues for k, v in (section or {}).items() if clue.format(key=k, value=shown(v)) in text]
-            self._refuse((*place, *named[:1]), error)
+            self.refuse((*place, *named[:1]), error)
 
 
 USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
