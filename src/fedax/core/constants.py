@@ -7,12 +7,17 @@ from jaxtyping import Float
 
 
 class Constants(ABC):
-    """Constants of a task under a schedule, each measured when it is first asked for."""
+    """Constants of a task under a schedule, each computed when it is first asked for."""
 
     @property
     @abstractmethod
     def smoothness(self) -> Float[np.ndarray, "clients"]:
-        """L_k, the smoothness of each client's loss at the task's start; above 0."""
+        """L_k, the smoothness of each client's loss, or an estimate of it; above 0."""
+
+    @property
+    @abstractmethod
+    def estimated(self) -> bool:
+        """Whether `smoothness` is an estimate, which the true constants may exceed."""
 
     @property
     @abstractmethod

@@ -108,6 +108,7 @@ class History:
     personal: PyTree = dataclasses.field(repr=False, default=None)
     lost: tuple[Memory, ...] = dataclasses.field(repr=False, default=())
     fitted: dict[str, np.ndarray] = dataclasses.field(default_factory=dict[str, np.ndarray])
+    settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)

@@ -10,7 +10,7 @@ import inspect
 import math
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -29,6 +29,8 @@ MOST_COUNT = 2**31 - 1
 """The largest whole number where no smaller bound is declared: programs count in 32 bits."""
 Word: TypeAlias = Literal["theory"]
 """Stands for a number that a run makes from constants of its task, see `Algorithm.fitted`."""
+SYMBOLIC: tuple[str, ...] = get_args(Word)
+"""All values of `Word`."""
 PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray
 """One real number for all clients, or one for each."""
 

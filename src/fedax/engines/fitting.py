@@ -1,10 +1,11 @@
-"""Numbers in place of the words that hyperparameters may be."""
+"""Resolves symbolic hyperparameters such as `"theory"` to numbers."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.errors import InvalidInput
@@ -17,11 +18,18 @@ Found = dict[str, np.ndarray]
 
 
 def fit(
-    algorithms: Sequence[Algorithm[Any]], task: Task, options: RunOptions
+    algorithms: Sequence[Algorithm[Any]], task: Task, options: RunOptions, starts: Sequence[PyTree] = ()
 ) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
-    """Algorithms and options without words, and for each algorithm the numbers that stand for them, see `History.fitted`.
+    """Resolves symbolic hyperparameters. Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.
 
-    Nothing is measured if there are no words.
+    Nothing is measured if there are no symbolic values. Where the smoothness behind the numbers is an estimate, they have it too, as
+    `smoothness_estimate`.
+
+    Args:
+        algorithms: of the run.
+        task: of the run.
+        options: of the run.
+        starts: the parameters from which the runs start, one pytree for each seed; those of `estimate.Losses` by default.
 
     Raises:
         InvalidInput: an engine that has not everybody's examples here, or a task without these constants.
@@ -31,12 +39,19 @@ def fit(
             if not options.engine.has_all(task):
                 allowed = "numbers, on an engine that has not everybody's examples here; the word needs them"
                 raise InvalidInput.of(f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed)
-    constants = Measured(task, options.schedule)
+    constants = Measured(task, options.schedule, starts=starts)
     solver = options.solver.fitted(constants)
     fitted = [algorithm.fitted(constants) for algorithm in algorithms]
     shared = {f"solver.{name}": value for name, value in _numbers(options.solver, solver).items()}
     found = [shared | _numbers(before, after) for before, after in zip(algorithms, fitted, strict=True)]
+    if any(found) and constants.estimated:
+        found = [numbers | {"smoothness_estimate": constants.smoothness} if numbers else numbers for numbers in found]
     return fitted, dataclasses.replace(options, solver=solver), found
+
+
+def has_symbolic(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> bool:
+    """Returns whether hyperparameters of the run are symbolic, so that each start may have other numbers."""
+    return any(words(owner) for owner in (options.solver, *algorithms))
 
 
 def _numbers(before: object, after: object) -> Found:

@@ -17,17 +17,18 @@ from fedax.core.bound import looked_at
 from fedax.core.errors import InvalidInput, RunFailed, shown
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
-from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
 from fedax.core.task import Task
 from fedax.engines.base import Carried, observed
 from fedax.engines.checkpoint import Checkpoints
+from fedax.engines.fitting import has_symbolic
 from fedax.engines.interrupts import CallLength, Interrupts, is_intact
 from fedax.engines.options import Divergence as Divergence
 from fedax.engines.options import Options, RunOptions, check_kind, require_concrete
 from fedax.engines.options import Progress as Progress
 from fedax.engines.recorder import Clock, Recorder
 from fedax.engines.session import Grid
+from fedax.engines.session import likeness as likeness
 from fedax.engines.stopping import EarlyStopping as EarlyStopping
 
 
@@ -148,7 +149,21 @@ def run_grid(
     for history in before:
         check_kind("run(resume=...)", history, History)
     with settings.engine.team.watched():
+        if len(seeds) > 1 and has_symbolic(algorithms, settings):
+            return _run_each_seed(algorithms, task, seeds, settings, before)
         return _run(Grid(algorithms, task, seeds, settings, _done(before)), before)
+
+
+def _run_each_seed(
+    algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions, before: list[History]
+) -> list[History]:
+    """One program for each seed, whose symbolic hyperparameters may become other numbers as it starts elsewhere."""
+    columns: list[list[History]] = []
+    for i, seed in enumerate(seeds):
+        folder = None if options.checkpoint is None else Path(options.checkpoint) / f"seed-{int(seed)}"
+        own, past = dataclasses.replace(options, checkpoint=folder), before[i :: len(seeds)]
+        columns.append(_run(Grid(algorithms, task, [seed], own, _done(past)), past))
+    return [history for row in zip(*columns, strict=True) for history in row]
 
 
 def _done(histories: Sequence[History]) -> int:
@@ -254,8 +269,8 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
                 save()
             for recorder in recorders:
                 recorder.interrupt(done)
-        ended = zip(finished(parts()), grid.fitted, strict=True)
-        histories = [dataclasses.replace(history, fitted=fitted) for history, fitted in ended]
+        ended = zip(finished(parts()), grid.fitted, grid.settings, strict=True)
+        histories = [dataclasses.replace(history, fitted=fitted, settings=plain) for history, fitted, plain in ended]
         if not options.personal:
             return histories
         personal = zip(histories, program.personal(states), strict=True)
@@ -288,7 +303,3 @@ def _checkpoints(grid: Grid) -> Checkpoints | None:
     return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
 
 
-def likeness(algorithm: Algorithm[Any]) -> Any:
-    """Equal for algorithms that one program can serve, as `run_grid` asks for."""
-    leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
-    return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)

@@ -25,6 +25,7 @@ from fedax.engines.fitting import fit
 from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind, require_concrete
 from fedax.engines.private import private_of
+from fedax.engines.settings import settings_of
 from fedax.engines.programs import hold_memory, make_room
 from fedax.engines.starting import started
 
@@ -58,6 +59,12 @@ class Report(NamedTuple):
     outcome: Outcome
 
 
+def likeness(algorithm: Algorithm[Any]) -> Any:
+    """Equal for algorithms that one program can serve, as `run_grid` asks for."""
+    leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
+    return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
+
+
 class Grid:
     """Runs that one program serves: of every algorithm with every seed, in this order.
 
@@ -71,6 +78,7 @@ class Grid:
     Attributes:
         identity: makes the values that its checkpoints are known by.
         fitted: for each run, the numbers that stand for words, see `History.fitted`.
+        settings: for each run, see `History.settings`.
 
     Raises:
         InvalidInput: what does not fit together, before anything is compiled; ranks that disagree.
@@ -96,11 +104,11 @@ class Grid:
                 check_count("seed", seed, 0, MOST_SEED)
             task = started(task, options.params)
             self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
-            algorithms, options, found = fit(algorithms, task, options)
+            self.models, roots = zip(*(starting_point(task, int(seed)) for seed in seeds), strict=True)
+            algorithms, options, found = fit(algorithms, task, options, self.models)
             solver = as_arrays(options.solver, self.layout.dtype)
             self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, [int(s) for s in seeds], options
             self.fitted = [numbers for numbers in found for _ in seeds]
-            self.models, roots = zip(*(starting_point(task, seed) for seed in self.seeds), strict=True)
         self.identity = engine.team.agree(self._facts, **self._course(done))
         setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
         setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
@@ -124,6 +132,7 @@ class Grid:
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
         self.program.check(options.observe or (), options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
+        self.settings = [settings_of(algorithm, options) for algorithm in self.each]
 
     def _facts(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "stop", "observe_every")

@@ -22,7 +22,8 @@ class SurrogateDiversity(Observer):
 
     The shares $p_k$ are those of the objective, as in `Objective`. Costs clients x dim numbers.
 
-    Source: Zeng et al., FedAWARE (arXiv:2310.02702), Definitions 3.1 and 3.2, eq. (8), Theorem 4.1.
+    Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization
+    (arXiv:2310.02702), Definitions 3.1 and 3.2, eq. (8), Theorem 4.1.
     """
 
     def __call__(self, view: View) -> dict[str, Any]:

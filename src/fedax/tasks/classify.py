@@ -6,11 +6,13 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core import InvalidInput, Ragged, Task
 from fedax.data import FederatedData
-from fedax.models import Model
+from fedax.models import MLP, Model, Softmax
+from fedax.numerics.spectrum import mean_outer_norm
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
 """From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal ones compare equal."""
@@ -54,6 +56,17 @@ class CrossEntropy(OfLogits):
         logits = _logits(self.model, self.augment, params, examples["x"], key)
         return jax.nn.logsumexp(logits, axis=1) - _at_label(logits, examples["y"])
 
+    def smoothness(self, examples: Any) -> float | None:
+        r"""Returns $\lambda_{\max}(X^\top X) / 2n$ of a linear model without augmentation, with a column of ones in X for the bias.
+
+        The Hessian in the logits, $\operatorname{diag}(p) - p p^\top$, has no eigenvalue above 1/2, for two classes too. None for
+        other models.
+        """
+        if self.augment is not None or not _is_linear(self.model):
+            return None
+        x = np.asarray(examples["x"], float)
+        return mean_outer_norm(np.concatenate([x, np.ones((len(x), 1))], axis=1)) / 2
+
 
 @dataclass(frozen=True)
 class Accuracy(OfLogits):
@@ -75,6 +88,11 @@ class Probabilities(OfLogits):
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
         return jax.nn.softmax(_logits(self.model, self.augment, params, examples["x"], key))
+
+
+def _is_linear(model: Model) -> bool:
+    """Whether the logits are an affine function of features and parameters, with a bias."""
+    return isinstance(model, Softmax) or (isinstance(model, MLP) and len(model.widths) == 2)
 
 
 def _logits(model: Model, augment: Augment | None, params: PyTree, x: Any, key: Any) -> Float[Array, "batch classes"]:

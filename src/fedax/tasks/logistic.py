@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax import data
 from fedax.core import InvalidInput, Ragged, Task
 from fedax.data import FederatedData
 from fedax.data.limits import checked, real
+from fedax.numerics.spectrum import mean_outer_norm
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -35,6 +37,10 @@ class LogisticLoss:
 
     def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch"]:
         return jax.nn.softplus(-_margin(params, examples))
+
+    def smoothness(self, examples: Any) -> float:
+        r"""Returns $\lambda_{\max}(X^\top X) / 4n$: the logistic function's slope is at most 1/4, which it reaches at 0."""
+        return mean_outer_norm(np.asarray(examples["x"])) / 4
 
 
 @dataclass(frozen=True)

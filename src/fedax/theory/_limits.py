@@ -22,9 +22,10 @@ def _each(names: str, **limits: Any) -> dict[str, Hyper]:
 _COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim", "bits", "cohort")
 _LIMITS = {
     **_each("smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate diameter", low=0.0, open_low=True),
+    **_each("surrogate_diversity", low=0.0, open_low=True),
     **_each("distance variance gap spread concavity residual moved gradient drift error global_variance", low=0.0),
     **_each("local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0),
-    **_each("dissimilarity diversity", low=1.0),
+    **_each("dissimilarity diversity mean_steps", low=1.0),
     **_each("inexactness momentum mixing", low=0.0, high=1.0),
     **_each("share", low=0.0, high=1.0, open_high=False),
     **{name: Hyper(name, 1, low=1, high=math.inf, open_high=True) for name in _COUNTS},

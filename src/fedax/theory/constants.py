@@ -1,39 +1,223 @@
-"""The constants of a task under a schedule, measured when first asked for."""
+r"""The smoothness of a task's clients: closed forms, exact values of quadratics, and estimates along a trial path.
+
+- Losses that state it, which are logistic regression, $\lambda_{\max}(X^\top X) / 4n$, and softmax regression,
+  $\lambda_{\max}(X^\top X) / 2n$: an upper bound for all parameters.
+- Quadratics: the largest eigenvalue of the constant Hessian. A loss is one if its gradient is an affine function of the parameters.
+- All others: `SAFETY` times the largest curvature along the path of `trial_smoothness`. This is an estimate, which the true constant
+  may exceed.
+
+The task's l2 is part of all of them.
+"""
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+import scipy  # imports what is asked for, and only then
+from jaxtyping import Float, PyTree
 
 from fedax.core import Constants, InvalidInput, Schedule, Task
 from fedax.theory.estimate import Losses, smoothness
 
+SAFETY = 4.0
+"""Factor on the largest curvature that was seen, where smoothness is an estimate."""
+STEPS = 8
+"""Steps of gradient descent of a trial path."""
+_SEARCH = 100  # halvings or doublings of a step size: enough for any two numbers of 32 bits
+_ROUNDING = 1e-5  # relative: eigenvalues of iterations lie below the true ones
+_COARSE = 1e-2  # relative accuracy of eigenvalues that `SAFETY` multiplies
+
 
 class Measured(Constants):
-    """See `Constants`; to a relative accuracy of 1e-4, so that the same task gives the same numbers to the last bit.
+    """See `Constants`; the same task, schedule and start give the same numbers to the last bit.
 
     Args:
         task: what is learned, with all clients' examples.
         schedule: of the run.
         weights: the clients' weights in `losses`, see `estimate.Losses`.
+        starts: the parameters that runs start from, pytrees; by default those of `estimate.Losses`.
     """
 
-    def __init__(self, task: Task, schedule: Schedule, weights: str = "shares") -> None:
-        self.task, self.schedule, self._weights = task, schedule, weights
+    def __init__(self, task: Task, schedule: Schedule, weights: str = "shares", starts: Sequence[PyTree] = ()) -> None:
+        self.task, self.schedule, self._weights, self._starts = task, schedule, weights, starts
 
     @functools.cached_property
     def losses(self) -> Losses:
-        """The losses of all clients."""
-        return Losses(self.task, weights=self._weights)
+        """The losses of all clients, from the first start."""
+        return Losses(self.task, weights=self._weights, start=self._starts[0] if len(self._starts) else None)
+
+    @property
+    def smoothness(self) -> Float[np.ndarray, "clients"]:
+        return self._found[0]
+
+    @property
+    def estimated(self) -> bool:
+        return self._found[1] == ESTIMATE
+
+    @property
+    def source(self) -> str:
+        """How the smoothness was found: `CLOSED_FORM`, `EXACT` or `ESTIMATE`."""
+        return self._found[1]
 
     @functools.cached_property
-    def smoothness(self) -> Float[np.ndarray, "clients"]:
-        found = np.array([smoothness(self.losses, client=k, tolerance=1e-4) for k in range(self.losses.clients)])
-        if not np.all(found > 0):
-            flat = f"client {int(np.argmin(found > 0))} without curvature at the start"
-            raise InvalidInput.found("task", flat, "with constants of the theory, losses that are not linear there")
-        return found
+    def _found(self) -> tuple[Float[np.ndarray, "clients"], str]:
+        if (stated := closed_form(self.task)) is not None:
+            return _positive(stated, ""), CLOSED_FORM
+        if is_quadratic(self.task):
+            each = [smoothness(self.losses, client=k, tolerance=1e-4) for k in range(self.losses.clients)]
+            return _positive(np.array(each) * (1 + _ROUNDING), "at the start"), EXACT
+        points = [self.losses.layout.ravel(start) for start in self._starts] or [self.losses.start]
+        paths = [trial_smoothness(self.losses, np.asarray(point)) for point in points]
+        return _positive(SAFETY * np.max(paths, axis=0), "at the start and along a trial path"), ESTIMATE
 
     @property
     def interval(self) -> int:
         return self.schedule.most_steps(self.task.train.largest)[1]
+
+
+CLOSED_FORM = "closed form, an upper bound"
+EXACT = "exact, a quadratic"
+ESTIMATE = f"estimate: {SAFETY:g} times the largest curvature along a trial path"
+
+
+def _positive(found: np.ndarray, where: str) -> Float[np.ndarray, "clients"]:
+    if not np.all(found > 0):
+        flat = f"client {int(np.argmin(found > 0))} without curvature {where}".rstrip()
+        raise InvalidInput.found("task", flat, "with constants of the theory, losses that are not linear there")
+    return found
+
+
+def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
+    """Returns each client's smoothness, with l2, as the task's loss states it by its method `smoothness`; None if it does not.
+
+    The method gets a client's examples and returns an upper bound over all parameters, or None if it has none.
+    """
+    state: Any = getattr(task.loss, "smoothness", None)
+    if state is None:
+        return None
+    found = [state(task.train.client(k)) for k in range(task.train.clients)]
+    return None if any(each is None for each in found) else np.array(found, float) * (1 + _ROUNDING) + task.l2
+
+
+def is_quadratic(task: Task) -> bool:
+    """Returns whether every example's loss is a quadratic function of the parameters.
+
+    Decided by whether JAX can transpose the gradient's program, which it does for affine functions alone: a Hessian that is the same
+    at some points would not tell quadratics from losses with kinks.
+    """
+    losses = Losses(task)
+    batch: Mapping[str, Any] = {name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()}
+
+    def gradient(w: Any) -> Any:
+        return jax.grad(lambda w: task.functions["loss"](losses.layout.unravel(w), batch, None).sum())(w)
+
+    try:
+        jax.eval_shape(jax.linear_transpose(gradient, losses.start), losses.start)
+    except Exception:  # whatever a rule of transposition, or its absence, raises
+        return False
+    return True
+
+
+def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "clients"]:
+    """Returns the largest curvature of each client's loss, l2 included, that a trial path from a start meets.
+
+    Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two paths of gradient descent: on the
+    client's own loss and on the mean loss. The quotients of gradients and distances of all trial steps count too, so that a start in
+    a flat region does not hide the curvature beyond it.
+    """
+    shared = [start, np.zeros_like(start), *_middle_and_end(_descend(losses, start, None).points)]
+    found = []
+    for client in range(losses.clients):
+        path = _descend(losses, start, client)
+        curvatures = [_curvature(losses, w, client) for w in [*shared, *_middle_and_end(path.points)]]
+        found.append(max([path.quotient, *curvatures]))
+    return np.array(found)
+
+
+class _Path(NamedTuple):
+    """The points of a descent, and the largest quotient of gradients and distances of all steps that were tried."""
+
+    points: list[np.ndarray]
+    quotient: float
+
+
+class _Trial(NamedTuple):
+    """A point with the loss and its gradient."""
+
+    w: np.ndarray
+    value: float
+    gradient: np.ndarray
+
+
+def _middle_and_end(points: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns the middle and the end of a path, without its start."""
+    return [points[i] for i in sorted({len(points) // 2, len(points) - 1} - {0})]
+
+
+def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
+    """Returns the largest absolute eigenvalue of a Hessian, 0 where it is not finite, less where the iteration does not converge."""
+    if not np.isfinite(losses.hessian_product(w, np.ones_like(w), client)).all():
+        return 0.0
+    unsettled: Any = scipy.sparse.linalg.ArpackNoConvergence
+    try:
+        return smoothness(losses, w, client=client, tolerance=_COARSE)
+    except unsettled as error:
+        return float(np.max(np.abs(error.eigenvalues), initial=0.0))
+
+
+def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
+    """Gradient descent with a line search, on a client's loss or on the mean loss (None)."""
+    dtype, quotients = losses.start.dtype, [0.0]
+
+    def evaluate(w: np.ndarray) -> _Trial:
+        w = np.asarray(np.asarray(w, dtype), float)  # as the loss sees it
+        return _Trial(w, losses.value(w, client), losses.gradient(w, client))
+
+    def step(here: _Trial, rate: float) -> _Trial:
+        trial = evaluate(here.w - rate * here.gradient)
+        quotients.append(_quotient(here, trial, dtype))
+        return trial
+
+    here, points, curvature = evaluate(start), [start], _curvature(losses, start, client)
+    rate = 1 / curvature if curvature > 0 else 1.0
+    while len(points) <= STEPS and np.isfinite(here.gradient).all() and np.any(here.gradient):
+        found = _search(here, functools.partial(step, here), rate, float(jnp.finfo(dtype).eps))
+        if found is None:
+            break
+        here, rate = found
+        points.append(here.w)
+    return _Path(points, max(quotients))
+
+
+def _search(here: _Trial, step: Callable[[float], _Trial], rate: float, eps: float) -> tuple[_Trial, float] | None:
+    """Halves a step size until the loss falls by half of what its slope promises, or doubles it as long as the loss falls further.
+
+    None where no step size does, or where rounding of the loss decides.
+    """
+    square, best, halved = float(here.gradient @ here.gradient), None, False
+    for _ in range(_SEARCH):
+        promised = rate * square / 2
+        if promised <= 10 * eps * abs(here.value):
+            return best
+        trial = step(rate)
+        finite = np.isfinite(trial.value) and np.isfinite(trial.gradient).all()
+        falls = finite and trial.value <= here.value - promised
+        if best is not None and (not falls or trial.value >= best[0].value):
+            return best
+        if falls:
+            best = trial, rate
+            if halved:
+                return best
+        halved = not falls
+        rate *= 0.5 if halved else 2.0
+    return best
+
+
+def _quotient(here: _Trial, trial: _Trial, dtype: Any) -> float:
+    """Returns the quotient of gradients and distance, a lower bound of the smoothness; 0 where rounding would decide it."""
+    change, moved = np.linalg.norm(trial.gradient - here.gradient), np.linalg.norm(trial.w - here.w)
+    rounding = 1e3 * float(jnp.finfo(dtype).eps) * np.linalg.norm(here.gradient)
+    return float(change / moved) if np.isfinite(change) and moved > 0 and change > rounding else 0.0

@@ -1,8 +1,10 @@
 r"""The constants of the papers, measured on a task: curvature, the optimum of convex problems, variances.
 
 All pass over the training examples in pieces, and see the objective that is trained: mean losses of the clients with the task's
-l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N. Curvature is that *at a point*: a constant of the whole
-objective for quadratics, and for logistic regression at 0, where it is largest.
+l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N. Curvature is that *at a point*, which bounds the smoothness of
+the whole objective from below. It is that smoothness for quadratics, and at 0 for logistic regression with two classes and one weight
+for each feature. Softmax regression has $\lambda_{\max}(X^\top X) / (C n)$ at 0 and up to $\lambda_{\max}(X^\top X) / 2n$ elsewhere.
+`fedax.theory.constants` has bounds of the whole objective.
 
     >>> import fedax
     >>> task = fedax.tasks.from_loss(lambda w, x: 2 * (w - x) ** 2, np.float64(0.0), clients=[[1.0, 2.0], [6.0]])
@@ -35,9 +37,11 @@ class Losses:
         task: what is learned.
         weights: `"shares"`, $p_k = n_k/n$, or `"equal"`, $p_k = 1/N$.
         piece: how many examples pass through the model at once, at least 1; no more than the largest client has.
+        start: the parameters to start from, a pytree; by default those that the task makes from a fixed key, at which no run of a
+            task with a random start begins.
 
     Attributes:
-        start: a starting point of the task, flat, always the same one.
+        start: the starting point, flat.
         shares: $p_k$.
         layout: how parameters lie in a flat vector; `layout.ravel(history.params)` is a point.
 
@@ -45,12 +49,12 @@ class Losses:
         InvalidInput: another weighting, or pieces of no examples.
     """
 
-    def __init__(self, task: Task, *, weights: str = "shares", piece: int = 1024) -> None:
+    def __init__(self, task: Task, *, weights: str = "shares", piece: int = 1024, start: PyTree = None) -> None:
         if weights not in ("shares", "equal"):
             raise UnknownName.among("Losses(weights=...)", weights, ["shares", "equal"])
         if piece < 1:
             raise InvalidInput.of("Losses(piece=...)", piece, "whole numbers >= 1")
-        params = task.start(jax.random.key(0))
+        params = task.start(jax.random.key(0)) if start is None else start
         self.task, self.layout = task, Layout.of(params)
         self.start = self.layout.ravel(params)
         sizes = np.asarray(task.train.sizes, float)

@@ -1,13 +1,12 @@
 """The configuration of a single run, by which its record is tied to the experiment it stands under."""
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedax.core import InvalidInput
-from fedax.core.hyper import declared, is_new
 from fedax.engines.identity import difference, random_settings
+from fedax.engines.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.slots import Slot, slots_of
 from fedax.report import Record
@@ -41,7 +40,7 @@ def configured(
             resolved = experiments[slot.experiment].resolved()
             shared[slot.experiment] = {name: resolved.get(name) for name in (*_SHARED, "on_bad_client")}
         common, owners = shared[slot.experiment], (slot.member.algorithm.make(), slot.member.solver.make())
-        own = [{"type": type(owner).__name__} | _told(owner) for owner in owners]
+        own = [hyperparameters_of(owner) for owner in owners]
         run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}
         run["schedule"] = common["schedule"] | slot.member.schedule
         yield slot, json.loads(json.dumps(run, sort_keys=True, default=_plain))
@@ -96,11 +95,6 @@ def identity(record: Record) -> str | None:
     if record.settings is None:
         return None
     return json.dumps({name: value for name, value in record.settings.items() if name != "jax"}, sort_keys=True)
-
-
-def _told(owner: object) -> dict[str, Any]:
-    values = ((field, getattr(owner, field.name)) for field in dataclasses.fields(owner) if field.name in declared(owner))  # type: ignore[arg-type]
-    return {field.name: value for field, value in values if not is_new(field, value)}
 
 
 def _plain(value: Any) -> Any:

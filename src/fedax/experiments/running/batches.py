@@ -9,6 +9,7 @@ import numpy as np
 
 from fedax.audit import membership
 from fedax.core import Algorithm
+from fedax.core.hyper import SYMBOLIC
 from fedax.data import data_folder
 from fedax.engines.loop import Progress, likeness, run, run_grid
 from fedax.engines.trace import footprint
@@ -125,12 +126,27 @@ def _reported(experiment: Experiment, member: Member, chosen: Mapping[str, Mappi
 
 
 def together(experiment: Experiment) -> bool:
-    """Whether all seeds of an algorithm are one program. Audits are two runs each, and not together with others."""
-    if experiment.audit is not None:
+    """Whether all seeds of an algorithm are one program.
+
+    Audits are two runs each, and not together with others. Symbolic hyperparameters may become other numbers for each seed.
+    """
+    if experiment.audit is not None or _has_symbolic(experiment):
         return False
     if experiment.seeds_together is None:
         return experiment.engine == "simulation" and not experiment.trackers
     return experiment.seeds_together
+
+
+def _has_symbolic(experiment: Experiment) -> bool:
+    """Whether a solver, an algorithm or a grid of the experiment has a value such as "theory" in place of a number."""
+
+    def found(value: Any) -> bool:
+        if isinstance(value, dict):
+            return any(found(each) for each in value.values())
+        return any(found(each) for each in value) if isinstance(value, list) else value in SYMBOLIC
+
+    parts = [experiment.solver.options, *(section.options | section.solver for section in experiment.algorithm)]
+    return found([*parts, experiment.grid.model_dump() if experiment.grid else None])
 
 
 def run_batch(

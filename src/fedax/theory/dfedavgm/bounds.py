@@ -24,7 +24,8 @@ class Setting:
         local_steps: K, at least 1.
         rate: $\eta$, above 0.
         momentum: $\theta$ in [0, 1).
-        mixing: $\lambda$ in [0, 1); 0 for the complete graph, `fedax.graphs` gives it for others.
+        mixing: $\lambda$ in [0, 1) of one mixing matrix that all rounds share, `Graph.lam`; 0 for the complete graph. The mean over
+            a period, which `Graph.lam` is for a graph that changes, is no $\lambda$ of the lemmas: single rounds may contract less.
 
     Raises:
         InvalidInput: a number out of its range.

@@ -131,8 +131,8 @@ def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, round
 
     With $\eta = \frac{1}{LK\sqrt T}$ the bounds are $\frac{E}{\sqrt T}$ and $\frac{E}{\sqrt T} + 2(1-\theta)LB\sqrt d s\sqrt
     T$. After r times the rounds the first is $\varepsilon/\sqrt r$, which leaves $\varepsilon (1 - 1/\sqrt r)$ for rounding.
-    For $r = \frac94$ the leading number is 9; Proposition 3 has 3, as its proof leaves a whole $\varepsilon$. Without bias the
-    term vanishes at this order.
+    For $r = \frac94$ the leading number is 9; Proposition 3 has 3, as its proof leaves a whole $\varepsilon$. Rounding without
+    bias costs nothing at this order: then the answer is 0.
 
     Args:
         setting: see `Setting`; its step size does not count.
@@ -144,14 +144,18 @@ def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, round
         InvalidInput: a number out of its range.
 
     >>> setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=1, rate=1e-3)
-    >>> coarsest_accuracy(setting, Rounding(dim=4, width=0.25), gap=2.0).__round__(12)
+    >>> coarsest_accuracy(setting, Rounding(dim=4, width=0.25, kind="down"), gap=2.0).__round__(12)
     4.242640687119
+    >>> coarsest_accuracy(setting, Rounding(dim=4, width=0.25, kind="stochastic"), gap=2.0)
+    0.0
 
     Source: Proposition 3, corrected.
     """
     check("coarsest_accuracy", gap=gap, rounds_ratio=rounds_ratio)
     if rounds_ratio <= 1:
         raise InvalidInput.of("coarsest_accuracy(rounds_ratio=...)", rounds_ratio, "numbers above 1")
+    if rounding.kind == "stochastic":
+        return 0.0
     noise = 2 * gap + setting.c1 / setting.local_steps**2
     scale = (1 - setting.momentum) ** 2 * setting.smoothness * setting.gradient_bound * math.sqrt(rounding.square)
     return math.sqrt(2 * rounds_ratio / (math.sqrt(rounds_ratio) - 1) * scale * noise)

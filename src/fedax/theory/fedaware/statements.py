@@ -1,12 +1,4 @@
-r"""The theory of FedAWARE: diversity of gradients, surrogate weights, drift under unequal work, and the error of momenta.
-
-N clients with weights $\lambda_i$ of sum 1, $f = \sum_i \lambda_i f_i$, each $f_i$ is L-smooth. A round of `fedax.FedAWARE`
-steps along $d = \sum_i \tilde\lambda_i m_i$, the shortest convex combination of the clients' momenta $m_i$, here in the scale
-of gradients (local updates divided by $\eta_l K_i$).
-
-Source: Zeng et al., FedAWARE: Maximizing Gradient Diversity for Heterogeneous Federated Server-side Optimization
-(arXiv:2310.02702).
-"""
+"""Definitions, and the bounds that hold; see the package."""
 
 import math
 from typing import NamedTuple
@@ -74,12 +66,47 @@ def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Flo
     return np.sum((found - given @ found) ** 2, axis=1)
 
 
-def diversity_bound(*, global_variance: float, gradient: float) -> float:
-    r"""$D(x) \le \sqrt{1 + \sigma_g^2 / \lVert \nabla f(x) \rVert^2}$, an equality if $\sigma_g^2$ is the variance at x.
+def dissimilarity_offset(
+    gradients: Float[Array | np.ndarray, "points clients dim"], weights: Weights | None = None, *, dissimilarity: float = 1.0
+) -> float:
+    r"""Returns the least G with which a B fits some points.
+
+    $$ \sum_i \lambda_i \lVert \nabla f_i(x) \rVert^2 \le B^2 \lVert \nabla f(x) \rVert^2 + G^2. $$
+
+    Over all x this is Assumption 3.2. Over some points it bounds the constant from below. With B = 1 it is the largest $\sigma_g$
+    (Lemma 3.1).
 
     Args:
-        global_variance: $\sigma_g^2$, at least 0.
+        gradients: every client's full gradient at each point, shape (points, clients, dim).
+        weights: $\lambda_i$, of sum 1; equal ones by default.
+        dissimilarity: B, at least 1.
+
+    Raises:
+        InvalidInput: other shapes or weights, or a number out of its range.
+
+    >>> dissimilarity_offset(np.array([[[3.0], [1.0]]])), dissimilarity_offset(np.array([[[3.0], [1.0]]]), dissimilarity=2.0)
+    (1.0, 0.0)
+
+    Source: Assumption 3.2.
+    """
+    check("dissimilarity_offset", dissimilarity=dissimilarity)
+    if np.ndim(gradients) != 3 or not np.size(gradients):
+        allowed = "one vector for each point and client"
+        raise InvalidInput.found("dissimilarity_offset(gradients=...)", f"shape {np.shape(gradients)}", allowed)
+    found = np.asarray(gradients, float)
+    given = shares("dissimilarity_offset", weights, found.shape[1])
+    square = np.sum(found**2, axis=2) @ given
+    mean = np.sum(np.einsum("k,pkd->pd", given, found) ** 2, axis=1)
+    return math.sqrt(max(float(np.max(square - dissimilarity**2 * mean)), 0.0))
+
+
+def diversity_bound(*, global_variance: float, gradient: float, dissimilarity: float = 1.0) -> float:
+    r"""$D(x) \le \sqrt{B^2 + G^2 / \lVert \nabla f(x) \rVert^2}$; with B = 1 and the variance at x as $G^2$ an equality.
+
+    Args:
+        global_variance: $G^2$ of Assumption 3.2, or $\sigma_g^2$ of Assumption 3.1, which has B = 1; at least 0.
         gradient: $\lVert \nabla f(x) \rVert$, at least 0.
+        dissimilarity: B, at least 1.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -89,10 +116,10 @@ def diversity_bound(*, global_variance: float, gradient: float) -> float:
 
     Source: Corollary 3.1.
     """
-    check("diversity_bound", global_variance=global_variance, gradient=gradient)
+    check("diversity_bound", global_variance=global_variance, gradient=gradient, dissimilarity=dissimilarity)
     if not gradient:
-        return math.inf if global_variance else 1.0
-    return math.sqrt(1 + global_variance / gradient**2)
+        return math.inf if global_variance else dissimilarity
+    return math.sqrt(dissimilarity**2 + global_variance / gradient**2)
 
 
 class Divergence(NamedTuple):

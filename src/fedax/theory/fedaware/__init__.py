@@ -1,0 +1,29 @@
+r"""The theory of FedAWARE: diversity of gradients, surrogate weights, drift under unequal work, and the error of momenta.
+
+N clients with weights $\lambda_i$ of sum 1, $f = \sum_i \lambda_i f_i$, each $f_i$ is L-smooth. A round of `fedax.FedAWARE`
+steps along $d = \sum_i \tilde\lambda_i m_i$, the shortest convex combination of the clients' momenta $m_i$, here in the scale
+of gradients (local updates divided by $\eta_l K_i$).
+
+Functions named `..._as_printed` give the paper's own formulas where these do not hold.
+
+Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity Maximization
+(arXiv:2310.02702).
+"""
+
+from fedax.theory.fedaware.printed import gradient_bound_as_printed as gradient_bound_as_printed
+from fedax.theory.fedaware.printed import rho_as_printed as rho_as_printed
+from fedax.theory.fedaware.printed import stationarity_as_printed as stationarity_as_printed
+from fedax.theory.fedaware.statements import Divergence as Divergence
+from fedax.theory.fedaware.statements import direction_error_bound as direction_error_bound
+from fedax.theory.fedaware.statements import dissimilarities as dissimilarities
+from fedax.theory.fedaware.statements import dissimilarity_offset as dissimilarity_offset
+from fedax.theory.fedaware.statements import divergence as divergence
+from fedax.theory.fedaware.statements import diversity as diversity
+from fedax.theory.fedaware.statements import diversity_bound as diversity_bound
+from fedax.theory.fedaware.statements import drift_bound as drift_bound
+from fedax.theory.fedaware.statements import frank_wolfe_gap as frank_wolfe_gap
+from fedax.theory.fedaware.statements import heterogeneity as heterogeneity
+from fedax.theory.fedaware.statements import mean_drift_bound as mean_drift_bound
+from fedax.theory.fedaware.statements import momentum_error_bound as momentum_error_bound
+from fedax.theory.fedaware.statements import stationarity_bound as stationarity_bound
+from fedax.theory.fedaware.statements import surrogate_gradient_bound as surrogate_gradient_bound
