@@ -39,7 +39,11 @@ def save_figure(path: Path, title: str, panels: Sequence[Panel], rows: Sequence[
             path,
             render(
                 Page(
-                    title, "Bounds are worst cases; constants are measured on the task.", [], sheets=[sheet], charts=[chart]
+                    title,
+                    "Bounds are worst cases; constants are measured on the task, some of them from below.",
+                    [],
+                    sheets=[sheet],
+                    charts=[chart],
                 )
             ),
         )
@@ -88,8 +92,10 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
     return [cost, _curves(title, "steps T", "f(mean of iterates) - f*", times, bounds, first=len(prices))]
 
 
-def feddane_panels(given: dict[str, Any], gap: float, accuracy: float, chosen: dict[str, float]) -> list[Panel]:
-    """The decrease over mu for several exactnesses, and the rounds that it promises; the file's own mu if any is promised."""
+def feddane_panels(
+    given: dict[str, Any], gap: float, accuracy: float, chosen: dict[str, tuple[float, float]]
+) -> list[Panel]:
+    """The decrease over mu for several exactnesses, and the rounds that it promises; each chosen mu with its own decrease."""
     best = feddane.best_mu(**given).mu
     mus = np.geomspace(best / 20, best * 20, POINTS)
     scale = given["dissimilarity"] ** 2 + 0.5  # with gamma of 1/scale or more nothing is promised
@@ -103,21 +109,22 @@ def feddane_panels(given: dict[str, Any], gap: float, accuracy: float, chosen: d
         _curves("Decrease that is promised", "mu", "rho", mus, rhos),
         _curves(f"Rounds to a squared gradient of {accuracy:g}", "mu", "rounds", mus, rounds),
     ]
-    own = {label: mu for label, mu in chosen.items() if mu > given["concavity"] and feddane.decrease(mu=mu, **given) > 0}
-    x = np.array(list(own.values()), float)
-    if len(own):
-        y = np.array([feddane.decrease(mu=mu, **given) for mu in x])
+    if chosen:
+        x, y = (np.array(values, float) for values in zip(*chosen.values(), strict=True))
         panels[0] = replace(panels[0], series=[*panels[0].series, Series("of the file", 0, x, y, kind="runs")])
     return panels
 
 
-def dfedavgm_panels(setting: dfedavgm.Setting, gap: float, rounds: int) -> list[Panel]:
+def dfedavgm_panels(
+    setting: dfedavgm.Setting, gap: float, rounds: int, rounding: dfedavgm.Rounding | None = None
+) -> list[Panel]:
     """The parts of Theorem 1's bound and the bounds on consensus over eta, and the bound over the rounds with the best eta."""
     most = dfedavgm.largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
+    most *= 0.5 if rounding is not None and rounding.kind == "down" else 1.0
     rates = np.geomspace(most * 1e-4, most * 0.999, POINTS)
-    found = [dfedavgm.constants(replace(setting, rate=float(eta))) for eta in rates]
+    found = [dfedavgm.constants(replace(setting, rate=float(eta)), rounding) for eta in rates]
     parts = {
         "progress, 2 (f - min f)/(gamma T)": np.array([2 * gap / (each.gamma * rounds) for each in found]),
         "local training, alpha": np.array([each.alpha for each in found]),
@@ -125,18 +132,20 @@ def dfedavgm_panels(setting: dfedavgm.Setting, gap: float, rounds: int) -> list[
     }
     whole = {"bound": np.sum(list(parts.values()), axis=0)} | parts
     consensus = {
-        "corrected": _each(lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta)), rates),
-        "as printed": _each(lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), as_printed=True), rates),
+        "corrected": _each(lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), rounding), rates),
+        "as printed": _each(
+            lambda eta: dfedavgm.consensus_bound(replace(setting, rate=eta), rounding, as_printed=True), rates
+        ),
     }
     times = np.geomspace(1e2, 1e10, 40).round()
 
     def reached(t: float) -> float:
-        eta = dfedavgm.best_step_size(setting, gap=gap, rounds=int(t))
-        return dfedavgm.stationarity_bound(replace(setting, rate=eta), gap=gap, rounds=int(t))
+        eta = dfedavgm.best_step_size(setting, rounding, gap=gap, rounds=int(t))
+        return dfedavgm.stationarity_bound(replace(setting, rate=eta), rounding, gap=gap, rounds=int(t))
 
     return [
         _curves(f"Squared gradient after {rounds:,} rounds", "eta", "", rates, whole),
-        _curves("Consensus, Lemma 4", "eta", "mean square distance", rates, consensus, first=4),
+        _curves(f"Consensus, Lemma {5 if rounding else 4}", "eta", "mean square distance", rates, consensus, first=4),
         _curves("Squared gradient with the best eta", "rounds", "", times, {"best eta": _each(reached, times)}, first=6),
     ]
 

@@ -86,13 +86,14 @@ class History:
         personal: with `run(..., personal=True)`, the models that the clients use themselves, in the user's own pytree with a
             first axis (clients,).
         fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words such as "theory" or
-            "measured".
+            "measured". Where they rest on an estimate, `smoothness_estimate` is that of each client's smoothness.
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
         lost: for each phase of a round what the clients' last messages lost, if the channel has feedback.
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if that changes: a pytree, or the
             clients' memories of theirs.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape (parts,).
+        settings: algorithm, solver, schedule and channel as plain values, by which reports check the premises of theorems.
     """
 
     algorithm: str
@@ -108,10 +109,10 @@ class History:
     personal: PyTree = dataclasses.field(repr=False, default=None)
     lost: tuple[Memory, ...] = dataclasses.field(repr=False, default=())
     fitted: dict[str, np.ndarray] = dataclasses.field(default_factory=dict[str, np.ndarray])
-    settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)
+    settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
 
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.

@@ -22,8 +22,8 @@ def fit(
 ) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
     """Resolves symbolic hyperparameters. Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.
 
-    Nothing is measured if there are no symbolic values. Where the smoothness behind the numbers is an estimate, they have it too, as
-    `smoothness_estimate`.
+    Nothing is measured if there are no symbolic values. Where the smoothness behind the numbers is an estimate, they have it
+    too, as `smoothness_estimate`.
 
     Args:
         algorithms: of the run.

@@ -25,8 +25,8 @@ from fedax.engines.fitting import fit
 from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind, require_concrete
 from fedax.engines.private import private_of
-from fedax.engines.settings import settings_of
 from fedax.engines.programs import hold_memory, make_room
+from fedax.engines.settings import settings_of
 from fedax.engines.starting import started
 
 

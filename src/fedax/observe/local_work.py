@@ -12,17 +12,18 @@ class LocalWork(Observer):
     r"""The numbers of local training, and how unlike minibatches and clients are, as the bounds of DFedAvgM have them.
 
     - `local_steps`: K, the most steps of a round; `local_rate`: $\eta$ of round 0; `local_momentum`: $\theta$.
-    - `mixing`: $\lambda$ of the graph; 0 with a server.
+    - `mixing`: $\lambda$ of the graph, for one that changes the mean over a period; `graph_period`: the rounds after which the
+      graph repeats, 1 for one that does not change. 0 and 1 with a server.
     - `rounding_square`: $d s^2$ of messages that are rounded to a grid of step s, 0 if they are not, NaN if each message has a step
-      of its own; `rounding_down`: 1 if they are rounded down.
+      of its own or another codec; `rounding_down`: 1 if they are rounded down.
     - `gradient_largest`: $\max_k \lVert \nabla f_k(x_k) \rVert$, at each client's own model without a server, else at the global
       one: what Assumption 3's B must exceed.
     - `batch_variance`: the largest mean over a client's minibatches of $\lVert \nabla f_k(\cdot; \xi) - \nabla f_k \rVert^2$ there:
-      $\sigma_l^2$ of Assumption 1.
+      $\sigma_l^2$ of Assumption 2.
 
     Costs a pass over the examples of all clients, and the minibatches of a round. Needs a solver with one step size.
 
-    Source: Sun, Li and Wang, Decentralized Federated Averaging (arXiv:2104.11375), Assumptions 1 and 3, Definition 1.
+    Source: Sun, Li and Wang, Decentralized Federated Averaging (arXiv:2104.11375), Assumptions 2 and 3, Definition 1.
     """
 
     def __call__(self, view: View) -> dict[str, Any]:
@@ -44,14 +45,17 @@ class LocalWork(Observer):
             return whole @ whole, jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0)
 
         squares, noise = view.each(look, models)
-        mixing = jnp.zeros((), dtype)
+        mixing, period = jnp.zeros((), dtype), 1
         if view.nodes is not None:
             graph, product = method.network(clients), jnp.eye(clients, dtype=dtype)
-            for t in range(graph.period):
+            period = graph.period
+            for t in range(period):
                 product = graph.mix(product, t)
-            mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / graph.period)
+            mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / period)
         numbers = {"local_steps": view.schedule.most_steps(view.task.train.largest)[1], "local_momentum": momentum}
         step = getattr(method, "step", 0.0) or (jnp.nan if hasattr(method, "rounding") else 0.0)
+        step = step if getattr(method, "code", None) is None else jnp.nan
+        numbers |= {"graph_period": period}
         numbers |= {"rounding_square": view.w.shape[0] * step**2}
         numbers |= {"rounding_down": float(getattr(method, "rounding", "") == "floor")}
         return {name: jnp.asarray(value, dtype) for name, value in numbers.items()} | {

@@ -16,9 +16,14 @@ class SolveErrors(Observer):
       solution by the run's solver; `solve_error_largest`.
     - `solve_apart`: $\max_{k, j} \lVert x_k - x_j \rVert^2$, which the distance to no weighted mean of them exceeds.
     - `solve_heterogeneity`: $\delta$ of Assumption 4.3 at z, over the interval of the clients' multipliers.
+    - `solve_heterogeneity_largest`: the same at the solutions, $\max_{k \ne j} \max_{a, b} \lVert a \nabla f_k(x_j) - b \nabla
+      f_j(x_j) \rVert$.
+    - `solve_smoothness`: the largest quotient $\lVert \nabla f_k(x_k) - \nabla f_k(x_j) \rVert / \lVert x_k - x_j \rVert$, which is
+      L between the solutions.
 
-    These are what Lemma B.2 needs: `fedax.theory.fedbc.consensus_bound`. NaN for methods without constraints, and for Per-FedBC,
-    whose local problem is another one. Costs the work of a round of everybody.
+    All but $\delta$ at z are what Lemma B.2 needs: `fedax.theory.fedbc.consensus_bound`. NaN for methods without constraints, and
+    for Per-FedBC, whose local problem is another one. Costs the work of a round of all clients, and a gradient of each client at
+    the solution of each other one.
 
     Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), eq. (17), Assumption 4.3.
     """
@@ -34,23 +39,56 @@ class SolveErrors(Observer):
             found = view.method.solved(client, z, gradient, Constraint(x, lam, gamma))
             if found is None:
                 return None
-            return found.solution, (client.gradient_of(found.problem, found.solution) ** 2).sum(), gradient
+            residual = client.gradient_of(found.problem, found.solution)
+            return found.solution, (residual**2).sum(), gradient, client.gradient(found.solution)
 
         found = view.each(solve, *rows)
         if found is None:
             return self._nothing(clients, z.dtype)
-        models, errors, gradients = found
+        models, errors, gradients, solved = found
+        low, high = held.multiplier.min(), held.multiplier.max()
+
+        def compare(client: Client, model: Any, own: Any, other: Any) -> tuple[Array, Array]:
+            def at(given: tuple[Array, Array]) -> tuple[Array, Array]:
+                x, theirs = given
+                here = client.gradient(x)
+                return _farthest(here, theirs, low, high), _quotient(here - own, x - model, own)
+
+            unlike, steep = jax.lax.map(at, (models, solved))
+            return (unlike * other).max(), (steep * other).max()
+
+        unlike, steep = view.each(compare, models, solved, 1 - jnp.eye(clients, dtype=z.dtype))
         return {
             "solve_error": errors,
             "solve_error_largest": errors.max(),
             "solve_apart": jax.lax.map(lambda x: ((models - x[None]) ** 2).sum(1).max(), models).max(),
-            "solve_heterogeneity": _heterogeneity(gradients, held.multiplier.min(), held.multiplier.max()),
+            "solve_heterogeneity": _heterogeneity(gradients, low, high),
+            "solve_heterogeneity_largest": unlike.max(),
+            "solve_smoothness": steep.max(),
         }
 
     def _nothing(self, clients: int, dtype: Any) -> dict[str, Any]:
         none = jnp.full((), jnp.nan, dtype)
-        names = ("solve_error_largest", "solve_apart", "solve_heterogeneity")
+        names = (
+            "solve_error_largest",
+            "solve_apart",
+            "solve_heterogeneity",
+            "solve_heterogeneity_largest",
+            "solve_smoothness",
+        )
         return {"solve_error": jnp.full(clients, jnp.nan, dtype)} | dict.fromkeys(names, none)
+
+
+def _farthest(mine: Array, theirs: Array, low: Array, high: Array) -> Array:
+    """Returns the largest distance of two gradients, each times a multiplier in the interval: it is that of a corner."""
+    return jnp.stack([jnp.linalg.norm(a * mine - b * theirs) for a in (low, high) for b in (low, high)]).max()
+
+
+def _quotient(change: Array, moved: Array, gradient: Array) -> Array:
+    """Returns the quotient of two lengths; 0 where rounding of the gradient would decide it."""
+    steep, far = jnp.linalg.norm(change), jnp.linalg.norm(moved)
+    counts = (far > 0) & (steep > 1e3 * jnp.finfo(change.dtype).eps * jnp.linalg.norm(gradient))
+    return jnp.where(counts, steep / jnp.where(far > 0, far, 1), 0)
 
 
 def _heterogeneity(

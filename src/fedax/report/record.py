@@ -80,7 +80,8 @@ class Record:
         """The record of a finished run; `gradients` are the expected minibatch gradients of one client and round.
 
         Where clients were left out, the metric `dropped` says how many uploads so far. The note `gap` of methods that step along
-        the shortest combination is the metric `frank_wolfe_gap`, of the last round before each observation.
+        the shortest combination is the metric `frank_wolfe_gap`, of the last round before each observation. The note `overflow` of
+        quantizers is the metric of that name, all entries that were clipped so far.
         """
         bits, taken = history.bits.cumulative[history.rounds], None if gradients is None else history.rounds * gradients
         metrics = history.metrics
@@ -89,9 +90,12 @@ class Record:
             metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
         if "gap" in history.notes and np.ndim(history.notes["gap"]) == 1:
             metrics = metrics | {"frank_wolfe_gap": np.array([np.nan, *history.notes["gap"]])[history.rounds]}
+        if "overflow" in history.notes and np.ndim(history.notes["overflow"]) == 1:
+            clipped = np.cumsum([0, *history.notes["overflow"]])
+            metrics = metrics | {"overflow": clipped[history.rounds].astype(float)}
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
-        return cls(task, label, seed, draw, *books, fitted=fitted, compiling=history.compiling)
+        return cls(task, label, seed, draw, *books, settings=history.settings, fitted=fitted, compiling=history.compiling)
 
     @property
     def scalars(self) -> dict[str, np.ndarray]:

@@ -3,8 +3,8 @@ r"""The smoothness of a task's clients: closed forms, exact values of quadratics
 - Losses that state it, which are logistic regression, $\lambda_{\max}(X^\top X) / 4n$, and softmax regression,
   $\lambda_{\max}(X^\top X) / 2n$: an upper bound for all parameters.
 - Quadratics: the largest eigenvalue of the constant Hessian. A loss is one if its gradient is an affine function of the parameters.
-- All others: `SAFETY` times the largest curvature along the path of `trial_smoothness`. This is an estimate, which the true constant
-  may exceed.
+- All others: `SAFETY` times the largest curvature along the path of `trial_smoothness`. This is an estimate, which the true
+  constant may exceed.
 
 The task's l2 is part of all of them.
 """
@@ -105,8 +105,8 @@ def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
 def is_quadratic(task: Task) -> bool:
     """Returns whether every example's loss is a quadratic function of the parameters.
 
-    Decided by whether JAX can transpose the gradient's program, which it does for affine functions alone: a Hessian that is the same
-    at some points would not tell quadratics from losses with kinks.
+    Decided by whether JAX can transpose the gradient's program, which it does for affine functions alone: a Hessian that is the
+    same at some points would not tell quadratics from losses with kinks.
     """
     losses = Losses(task)
     batch: Mapping[str, Any] = {name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()}
@@ -124,9 +124,9 @@ def is_quadratic(task: Task) -> bool:
 def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "clients"]:
     """Returns the largest curvature of each client's loss, l2 included, that a trial path from a start meets.
 
-    Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two paths of gradient descent: on the
-    client's own loss and on the mean loss. The quotients of gradients and distances of all trial steps count too, so that a start in
-    a flat region does not hide the curvature beyond it.
+    Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two paths of gradient descent: on
+    the client's own loss and on the mean loss. The quotients of gradients and distances of all trial steps count too, so that a
+    start in a flat region does not hide the curvature beyond it.
     """
     shared = [start, np.zeros_like(start), *_middle_and_end(_descend(losses, start, None).points)]
     found = []
@@ -158,7 +158,7 @@ def _middle_and_end(points: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
-    """Returns the largest absolute eigenvalue of a Hessian, 0 where it is not finite, less where the iteration does not converge."""
+    """Returns the largest absolute eigenvalue of a Hessian: 0 if that is not finite, less if the iteration does not converge."""
     if not np.isfinite(losses.hessian_product(w, np.ones_like(w), client)).all():
         return 0.0
     unsettled: Any = scipy.sparse.linalg.ArpackNoConvergence

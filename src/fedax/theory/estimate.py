@@ -1,10 +1,10 @@
 r"""The constants of the papers, measured on a task: curvature, the optimum of convex problems, variances.
 
 All pass over the training examples in pieces, and see the objective that is trained: mean losses of the clients with the task's
-l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N. Curvature is that *at a point*, which bounds the smoothness of
-the whole objective from below. It is that smoothness for quadratics, and at 0 for logistic regression with two classes and one weight
-for each feature. Softmax regression has $\lambda_{\max}(X^\top X) / (C n)$ at 0 and up to $\lambda_{\max}(X^\top X) / 2n$ elsewhere.
-`fedax.theory.constants` has bounds of the whole objective.
+l2, client k weighing $p_k = n_k/n$ or, with `weights="equal"`, 1/N. Curvature is that *at a point*, which bounds the smoothness
+of the whole objective from below. It is that smoothness for quadratics, and at 0 for logistic regression with two classes and one
+weight for each feature. Softmax regression with C classes has $\lambda_{\max}(X^\top X) / (C n)$ at 0, and elsewhere it may have up
+to $\lambda_{\max}(X^\top X) / 2n$. `fedax.theory.constants` has bounds of the whole objective.
 
     >>> import fedax
     >>> task = fedax.tasks.from_loss(lambda w, x: 2 * (w - x) ** 2, np.float64(0.0), clients=[[1.0, 2.0], [6.0]])

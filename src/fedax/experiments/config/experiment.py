@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fedax import tasks
 from fedax.audit import check_auditable
-from fedax.core import InvalidInput, Observer, SpecError, Task, UnknownName
+from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
 from fedax.core.errors import shown
 from fedax.core.hyper import MOST_COUNT, check_population, declared
 from fedax.engines.options import BAD_CLIENT
 from fedax.experiments.config.grids import GridSection
-from fedax.experiments.config.observers import OBSERVERS, fitting, observer_of
+from fedax.experiments.config.observers import OBSERVERS, Optimum, chosen, fitting, observer_of
 from fedax.experiments.config.older import respelt
 from fedax.experiments.config.plan import Member as Member
 from fedax.experiments.config.plan import Plan as Plan
@@ -291,11 +291,11 @@ class Experiment(BaseModel):
         with self._at("schedule"):
             schedule = schedule_of(self.schedule)
             schedule.check_population(np.asarray(task.train.sizes).tolist())
-        with self._at("observe"):
-            observers = self._observers(task)
         members = self.members()
         made = {member.label: member.algorithm.make() for member in members}
         own = {m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)} for m in members}
+        with self._at("observe"):
+            observers = self._observers(task, [(made[label], own[label]["schedule"]) for label in made])
         with self._at("grid"):
             for member, arguments in own.items():
                 arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist())
@@ -320,16 +320,13 @@ class Experiment(BaseModel):
         needed = {"stop": self.stop and "train_loss", "early_stopping": early, "grid": self.grid and self.select}
         return {section: metric for section, metric in needed.items() if metric}
 
-    def _observer(self, name: str) -> Observer:
-        return observer_of(name, self.minimum, self.held_back_steps)
+    def _observer(self, name: str, best: Optimum | None = None) -> Observer:
+        return observer_of(name, self.minimum, self.held_back_steps, best)
 
-    def _observers(self, task: Task) -> list[Observer]:
+    def _observers(self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> list[Observer]:
         if self.observe is None:
             return fitting(task, self._observer, self._watched().values())
-        chosen = [self._observer(name) for name in self.observe]
-        for observer in chosen:
-            observer.check(task)
-        return chosen
+        return chosen(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
         """The experiment with every default written out, as plain values that `of` takes."""

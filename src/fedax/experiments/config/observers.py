@@ -1,11 +1,16 @@
 """The observers of an experiment."""
 
 import contextlib
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from fedax import observe
-from fedax.core import InvalidInput, Observer, Task
+from fedax.core import Algorithm, InvalidInput, Observer, Schedule, Task
+from fedax.theory.estimate import Losses, Optimum, optimum
 
 OBSERVERS: dict[str, Callable[..., Observer]] = {
     "train_loss": observe.TrainLoss,
@@ -29,6 +34,7 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "local_work": observe.LocalWork,
     "solve_errors": observe.SolveErrors,
     "surrogate_diversity": observe.SurrogateDiversity,
+    "optimum": observe.Optimum,
     "held_back_accuracy": observe.HeldBack,
     "validation_auc": lambda: observe.AUC(split="validation"),
     "validation_f1": lambda: observe.F1(split="validation"),
@@ -53,6 +59,7 @@ ON_DEMAND = (
     "local_work",
     "solve_errors",
     "surrogate_diversity",
+    "optimum",
     "validation_auc",
     "validation_f1",
     "test_auc",
@@ -62,11 +69,49 @@ ON_DEMAND = (
 """Those that must be asked for; the others are on by default, if the task has what they need."""
 
 
-def observer_of(name: str, minimum: float | None, held_back_steps: int | None) -> Observer:
-    """An observer by name, with what the experiment says of it."""
-    given: dict[str, dict[str, Any]] = {name: {"minimum": minimum} for name in ("objective", "local_spread")}
+def observer_of(name: str, minimum: float | None, held_back_steps: int | None, best: Optimum | None = None) -> Observer:
+    """An observer by name, with what the experiment says of it; `best` is the minimiser where it was computed."""
+    least = best.value if minimum is None and best is not None else minimum
+    given: dict[str, dict[str, Any]] = {name: {"minimum": least} for name in ("objective", "local_spread")}
+    given["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
     given["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
     return OBSERVERS[name](**given.get(name, {}))
+
+
+def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Optimum:
+    """Computes the minimiser of the objective that all runs have, for the observer `optimum`.
+
+    Raises:
+        InvalidInput: objectives that differ in the clients' weights, that are not convex, or for which no minimiser was found.
+    """
+    equal = {schedule.weights == "equal" or method.equal_weights for method, schedule in runs}
+    if len(equal) > 1:
+        allowed = "algorithms with one objective, of clients that count alike or by size"
+        raise InvalidInput.of("observe", "optimum", allowed)
+    losses = Losses(task, weights="equal" if equal == {True} else "shares")
+    found, first = optimum(losses), float(np.linalg.norm(losses.gradient(losses.start)))
+    if not found.gradient <= math.sqrt(jnp.finfo(losses.start.dtype).eps) * max(first, 1.0):
+        got = f"optimum, for a task on which a gradient of {found.gradient:.2g} remains"
+        raise InvalidInput.found("observe", got, "tasks whose convex objective has a minimiser, such as with l2 above 0")
+    return found
+
+
+def chosen(
+    names: Sequence[str], make: Callable[..., Observer], task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
+) -> list[Observer]:
+    """Makes the observers that an experiment asks for, with the minimiser if `optimum` is among them, and checks them.
+
+    Args:
+        names: of `OBSERVERS`.
+        make: an observer by its name and the minimiser, or None.
+        task: of the experiment.
+        runs: every algorithm with its schedule.
+    """
+    best = minimiser(task, runs) if "optimum" in names else None
+    made = [make(name, best) for name in names]
+    for observer in made:
+        observer.check(task)
+    return made
 
 
 def fitting(task: Task, make: Callable[[str], Observer], needed: Collection[str]) -> list[Observer]:

@@ -9,14 +9,14 @@ from jaxtyping import Array, Float, Int
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, shares
-from fedax.theory.fedaware.statements import Divergence, Weights
+from fedax.theory.fedaware.definitions import Divergence, Weights
 
 
 def gradient_bound_as_printed(*, gradient_bound: float, surrogate_diversity: float) -> float:
     r"""$\lVert \nabla f(x^t) \rVert \le \tilde G / \tilde D(x^t)$, which is false for the surrogate weights of the method.
 
     $\tilde G / \tilde D$ bounds $\lVert \nabla \tilde f \rVert$ by Definition 3.2. The step from $\nabla f$ to $\nabla \tilde f$
-    is an assumption, and the method's $\nabla \tilde f$ is the shortest of all convex combinations, so that it holds only where both
+    is an assumption. The method's $\nabla \tilde f$ is the shortest of all convex combinations, so that it holds only where both
     are equally long.
 
     Args:
