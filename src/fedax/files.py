@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import sys
 import tempfile
 import unicodedata
 from collections.abc import Iterator
@@ -64,6 +65,28 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WriteFailed(f"{error.filename or path}: cannot be written: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock file, which is made if it is not there. Other processes and threads wait until the block ends.
+
+    The system releases the lock when its process ends, however it ends. On a file system without locks there is none.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:

@@ -1,11 +1,14 @@
 """Differential privacy of clients on the wire: bounded uploads, and Gaussian noise on their mean or on each."""
 
 import math
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.arguments import checked_arguments
@@ -30,16 +33,25 @@ class Privacy(eqx.Module):
     mechanism with noise multiplier z. All clients count alike: the schedule has `weights="equal"`. With `where="client"` each
     client adds $\mathcal{N}(0, J z^2 C^2 I)$ to its own parts before they leave it.
 
+    $\varepsilon$ compares two populations. With everyone or Poisson sampling, one client's uploads are 0 in one of them (it
+    takes no part), and the number of clients stays. With draws of a fixed number (`sampling="uniform"`) and with
+    `where="client"`, one client has any other data in its place. A sum then moves by up to 2C in place of C.
+
+    Simulations, and the MPI engine, draw cohorts and noise from the seed, so that a run can be repeated. They show what privacy
+    costs; their models protect nobody from a reader who knows the seed. Over Flower noise and cohorts are secret.
+
     Args:
         clip: C, above 0; or one for each part of a round's uploads, in their order. Infinity is no clipping, for noise 0.
         noise: z, finite and at least 0.
-        delta: of the guarantee $(\varepsilon, \delta)$, in (0, 1); smaller than one over the number of clients.
+        delta: of the guarantee $(\varepsilon, \delta)$, above 0 and below one over the number of clients.
         where: `"server"` (a server that is trusted, or sees sums only), or `"client"` (local differential privacy).
         quantile: of the lengths, to which each C is adapted from round to round, in [0, 1]; None keeps C. With `"server"` only.
         clip_rate: $\eta_C$ of this adaptation, $C \leftarrow C \exp(-\eta_C (\tilde b - \text{quantile}))$ with $\tilde b$ the
             noisy share of parts that were not longer than C; above 0.
-        count_noise: $\sigma_b$ of that share, above z/2, because it takes a part of z; by default m/20.
-        budget: the most $\varepsilon$ that a run may spend; it ends before the round that would exceed it. Above 0.
+        count_noise: $\sigma_b$, of the noise on the sum of $b_k - 1/2$, with $b_k$ = 1 for a part that was not longer than C, else
+            0. One client changes this sum by 1/2. Above z/2, because the noise takes a part of z; by default m/20.
+        budget: the most $\varepsilon$ that a run may spend; it ends before the round that would exceed it. With `where="client"`
+            over Flower every client also counts what it sends in all runs, and sends nothing beyond its budget. Above 0.
 
     Example:
         >>> import fedax
@@ -135,7 +147,13 @@ def _share(value: Any) -> bool:
 
 
 class Bounded(eqx.Module):
-    """An upload's parts after clipping, or their sum, and for each whether it was short enough before, or how many were."""
+    """Clipped parts of an upload, or of a sum of uploads.
+
+    Attributes:
+        value: the parts.
+        inside: for each part 1/2 if its length before was within the bound and -1/2 if not, or the sum of these. Centred indicators
+            halve what one client changes, which the accounting of adaptive clipping counts on; a client that is absent adds 0.
+    """
 
     value: PyTree
     inside: Float[Array, "parts"]
@@ -152,19 +170,49 @@ def bounded(value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "di
         length, bound = jnp.sqrt(jnp.sum(wide * wide)), bounds[i].astype(wide.dtype)
         factor = jnp.where(length <= bound, 1, bound / jnp.where(length <= bound, 1, length)).astype(leaf.dtype)
         leaves[i] = leaf * factor
-        inside.append((length <= bound).astype(jnp.float32))
+        inside.append((length <= bound).astype(jnp.float32) - 0.5)
     return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
 
 
-def noised(tree: PyTree, deviations: Any, key: Key[Array, ""]) -> PyTree:
-    """A pytree with Gaussian noise on every leaf; a deviation of 0, known beforehand, leaves it as it is."""
+def noised(tree: PyTree, deviations: Any, key: Key[Array, ""], gaussians: Sequence[Array] | None = None) -> PyTree:
+    """Returns a pytree with Gaussian noise on every leaf.
+
+    Args:
+        tree: the values.
+        deviations: one for each leaf. A Python 0.0 leaves the leaf as it is.
+        key: of the noise, where `gaussians` is not given.
+        gaussians: standard Gaussian numbers for each leaf.
+    """
     leaves, structure = jax.tree.flatten(tree)
     for i, leaf in enumerate(leaves):
         if isinstance(deviations[i], float) and not deviations[i]:
             continue
-        xi = jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), leaf.dtype)
+        if gaussians is None:
+            xi = jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), leaf.dtype)
+        else:
+            if jnp.shape(gaussians[i]) != jnp.shape(leaf):
+                raise ValueError(f"noise of shape {jnp.shape(gaussians[i])} for a part of shape {jnp.shape(leaf)}")
+            xi = jnp.asarray(gaussians[i], leaf.dtype)
         leaves[i] = leaf + jnp.asarray(deviations[i], leaf.dtype) * xi
     return jax.tree.unflatten(structure, leaves)
+
+
+def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Draws standard Gaussian numbers of some shapes from the operating system's randomness, which nobody can predict or repeat.
+
+    By the transform of Box and Muller, from uniform numbers of 53 bits.
+
+    >>> [numbers.shape for numbers in system_gaussians([(3, 2), ()])]
+    [(3, 2), ()]
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    half = -(-sum(sizes) // 2)
+    words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half) >> np.uint64(11)
+    length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53  # the length in (0, 1]
+    radius = np.sqrt(-2 * np.log(length))
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    parts = np.split(both[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 class LocalNoise(eqx.Module):
@@ -173,23 +221,24 @@ class LocalNoise(eqx.Module):
     Attributes:
         privacy: with `where="client"`.
         bounds: C of every part of this phase.
-        secret: numbers that only this client has, from which its noise is drawn; None in a simulation, which has to be repeatable.
+        gaussians: for each part standard Gaussian numbers from the operating system, for one message of a deployed client; None in
+            a simulation, whose noise follows from the seed.
     """
 
     privacy: Privacy
     bounds: tuple[float, ...] = eqx.field(static=True)
-    secret: Any = None
+    gaussians: Any = None
 
     def __call__(self, value: PyTree, near: Float[Array, "dim"] | None, key: Key[Array, ""]) -> PyTree:
-        """The parts as they leave the client; the first vector is one near `near` again, if that is given."""
-        key = hidden(key, self.secret)
+        """Returns the parts as they leave the client. The first vector is added to `near` again, if that is given."""
         parts = bounded(value, jnp.asarray(self.bounds, float), near).value
         share = self.privacy.noise * math.sqrt(len(self.bounds))
-        return moved(noised(parts, [share * c for c in self.bounds] if share else [0.0] * len(self.bounds), key), near)
+        deviations = [share * c for c in self.bounds] if share else [0.0] * len(self.bounds)
+        return moved(noised(parts, deviations, key, self.gaussians), near)
 
 
 def hidden(key: Key[Array, ""], secret: Any) -> Key[Array, ""]:
-    """A key that nobody without the secret can tell; the key itself without one."""
+    """Returns a key that nobody without the secret can derive; the key itself without one."""
     for word in () if secret is None else secret:
         key = jax.random.fold_in(key, word)
     return key

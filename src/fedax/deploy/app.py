@@ -20,6 +20,7 @@ from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.files import write, writing
 
+SECRET_BYTES = 32
 MOMENT = 60.0
 """Seconds that a server which is ending may hold its run directory."""
 PROJECT = """\
@@ -170,11 +171,23 @@ def _train(grid: Any, config: Any) -> None:
 
 
 def _secret(deployment: Deployment) -> bytes:
-    """The server's own, of the noise of privacy; a run that is continued has the same."""
+    """Returns the server's secret, of the noise of privacy and of cohorts that it hides. A run that is continued has the same.
+
+    Raises:
+        InvalidInput: a file that is cut off, or that others may read.
+    """
     path = deployment.path("keys", "noise.key")
     if not path.exists():
-        private(path, os.urandom(32))
-    return path.read_bytes()
+        private(path, os.urandom(SECRET_BYTES))
+    secret = path.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise InvalidInput.found(str(path), f"{len(secret)} bytes", f"{SECRET_BYTES}, the server's secret")
+    if os.name == "posix" and (mode := path.stat().st_mode) & 0o077:
+        hint = "Whoever knows it can tell the noise and who was drawn. Remove it for runs to come; copy it to no client."
+        raise InvalidInput.found(
+            str(path), f"a file of mode {mode & 0o777:04o}", "a file that its owner alone may read, 0600", hint
+        )
+    return secret
 
 
 def _resumed(out: Path, display: Display) -> RunDirectory:

@@ -111,14 +111,24 @@ class Private(NamedTuple):
         """The phase that a job is of."""
         return dict(self.phases)[job.name, job.occurrence]
 
-    def job(self, job: Job, bounds: Float[Array, "parts"] | None, secret: Any = None) -> Job:
-        """The job with clipping, and with the noise of a client."""
+    @property
+    def amplified(self) -> bool:
+        """Whether epsilon relies on cohorts that nobody outside the server can tell."""
+        return bool(self.privacy.noise) and any(release.rate < 1 for release in (*self.ledger.first, *self.ledger.later))
+
+    @property
+    def local(self) -> bool:
+        """Whether clients add noise to their own uploads."""
+        return self.privacy.where == "client" and not self.privacy.open and self.privacy.noise > 0
+
+    def job(self, job: Job, bounds: Float[Array, "parts"] | None, gaussians: Any = None) -> Job:
+        """Returns the job with clipping, and with the noise of a client (see `LocalNoise`)."""
         if self.privacy.open:
             return job
         phase = self.phase(job)
         mine = slice(phase.begin, phase.begin + phase.parts)
         if not self.central:
-            return dataclasses.replace(job, local=LocalNoise(self.privacy, self.clips[mine], secret))
+            return dataclasses.replace(job, local=LocalNoise(self.privacy, self.clips[mine], gaussians))
         now = jnp.asarray(self.clips, float) if bounds is None else bounds
         return dataclasses.replace(job, bounding=Bounding(now[mine], phase.near))
 
@@ -136,9 +146,9 @@ class Private(NamedTuple):
         privacy, m = self.privacy, phase.expected
         deviation = privacy.count_noise_of(m) * math.sqrt(phase.parts) if privacy.noise else 0.0
         xi = jax.random.normal(jax.random.fold_in(key, 1), (phase.parts,), bounds.dtype)
-        share = (total.inside.astype(bounds.dtype) + jnp.asarray(deviation, bounds.dtype) * xi) / jnp.asarray(
-            m, bounds.dtype
-        )
+        # the sum of b - 1/2 is what has noise: b alone would change by 1 with one client, twice what the accountant counts on
+        noisy = total.inside.astype(bounds.dtype) + jnp.asarray(deviation, bounds.dtype) * xi
+        share = noisy / jnp.asarray(m, bounds.dtype) + jnp.asarray(0.5, bounds.dtype)
         mine = slice(phase.begin, phase.begin + phase.parts)
         rate = jnp.asarray(privacy.clip_rate, bounds.dtype)
         return bounds.at[mine].multiply(jnp.exp(-rate * (share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)))), share
@@ -184,6 +194,8 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     if central and setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson):
         reason = "'uniform' or 'poisson' with privacy at the server: otherwise a client's chance depends on others' sizes"
         raise InvalidInput.of("Schedule(sampling=...)", rule.spelling, reason)
+    if privacy.noise and not privacy.open:
+        _check_delta(privacy, setup.population.clients)
     rounds = _look(algorithm, setup, central, name)
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for seen in (phase for round in rounds for phase in round):
@@ -196,7 +208,16 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
         privacy.count_noise_of(phase.expected)
     first, later = (_releases(round, setup.schedule, setup.population.clients, central) for round in rounds)
     clips = privacy.bounds(sum(phase.parts for phase in phases.values()))
-    return Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved=not central))
+    halved = not central or _draws_a_fixed_number(setup.schedule, setup.population.clients)
+    return Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
+
+
+def _check_delta(privacy: Privacy, clients: int) -> None:
+    """Refuses a delta with which a mechanism that publishes one client's data at random would count as private."""
+    if privacy.delta >= 1 / clients:
+        raise InvalidInput.of(
+            "Privacy(delta=...)", privacy.delta, f"numbers in (0, 1/{clients}), below one over the number of clients"
+        )
 
 
 def _refused(name: str, reason: str, hint: str = "") -> InvalidInput:
@@ -289,16 +310,27 @@ def _expected(seen: _Seen, setup: Setup) -> int:
 
 
 def _releases(round: list[_Seen], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
-    """The releases of a round. Sampling amplifies for independent (Poisson) draws that nobody outside sees, and for no other."""
+    """Returns the releases of a round.
+
+    Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and draws of a fixed number from all
+    clients. Among those who can be reached the chance is larger, and who drops out of a fixed draw is not exchangeable.
+    """
     drawn: dict[int | None, int] = {}
     for seen in round:
         drawn[seen.draw] = drawn.get(seen.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
+    fixed = central and _draws_a_fixed_number(schedule, clients) and schedule.reach is None and not schedule.dropouts
     # without amplification it does not matter from which draw a sum is
-    if not poisson:
+    if not (poisson or fixed):
         return (Release(1.0, len(round)),)
-    rates = [(1.0 if draw is None else int(schedule.cohort or 0) / clients, times) for draw, times in drawn.items()]
-    return tuple(sorted((Release(*each) for each in rates), reverse=True))
+    rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
+    found = [Release(1.0, times) if draw is None else Release(rate, times, population) for draw, times in drawn.items()]
+    return tuple(sorted(found, reverse=True))
+
+
+def _draws_a_fixed_number(schedule: Schedule, clients: int) -> bool:
+    """Whether cohorts leave some clients out and do not have a random size."""
+    return schedule.cohort is not None and schedule.cohort < clients and isinstance(schedule.rule, Uniform)
 
 
 def _vectors(down: PyTree) -> list[Any]:
@@ -308,7 +340,9 @@ def _vectors(down: PyTree) -> list[Any]:
 def privacy_spent(
     algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
 ) -> float:
-    r"""$\varepsilon$ that a run spends, at the $\delta$ of its privacy; infinity without noise.
+    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy; infinity without noise.
+
+    Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend more together.
 
     Args:
         algorithm, task, schedule, rounds: of the run.
@@ -329,7 +363,7 @@ def privacy_spent(
 def noise_for(
     epsilon: float, algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
 ) -> float:
-    r"""The noise multiplier with which a run spends $\varepsilon$ at most, at the $\delta$ of its privacy.
+    r"""Returns the noise multiplier with which a run spends $\varepsilon$ at most, at the $\delta$ of its privacy.
 
     Args:
         epsilon: to spend, above 0.
@@ -346,6 +380,7 @@ def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: 
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     solver = as_arrays(SGD(), layout.dtype)
     schedule.check_population(np.asarray(task.train.sizes).tolist())
+    _check_delta(privacy, task.train.clients)
     setup = Setup(task, solver, schedule, layout, task.train.population, Channel(privacy=privacy))
     found = private_of(as_arrays(algorithm, layout.dtype), setup)
     assert found is not None, "asked for"

@@ -82,7 +82,7 @@ class Round(Federation):
         return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, drawn=False)
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
-        key = stream(self.root, "cohort", self.round, self._draws)
+        key = self.transport.cohort_key(stream(self.root, "cohort", self.round, self._draws))
         self._draws += 1
         there, schedule = None, self.setup.schedule
         if schedule.reach is not None:
@@ -143,7 +143,7 @@ class Round(Federation):
         """The mean with noise; adaptive clipping goes on to its next bounds."""
         private, total = self.setup.private, answer.sums[0]
         phase, key = private.phase(job), self.key(f"privacy {len(self.traffic)}")
-        key = self.transport.noise_key(key, total)
+        key = self.transport.noise_key(key, (total, job.bounding.bounds))
         mean = private.mean(phase, total, job.bounding, opened(job.down)[0], key)
         if self.bounds is not None:
             self.bounds, share = private.adapted(phase, total, self.bounds, key)

@@ -169,8 +169,17 @@ class Transport(ABC):
             return Memory(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial))
 
-    def noise_key(self, key: Key[Array, ""], total: PyTree) -> Key[Array, ""]:
-        """The random stream of the noise on a sum; of the run's seed, so that a simulation can be repeated."""
+    def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
+        """Returns the key of the noise on a sum. In a simulation it follows from the seed, so that a run can be repeated.
+
+        Args:
+            key: of the run's seed.
+            released: the sum and its bounds, all that noise is scaled by and added to.
+        """
+        return key
+
+    def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
+        """Returns the key of a draw of clients. In a simulation it follows from the seed."""
         return key
 
     @abstractmethod

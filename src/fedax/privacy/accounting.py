@@ -1,32 +1,38 @@
-"""Accounting of privacy that is spent, by the Renyi accountant of `dp-accounting`."""
+"""Accounting of the privacy that a run spends, with the Renyi accountant of `dp-accounting`."""
 
 import functools
 import logging
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedax.core.errors import FedaxError, InvalidInput
 
 
 class Release(NamedTuple):
-    """Sums of one draw of clients that are made public with Gaussian noise.
+    """Sums over one draw of clients that are published with Gaussian noise.
 
     Attributes:
-        rate: the probability with which each client is drawn, independently of the others; 1 where no amplification holds.
-        times: how many of the draw's sums.
+        rate: the probability with which a client is drawn; 1 where sampling does not amplify.
+        times: number of sums that are published of this draw.
+        population: for a draw of a fixed number of clients without replacement, the number of clients it is taken from; 0 where
+            every client is drawn independently of the others (Poisson sampling).
     """
 
     rate: float
     times: int
+    population: int = 0
 
 
 class Ledger(NamedTuple):
-    """The releases of a run.
+    """Releases of a run.
 
     Attributes:
-        first: in its first round.
-        later: in every other one.
-        halved: whether the neighbouring inputs are any two of a client (local privacy), which may differ by twice a bound.
+        first: releases of the first round.
+        later: releases of every other round.
+        halved: whether neighbouring inputs replace one client's data by any other (local noise, draws of a fixed number). A clipped
+            upload then moves by up to 2C in place of C, which halves the noise multiplier.
     """
 
     first: tuple[Release, ...]
@@ -34,28 +40,17 @@ class Ledger(NamedTuple):
     halved: bool = False
 
     def event(self, noise: float, rounds: int) -> Any:
-        """The rounds as an event of `dp-accounting`.
+        """Returns the rounds as an event of `dp-accounting`.
 
         >>> print(Ledger((Release(0.5, 1),), (Release(0.5, 1),)).event(1.5, 10).count)
         10
         """
         dp = _dp()
-
-        def of(releases: tuple[Release, ...]) -> list[Any]:
-            found = []
-            for release in releases:
-                gaussian = dp.GaussianDpEvent(noise / 2 if self.halved else noise)
-                composed = gaussian if release.times == 1 else dp.SelfComposedDpEvent(gaussian, release.times)
-                found.append(composed if release.rate >= 1 else dp.PoissonSampledDpEvent(release.rate, composed))
-            return found
-
-        def whole(events: list[Any]) -> Any:
-            return events[0] if len(events) == 1 else dp.ComposedDpEvent(events)
-
+        first, later = (_events(releases, noise, self.halved) for releases in (self.first, self.later))
         if self.first == self.later:
-            return dp.SelfComposedDpEvent(whole(of(self.later)), rounds)
-        rest = [dp.SelfComposedDpEvent(whole(of(self.later)), rounds - 1)] if rounds > 1 else []
-        return dp.ComposedDpEvent([*of(self.first), *rest])
+            return dp.SelfComposedDpEvent(later[0] if len(later) == 1 else dp.ComposedDpEvent(later), rounds)
+        rest = [dp.SelfComposedDpEvent(dp.ComposedDpEvent(later), rounds - 1)] if rounds > 1 else []
+        return dp.ComposedDpEvent([*first, *rest])
 
 
 def _dp() -> Any:
@@ -67,9 +62,53 @@ def _dp() -> Any:
     return dp_accounting
 
 
+def _events(releases: tuple[Release, ...], noise: float, halved: bool) -> list[Any]:
+    dp, found = _dp(), []
+    for release in releases:
+        gaussian = dp.GaussianDpEvent(noise / 2 if halved else noise)
+        sums = gaussian if release.times == 1 else dp.SelfComposedDpEvent(gaussian, release.times)
+        if release.rate >= 1:
+            found.append(sums)
+        elif release.population:
+            size = round(release.rate * release.population)
+            found.append(dp.SampledWithoutReplacementDpEvent(release.population, size, sums))
+        else:
+            found.append(dp.PoissonSampledDpEvent(release.rate, sums))
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndarray:
+    """Renyi divergences of one round at the orders of the accountant.
+
+    The bound for draws of a fixed number exceeds that without sampling where most clients are drawn. Both hold, and the smaller
+    one counts at each order.
+    """
+    dp = _dp()
+    from dp_accounting.rdp import RdpAccountant
+
+    total = np.zeros(len(_orders()))
+    for release in releases:
+        found = []
+        for each in {release, release._replace(rate=1.0)} if release.population else {release}:
+            fixed = each.population and each.rate < 1
+            relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+            accountant: Any = RdpAccountant(neighboring_relation=relation)
+            # has no public accessor; composing anew for every number of rounds takes half a second each
+            found.append(accountant.compose(_events((each,), noise, halved)[0])._rdp)
+        total = total + np.min(found, axis=0)
+    return total
+
+
+def _orders() -> Any:
+    from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
+
+    return DEFAULT_RDP_ORDERS
+
+
 @functools.lru_cache(maxsize=4096)
 def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float:
-    """The privacy that some rounds have spent, with neighbours that differ in one client.
+    """Returns the privacy that some rounds have spent, between neighbours that differ in one client (see `Ledger`).
 
     >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 2)
     0.79
@@ -78,14 +117,33 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
         return 0.0
     if not noise:
         return math.inf
-    event = ledger.event(noise, rounds)
-    from dp_accounting.rdp import RdpAccountant
+    first, later = (_renyi(releases, noise, ledger.halved) for releases in (ledger.first, ledger.later))
+    return _epsilon(first + (rounds - 1) * later, delta)
+
+
+def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
+    """Returns the privacy spent by Gaussian mechanisms without sampling, given as counts by their noise multiplier.
+
+    >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2), epsilon_of_gaussians({}, 1e-5)
+    (0.79, 0.0)
+    """
+    if not multipliers:
+        return 0.0
+    if 0.0 in multipliers:
+        return math.inf
+    rounds = [count * _renyi((Release(1.0, 1),), noise, False) for noise, count in multipliers.items()]
+    return _epsilon(np.sum(rounds, axis=0), delta)
+
+
+def _epsilon(renyi: np.ndarray, delta: float) -> float:
+    _dp()
+    from dp_accounting.rdp import compute_epsilon
 
     log = logging.getLogger("absl")
     level = log.level
-    log.setLevel(logging.ERROR)  # a warning for each order that it leaves out, which makes the bound no smaller
+    log.setLevel(logging.ERROR)  # a warning for each order that is left out, which makes the bound no smaller
     try:
-        return float(RdpAccountant().compose(event).get_epsilon(delta))
+        return float(compute_epsilon(_orders(), renyi, delta)[0])
     finally:
         log.setLevel(level)
 

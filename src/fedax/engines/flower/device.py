@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import logging
 import os
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, UInt
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedax.core.channel import is_message, is_vector, opened
 from fedax.core.errors import FedaxError, InvalidInput
-from fedax.core.federation import Upload
 from fedax.core.hyper import as_arrays
 from fedax.core.layout import Layout
+from fedax.core.privacy import system_gaussians
 from fedax.core.task import Population, Task
 from fedax.engines.alone import LoneClient, alone, work_alone
 from fedax.engines.client import Setup
@@ -46,6 +47,10 @@ class Device:
 
     Its memories are in a folder, so an answer depends on the order and the folder alone: a process for each order does as well
     as one for all.
+
+    With `Privacy(where="client")` the noise comes from the operating system, new for every message. A message with noise or under
+    masks is stored before it is sent and answers its order if that comes again. `account.json` counts the uploads by their noise,
+    over all runs, and an upload that would exceed the budget is refused.
 
     Args:
         task: what is learned, with everybody's examples, of which it takes its own, or with its own alone.
@@ -76,6 +81,8 @@ class Device:
             Assignment(as_arrays(a.algorithm, dtype), as_arrays(a.solver, dtype), a.schedule, a.channel) for a in assignments
         ]
         self.assignments = {assignment.name(self.layout): assignment for assignment in ready}
+        privacies = [None if a.channel is None else a.channel.privacy for a in ready]
+        self.counts = any(each is not None and each.where == "client" for each in privacies)
         self._known = functools.cache(self._make_known)
 
     def answer(self, content: Any) -> Any:
@@ -101,32 +108,65 @@ class Device:
         return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
     def _work(self, order: Any, content: Any) -> Any:
-        from fedax.engines.flower.records import Refused, bytes_sent, record_of
+        from fedax.engines.flower.records import Refused, bytes_sent
 
         if "masks" in content:
             return self._under_masks(order, content)
         if self.secure:
             raise Refused("an upload in the open is asked for; this client answers under masks alone")
-        upload, facts = self._done(order, content)
-        up = record_of((upload.value, upload.weight))
-        if 0 < (most := int(order["largest"])) < (size := bytes_sent(up)):
+        reply = self._upload(order, content)
+        if 0 < (most := int(order["largest"])) < (size := bytes_sent(reply["up"])):
             raise Refused(f"an upload of {size} bytes, the server takes {most}")
-        return self._reply(order, facts, up=up)
+        return reply
 
     def _under_masks(self, order: Any, content: Any) -> Any:
-        from fedax.engines.flower.member import stage_of
-
-        def work() -> tuple[PyTree, dict[str, Any]]:
-            upload, facts = self._done(order, content)
-            return upload.value, facts
-
-        return stage_of(content, self.partition, self.folder, self._secret_bytes(), work)
-
-    def _done(self, order: Any, content: Any) -> tuple[Upload[Any], dict[str, Any]]:
-        """The upload that an order asks for, and facts about it; memories are kept."""
+        from fedax.engines.flower.member import HIDE, stage_of
         from fedax.engines.flower.records import tree_of
 
-        known, store = self._of(order), Store(self.folder, str(order["run"]))
+        def work() -> tuple[PyTree, dict[str, Any]]:
+            plain = {name: record for name, record in content.items() if name != "masks"}
+            reply = self._upload(order, plain)
+            phase = _phase_for(self._of(order).plan, str(order["work"]), content["down"])
+            facts: Any = reply["answer"]
+            return tree_of(reply["up"], phase.up, "upload")[0], {name: facts[name] for name in ("broken", "near", "clipped")}
+
+        def answer() -> Any:
+            return stage_of(content, self.partition, self.folder, self._secret_bytes(), work)
+
+        masks = content["masks"]
+        if masks["stage"] != HIDE:
+            return answer()
+        # one content under the masks of a session: a second one would give the difference of both away
+        session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]
+        return self.outbox.once(f"hidden-{session}", content, answer)
+
+    def _upload(self, order: Any, content: Any) -> Any:
+        """Returns the reply with the upload that an order asks for. One with noise is made once."""
+        known = self._of(order)
+        private = known.setup.private
+        if private is None or not private.local:
+            if self.counts:
+                self.outbox.account.spend(None)
+            return self._made(known, order, content)
+
+        def make() -> Any:
+            self.outbox.account.spend(private.privacy)
+            return self._made(known, order, content)
+
+        self._check_name(order, content)
+        return self.outbox.once("noisy", content, make)
+
+    def _check_name(self, order: Any, content: Any) -> None:
+        from fedax.engines.flower.records import Refused, order_name
+
+        if order_name(self.partition, order, content["down"]) != str(order["order"]):
+            raise Refused("an order whose name is not that of its content")
+
+    def _made(self, known: Known, order: Any, content: Any) -> Any:
+        """Does the work of an order and stores the memories after it."""
+        from fedax.engines.flower.records import record_of, tree_of
+
+        store = Store(self.folder, str(order["run"]))
         phase = _phase_for(known.plan, str(order["work"]), content["down"])
         down = tree_of(content["down"], phase.down, "sent down")
         slots, bases = dict(zip(phase.held, order["slots"])), dict(zip(phase.held, order["bases"]))
@@ -137,13 +177,14 @@ class Device:
         codec = None if known.assignment.channel is None else known.assignment.channel.up
         job = Job(phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"]))
         if known.setup.private is not None and not known.setup.private.central:
-            job = known.setup.private.job(job, None, self._secret())
+            job = known.setup.private.job(job, None, self._gaussians(phase) if known.setup.private.local else None)
         upload, kept, broken = work_alone(job, known.setup, rows, jnp.int32(self.partition))
         if not broken:
             for name in kept:
                 store.keep(slots[name], Version(round, str(order["order"]), bases[name]), kept[name])
                 store.forget(slots[name], bases[name], int(order["floor"]))
-        return upload, {"broken": int(broken), "near": _near(upload.value, down), "clipped": _clipped(upload.value)}
+        facts = {"broken": int(broken), "near": _near(upload.value, down), "clipped": _clipped(upload.value)}
+        return self._reply(order, facts, up=record_of((upload.value, upload.weight)))
 
     def _measure(self, order: Any, content: Any) -> Any:
         """Sums of the loss and of all scores over its examples, at the global model or at the one it uses itself."""
@@ -193,11 +234,27 @@ class Device:
         setup = dataclasses.replace(setup, private=private_of(algorithm, setup))
         return Known(assignment, setup, plan_of(algorithm, setup))
 
-    def _secret(self) -> UInt[Array, "words"]:
-        return jnp.asarray(np.frombuffer(self._secret_bytes(), np.uint32))
+    @functools.cached_property
+    def outbox(self) -> Any:
+        """The messages that it makes once, and the account of its privacy."""
+        from fedax.engines.flower.outbox import Outbox
+
+        return Outbox(self.folder)
+
+    def spent(self, delta: float) -> float:
+        """Returns the epsilon that its uploads have spent, over all runs, at some delta; infinity if one had no noise.
+
+        Of runs with `Privacy(where="client")`, and of all other uploads while it has such an assignment.
+        """
+        return self.outbox.account.epsilon(delta)
+
+    def _gaussians(self, phase: Phase) -> list[Float[Array, "..."]]:
+        """Draws the noise of one message."""
+        shapes = [_opened_shape(leaf) for leaf in jax.tree.leaves(phase.up[0], is_leaf=is_message)]
+        return [jnp.asarray(numbers, self.layout.dtype) for numbers in system_gaussians(shapes)]
 
     def _secret_bytes(self) -> bytes:
-        """The secret of its noise and its masks: its own, and the same for an order that comes again."""
+        """Returns the secret from which the keys of its masks are derived."""
         path = self.folder / "noise.key"
         with writing(path):
             if not path.exists():
@@ -220,6 +277,11 @@ def _phase_for(plan: Plan, work: str, record: Any) -> Phase:
             continue
         return phase
     return last
+
+
+def _opened_shape(leaf: Any) -> tuple[int, ...]:
+    """Returns the shape of a part of an upload, before a codec."""
+    return (leaf.dim,) if is_message(leaf) else tuple(leaf.shape)
 
 
 def _near(value: PyTree, down: PyTree) -> list[int]:

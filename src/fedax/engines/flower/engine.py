@@ -31,7 +31,8 @@ class Flower(Engine):
 
     A client is a node of the grid whose app answers with a `fedax.engines.flower.device.Device`; it tells its number and its
     sizes when it is first seen. The task needs nobody's examples here: its model, its loss and the form of its examples count, and
-    its clients' number. Which clients are drawn follows from the seed, as everywhere.
+    its clients' number. Which clients are drawn follows from the seed, as everywhere, but for runs whose
+    privacy counts on sampling: their cohorts come from `secret`.
 
     A client whose upload does not come before the deadline, or is not what it has to be (form, size, finite numbers), counts as one
     that is not finite: with `on_bad_client="drop"` it is left out of the phase as if it had not been drawn, and its memory stays
@@ -50,7 +51,9 @@ class Flower(Engine):
             their mean alone, which has to be all that the method needs. By default they are sent in the open.
         checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0; 60 by default. The first one
             follows the first round, and the time between them doubles up to this bound.
-        secret: from which noise of `Privacy` is drawn, the same for a run that is continued; by default a new one.
+        secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its epsilon counts on sampling.
+            Nobody else may have it, and a run that is continued has the same; by default a new one. `fedax deploy` keeps it in
+            `keys/noise.key`, which only its owner may read.
 
     Raises:
         FedaxError: Flower is not installed.

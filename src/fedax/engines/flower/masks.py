@@ -8,6 +8,7 @@ with the complete graph of neighbours; Bonawitz et al., Practical Secure Aggrega
 CCS 2017, Figure 4 without its signatures: the server follows the protocol.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class Member(NamedTuple):
 
     @classmethod
     def of(cls, number: int, secret: bytes, session: str) -> "Member":
-        """The same for the same session, so that nothing is kept between its messages."""
+        """Derives the keys of a session from a secret, so that nothing is stored between its messages."""
 
         def derived(what: str, length: int) -> bytes:
             return HKDF(hashes.SHA384(), length, None, f"{session} {what}".encode()).derive(secret)
@@ -71,10 +72,17 @@ class Member(NamedTuple):
             for i, k in enumerate(sorted(keys))
         }
 
-    def hide(self, numbers: np.ndarray, keys: Keys) -> np.ndarray:
-        """Whole numbers with its own mask, and with those that it shares with each other member."""
-        own = _private(self.secret)
-        return numbers + stream(self.seed, numbers.size) + _pairwise(self.number, own, keys, numbers.size)
+    def hide(self, numbers: np.ndarray, keys: Keys, factor: float = 1.0) -> np.ndarray:
+        """Returns whole numbers with its own mask, and with those that it shares with each other member.
+
+        Args:
+            numbers: the upload.
+            keys: of all members. The masks depend on the whole list, so that another list has other masks.
+            factor: by which the upload was multiplied. Another factor has another own mask.
+        """
+        list_, own = _name(keys), _private(self.secret)
+        mine = stream(_seed_of_own_mask(self.seed, list_, factor), numbers.size)
+        return numbers + mine + _pairwise(self.number, own, keys, list_, numbers.size)
 
     def shares(
         self, letters: Mapping[int, bytes], keys: Keys, there: Iterable[int], gone: Iterable[int]
@@ -97,22 +105,30 @@ class Member(NamedTuple):
         return generate_shared_key(self.letters, bytes_to_public_key(key))
 
 
-def unmasked(total: np.ndarray, keys: Keys, there: Iterable[int], shares: Mapping[int, list[bytes]]) -> np.ndarray:
-    """The sum without masks.
+def unmasked(
+    total: np.ndarray,
+    keys: Keys,
+    there: Iterable[int],
+    shares: Mapping[int, list[bytes]],
+    factors: Mapping[int, float] | None = None,
+) -> np.ndarray:
+    """Returns the sum without masks.
 
     Args:
         total: of what the members that are there sent.
         keys: of all whose masks are in it.
         there: those members.
         shares: enough of them of the seed of each of these, and of the key of each other.
+        factors: of the members, as they were given to `Member.hide`; 1 by default.
     """
-    alive = set(there)
+    alive, list_ = set(there), _name(keys)
     for k in keys:
         secret = combine_shares(shares[k])
         if k in alive:
-            total = total - stream(secret, total.size)
+            factor = 1.0 if factors is None else factors[k]
+            total = total - stream(_seed_of_own_mask(secret, list_, factor), total.size)
         else:
-            total = total + _pairwise(k, _private(secret), {j: keys[j] for j in alive}, total.size)
+            total = total + _pairwise(k, _private(secret), {j: keys[j] for j in alive}, list_, total.size)
     return total
 
 
@@ -122,14 +138,27 @@ def stream(key: bytes, size: int) -> np.ndarray:
     return np.frombuffer(encryptor.update(bytes(8 * size)), "<u8").astype(np.uint64)
 
 
-def _pairwise(number: int, own: ec.EllipticCurvePrivateKey, keys: Keys, size: int) -> np.ndarray:
-    """The masks that a member shares with others; the sum of any two of them is 0."""
+def _name(keys: Keys) -> bytes:
+    """Returns a hash of the list of members with their public keys, in the order of their numbers."""
+    digest = hashlib.sha256()
+    for k in sorted(keys):
+        for part in (str(k).encode(), *keys[k]):
+            digest.update(len(part).to_bytes(4, "big") + part)
+    return digest.digest()
+
+
+def _seed_of_own_mask(seed: bytes, members: bytes, factor: float) -> bytes:
+    return HKDF(hashes.SHA384(), 32, None, b"own " + members + float(factor).hex().encode()).derive(seed)
+
+
+def _pairwise(number: int, own: ec.EllipticCurvePrivateKey, keys: Keys, members: bytes, size: int) -> np.ndarray:
+    """Returns the masks that a member shares with others; those of two members for each other add up to 0."""
     total = np.zeros(size, np.uint64)
     for k, (key, _) in keys.items():
         if k == number:
             continue
         shared = own.exchange(ec.ECDH(), bytes_to_public_key(key))
-        mask = stream(HKDF(hashes.SHA384(), 32, None, b"pair").derive(shared), size)
+        mask = stream(HKDF(hashes.SHA384(), 32, None, b"pair " + members).derive(shared), size)
         total = total + mask if number > k else total - mask
     return total
 

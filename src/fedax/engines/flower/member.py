@@ -32,15 +32,16 @@ def keys_as(keys: Keys) -> dict[str, Any]:
 def stage_of(
     content: Any, partition: int, folder: Path, secret: bytes, work: Callable[[], tuple[PyTree, dict[str, Any]]]
 ) -> RecordDict:
-    """The answer to a stage's order.
+    """Returns the answer to a stage's order.
 
-    The keys follow from the client's own secret and from all that the upload depends on. So an order that comes again gets the same
-    answer, another one other masks, and nothing but the last stage's question is kept: what is shown once is shown to nobody else.
+    The keys follow from the client's own secret, the session and the order's name, which is a hash of all that the work depends on.
+    The masks also depend on the members and on the factor of the upload, so that an order with another list or factor has other
+    masks. The caller makes and stores the upload of a session once, and shares are shown for one list of members.
 
     Args:
         content: the order.
         partition: the client's number.
-        folder: its own, where it keeps what it was asked to show.
+        folder: of the client, where it stores what it was asked to show.
         secret: its own.
         work: gives its upload, and facts about it.
 
@@ -70,7 +71,8 @@ def stage_of(
         raise Refused("an order whose name is not that of its content")
     value, facts = work()
     flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(value)])
-    hidden = member.hide(whole(float(masks["factor"]) * flat, float(masks["largest"])), keys)
+    factor = float(masks["factor"])
+    hidden = member.hide(whole(factor * flat, float(masks["largest"])), keys, factor)
     up = ArrayRecord({"0": Array(hidden.view(np.uint8))})
     return RecordDict({"answer": ConfigRecord({**about, **facts}), "up": up})
 

@@ -97,7 +97,8 @@ class SecureTransport(FlowerTransport):
         common = {"session": session, "threshold": threshold, "largest": self.secure}
         letters = self._stage(job, orders, {k: {"stage": DEAL, **common, **keys_as(keys)} for k in keys}, _letters_of(keys))
         keys = {k: keys[k] for k in letters}
-        asked = {k: {"stage": HIDE, **common, **keys_as(keys), "factor": weights[k] / top} for k in keys}
+        factors = {k: weights[k] / top for k in keys}
+        asked = {k: {"stage": HIDE, **common, **keys_as(keys), "factor": factors[k]} for k in keys}
         size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(phase.up[0]))
         uploads = self._stage(job, orders, asked, lambda facts, records: self._hidden(records, size), down=True)
         gone = [k for k in keys if k not in uploads]
@@ -112,7 +113,9 @@ class SecureTransport(FlowerTransport):
             uploads, total = {}, np.zeros(size)
         else:
             shares = {k: [shown[j][k] for j in list(shown)[:threshold]] for k in keys}
-            total = numbers(unmasked(sum(uploads.values(), np.zeros(size, np.uint64)), keys, uploads, shares), self.secure)
+            total = numbers(
+                unmasked(sum(uploads.values(), np.zeros(size, np.uint64)), keys, uploads, shares, factors), self.secure
+            )
         self._books["answers"] += len(uploads)
         return _as_tree(top * total, phase), {k: names[k] for k in uploads}
 

@@ -1,6 +1,7 @@
 """Transport over Flower's grid: an order to every client of a cohort, and their answers, as far as they can be taken."""
 
 import hashlib
+import hmac
 import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -85,7 +86,7 @@ class FlowerTransport(PlainTransport):
         roster: the clients.
         run: a name that is the same when the run is continued.
         minimum: the fewest uploads of a phase that count.
-        secret: that no client has, of the noise of privacy.
+        secret: that no client has, of the noise of privacy and, where sampling amplifies privacy, of the cohorts.
         largest: the most bytes of an upload that the connection takes, None for as many as there are.
 
     Attributes:
@@ -121,12 +122,28 @@ class FlowerTransport(PlainTransport):
         self.run_name = run_name(run, self.assignment, np.asarray(jax.random.key_data(root)).tolist())
         self._round, self._books = -1, dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0)
 
-    def noise_key(self, key: Key[Array, ""], total: PyTree) -> Key[Array, ""]:
-        """Of a secret, because clients know the seed; and of the sum, so that a round done anew shares no noise with the first."""
-        digest = hashlib.sha256(self._secret)
-        for leaf in jax.tree.leaves(total):
-            digest.update(np.asarray(leaf).tobytes())
-        return hidden(key, np.frombuffer(digest.digest(), np.uint32))
+    def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
+        """See `Transport.noise_key`; from a secret, because clients know the seed.
+
+        It depends on all that is released. With the same noise on two different sums their difference would be public, and with the
+        same noise of two widths on one sum the sum itself.
+        """
+        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(released)]
+        return hidden(key, self._words("noise", *leaves))
+
+    def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
+        """See `Transport.cohort_key`; from a secret where privacy relies on hidden cohorts, because clients know the seed."""
+        private = self.setup.private
+        return hidden(key, self._words("cohort")) if private is not None and private.amplified else key
+
+    def _words(self, purpose: str, *content: bytes) -> np.ndarray:
+        """Returns eight words that cannot be told without the secret, different for every purpose, assignment and content."""
+        population = self.setup.population
+        about = f"{purpose} {self.assignment} {population.clients} {population.total}".encode()
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        for part in (about, *content):
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return np.frombuffer(digest.digest(), np.uint32)
 
     def memory(self, initial: PyTree) -> Memory:
         first = initial if callable(initial) else lambda k: initial

@@ -60,6 +60,11 @@ class FlowerView(View):
         raise _refused("losses and gradients of single clients")
 
     def cohort(self) -> Cohort:
+        if self.setup.private is not None and self.setup.private.amplified:
+            hint = "Its epsilon holds for those who cannot tell who was drawn."
+            raise InvalidInput.because(
+                "run(observe=...)", "an observer shows who was drawn, which privacy by sampling hides", hint
+            )
         return self._worked
 
     def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
