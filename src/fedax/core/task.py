@@ -263,6 +263,7 @@ class Task(eqx.Module):
             check_separate(name, function, self.start, self.train.arrays, training=not self.couples)
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
+            check_separate("predict", predictions, self.start, self.train.arrays, training=False)
 
     @property
     def functions(self) -> dict[str, Callable[[PyTree, Any, Any], Any]]:
