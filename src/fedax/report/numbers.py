@@ -145,6 +145,24 @@ def number_of(run: AnyRun, metric: str, read: str) -> float:
     return value if math.isfinite(value) or not reads_values(read) else math.nan
 
 
+def quantity_of(metric: str, read: str) -> str:
+    """Names what a difference of two numbers is in, with its unit.
+
+    >>> quantity_of("test_accuracy", "best"), quantity_of("train_loss", "last")
+    ('points', 'train loss')
+    >>> quantity_of("node_accuracy_mean", "best"), quantity_of("objective_gap", "rounds_to_0.01")
+    ('points of node accuracy mean', 'rounds until 0.01')
+    """
+    name = metric.replace("_", " ")
+    if not reads_values(read):
+        way, _, level = read.partition("_to_")
+        return f"{way} until {level}" if level else f"{name}, last over half"
+    if scale_of(metric) == 1.0:
+        return name
+    unit = "points" if scale_of(metric) == 100.0 else "squared points"
+    return unit if metric == "test_accuracy" else f"{unit} of {name}"
+
+
 def higher_is_better(metric: str, read: str = "last") -> bool:
     """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds or bits until something: less."""
     return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_"))

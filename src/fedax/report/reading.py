@@ -1,4 +1,4 @@
-"""The ways in which a curve becomes a number: the same for tables, grids, comparisons with a paper and claims."""
+"""Reductions of a curve to one number. Tables, grids, comparisons with a paper and claims share them."""
 
 import math
 import re
@@ -7,62 +7,120 @@ import numpy as np
 
 from fedax.core import InvalidInput
 
+VALUES = "last, best, mean_last_<k>_rounds"
+ALLOWED = f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, last_over_half"
+_COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
+_PATTERN = re.compile(
+    "last|best|last_over_half"
+    rf"|mean_last_(?P<rounds>{_COUNT})_rounds|mean_last_(?P<observations>{_COUNT})"
+    rf"|(?:rounds|gigabits)_to_(?P<value>{_NUMBER})"
+)
+
 
 def reading(read: str) -> re.Match[str]:
-    """The parts of a way to read curves.
+    """Parses the name of a reading.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: an unknown name.
     """
-    number = r"-?\d+\.?\d*(?:e-?\d+)?"
-    match = re.fullmatch(rf"last|best|last_over_half|mean_last_([1-9]\d{{0,8}})|(?:rounds|gigabits)_to_({number})", read)
+    match = _PATTERN.fullmatch(read)
     if match is None:
-        allowed = "last, best, mean_last_<k>, rounds_to_<x>, gigabits_to_<x>, last_over_half"
-        raise InvalidInput.of("read", read, allowed)
+        raise InvalidInput.of("read", read, ALLOWED)
     return match
 
 
 def reads_values(read: str) -> bool:
-    """Whether the number is a value of the metric itself, so that all metrics of a table can be read in this way.
+    """Returns whether the number is a value of the metric, so that all metrics of a table can be read in this way.
 
-    >>> [reads_values(read) for read in ("last", "best", "mean_last_10", "rounds_to_0.5", "last_over_half")]
+    >>> [reads_values(read) for read in ("last", "best", "mean_last_10_rounds", "rounds_to_0.5", "last_over_half")]
     [True, True, True, False, False]
     """
-    return re.fullmatch(r"last|best|mean_last_[1-9]\d{0,8}", read) is not None
+    match = _PATTERN.fullmatch(read)
+    return match is not None and match["value"] is None and read != "last_over_half"
+
+
+def in_rounds(read: str, observe_every: int) -> str:
+    """Translates the older spelling `mean_last_<k>`, which counts observations, to rounds.
+
+    Other readings are returned as they are. The values are equal for runs that are observed after every `observe_every` rounds and
+    end with such an observation.
+
+    >>> in_rounds("mean_last_10", 2), in_rounds("best", 2)
+    ('mean_last_20_rounds', 'best')
+    """
+    match = _PATTERN.fullmatch(read)
+    if match is None or match["observations"] is None:
+        return read
+    return f"mean_last_{int(match['observations']) * observe_every}_rounds"
+
+
+def check_reading(read: str, observe_every: int = 1, field: str = "read", of_values: bool = False) -> None:
+    """Refuses unknown names, and the older spelling that counts observations.
+
+    Args:
+        read: the name.
+        observe_every: of the runs, for the hint in the message.
+        field: for the message.
+        of_values: refuses readings that are not values of the metric too.
+
+    Raises:
+        InvalidInput: the message has the spelling in rounds.
+    """
+    allowed = VALUES if of_values else ALLOWED
+    if _PATTERN.fullmatch(read) is None or (of_values and not reads_values(read)):
+        raise InvalidInput.of(field, read, allowed)
+    if (now := in_rounds(read, observe_every)) != read:
+        hint = f"{read} counted observations; with observe_every = {observe_every} the same is {now}."
+        raise InvalidInput.of(field, read, allowed, hint)
 
 
 def in_words(read: str) -> str:
-    """The numbers of a table, as its caption calls them.
+    """Returns the name of a table's numbers, as its caption has it.
 
-    >>> in_words("last"), in_words("mean_last_10")
-    ('Final values', 'Means of the last 10 observations')
+    >>> in_words("last"), in_words("mean_last_10_rounds")
+    ('Final values', 'Means of the last 10 rounds')
     """
-    mean = reading(read)[1]
-    return f"Means of the last {mean} observations" if mean else "Best values" if read == "best" else "Final values"
+    match = reading(read)
+    if match["rounds"]:
+        return f"Means of the last {match['rounds']} rounds"
+    if match["observations"]:
+        return f"Means of the last {match['observations']} observations"
+    if match["value"]:
+        return ("Rounds" if read.startswith("rounds") else "Gigabits") + f" until {match['value']}"
+    return {"last": "Final values", "best": "Best values over the rounds"}.get(
+        read, "Final values over those at half the rounds"
+    )
 
 
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
-    """One number of a curve.
+    """Reduces a curve to one number.
 
     Args:
         curve: values of a scalar metric, shape (observations,); the first one is of the initial model.
         rounds: rounds completed at each, same shape; for `gigabits_to_<x>` the traffic so far instead.
-        read: `last`, `best`, `mean_last_<k>` (of the last k observations, without the first of all), `rounds_to_<x>` (the first
-            observed round at which the metric is as good as x, infinity if never), `gigabits_to_<x>` (the traffic until then, 10^9
-            bits, both directions, all participants), or `last_over_half` (the last value over the
-            one at half the rounds: a curve in 1/t halves, a linearly convergent one falls faster, one at its floor stays).
+        read: `last`, `best`, `mean_last_<k>_rounds` (mean over the observations of the last k rounds, those after the
+            round `rounds[-1] - k`, without the initial model), `rounds_to_<x>` (the first observed round at which the metric is
+            as good as x, infinity if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
+            participants), or `last_over_half` (the last value over the one at half the rounds: a curve in 1/t halves, a linearly
+            convergent one falls faster, one at its floor stays). Folders of earlier versions also have `mean_last_<k>`, the mean
+            over the last k observations.
         higher: whether more is better.
 
-    >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "mean_last_2", True)
+    >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.array([0, 2, 4, 6]), "mean_last_4_rounds", True)
     75.0
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "rounds_to_60", True)
     2.0
     """
     match = reading(read)
-    if match[1]:
-        return float(np.mean(curve[1:][-int(match[1]) :] if len(curve) > 1 else curve))
-    if match[2]:
-        reached = curve >= float(match[2]) if higher else curve <= float(match[2])
+    if match["rounds"] or match["observations"]:
+        if len(curve) == 1:
+            return float(curve[0])
+        if match["observations"]:
+            return float(np.mean(curve[1:][-int(match["observations"]) :]))
+        # the initial model counts only if nothing else was observed
+        return float(np.mean(curve[1:][rounds[1:] > rounds[-1] - int(match["rounds"])]))
+    if match["value"]:
+        reached = curve >= float(match["value"]) if higher else curve <= float(match["value"])
         return float(rounds[np.argmax(reached)]) if reached.any() else math.inf
     if read == "last_over_half":
         return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])

@@ -336,7 +336,10 @@
   }
 
   // ---- further tables ----------------------------------------------------------------------------------------------------
-  const MARKS = { "holds": "good", "selected": "good", "does not hold": "bad", "undecided": "open" };
+  const MARKS = {
+    "holds": "good", "holds in short runs": "good", "selected": "good",
+    "does not hold": "bad", "does not hold in short runs": "bad", "undecided": "open",
+  };
 
   function addSheet(sheet, place) {
     const section = clone("sheet-template");

@@ -46,7 +46,7 @@ from fedax.experiments.config.sections import (
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, plain
-from fedax.report.reading import reads_values
+from fedax.report.reading import check_reading
 
 
 class Experiment(BaseModel):
@@ -54,12 +54,11 @@ class Experiment(BaseModel):
 
     Args:
         name: for titles and folder names.
-        rounds: communication rounds, at least 0.
-        observe_every: rounds between observations, at least 1.
+        rounds, observe_every: communication rounds, at least 0; rounds between observations, at least 1.
         engine, simulation: where it runs, a name of `ENGINES`; options of `fedax.Simulation`.
         seeds: one run of every algorithm for each, at least one, all different.
         observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
-        read: how a curve becomes the number of a table or of the grid's selection: `last`, `best` or `mean_last_<k>`.
+        read: how a curve becomes the number of a table or of the grid's selection: `last`, `best`, `mean_last_<k>_rounds`.
         minimum: of the objective, if it is known; the observer `objective` then also gives the gap to it.
         task: a name of `fedax.tasks` and its options.
         solver: how clients minimise.
@@ -116,12 +115,13 @@ class Experiment(BaseModel):
     _source: Source | None = PrivateAttr(None)
 
     @classmethod
-    def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
+    def read(cls, path: Path, settings: Sequence[str] = (), kept: bool = False) -> "Experiment":
         """Reads and checks a TOML file, with some of its values replaced.
 
         Args:
             path: the file.
             settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`, `algorithm.0.mu=1`.
+            kept: whether it is a run directory's copy, in which older spellings of `read` are valid.
 
         Raises:
             SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line and what is allowed.
@@ -129,7 +129,7 @@ class Experiment(BaseModel):
         source = Source.read(path)
         for setting in settings:
             source.override(setting)
-        return cls._of(source)
+        return cls._of(source, kept)
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
@@ -147,9 +147,9 @@ class Experiment(BaseModel):
         return experiment
 
     @classmethod
-    def _of(cls, source: Source) -> "Experiment":
+    def _of(cls, source: Source, kept: bool = False) -> "Experiment":
         try:
-            experiment = cls.model_validate(respelt(source.document))
+            experiment = cls.model_validate(respelt(source.document, kept))
         except ValidationError as error:
             raise source.error(*explained(error, cls)) from error
         experiment._source = source
@@ -165,8 +165,8 @@ class Experiment(BaseModel):
             self.refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not are_seeds(self.seeds):
             self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
-        if not reads_values(self.reads):
-            self.refuse(("read",), InvalidInput.of("read", self.reads, "last, best, mean_last_<k>"))
+        with self._at():
+            check_reading(self.reads, self.observe_every, of_values=True)
         for key, allowed in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
             for position, name in enumerate(getattr(self, key) or []):
                 if name not in allowed:

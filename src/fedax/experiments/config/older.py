@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedax.report.reading import in_rounds
 
-def respelt(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a file in the present spelling: `decay` belongs to the solver, not to the schedule.
+
+def respelt(sections: Mapping[str, Any], kept: bool = False) -> dict[str, Any]:
+    """Translates the sections of a file to the present spelling: `decay` belongs to the solver, not to the schedule.
+
+    In a run directory's copy (`kept`) `read` may count observations, which are translated to rounds.
 
     >>> respelt({"schedule": {"cohort": 2, "decay": 0.9}})
     {'schedule': {'cohort': 2}, 'solver': {'decay': 0.9}}
@@ -21,7 +25,19 @@ def respelt(sections: Mapping[str, Any]) -> dict[str, Any]:
             solver = {"decay": schedule["decay"]} | solver
         return {**owner, "schedule": rest} | ({"solver": solver} if solver else {})
 
-    found = moved(sections)
+    found = moved(with_read_in_rounds(sections) if kept else sections)
     if isinstance(found.get("algorithm"), list):
         found["algorithm"] = [moved(part) if isinstance(part, dict) else part for part in found["algorithm"]]
     return found
+
+
+def with_read_in_rounds(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sections with `read` in rounds, where an earlier version counted observations.
+
+    >>> with_read_in_rounds({"observe_every": 2, "read": "mean_last_10"})
+    {'observe_every': 2, 'read': 'mean_last_20_rounds'}
+    """
+    read, every = sections.get("read"), sections.get("observe_every", 1)
+    if not isinstance(read, str) or not isinstance(every, int):
+        return dict(sections)
+    return {**sections, "read": in_rounds(read, every)}

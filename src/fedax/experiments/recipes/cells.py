@@ -6,11 +6,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedax.experiments.recipes.claims import Results
 from fedax.experiments.recipes.statistics import welch
+from fedax.report.numbers import Results, Values
 from fedax.report.summary import is_percent
 
-Status = Literal["within 2 points", "within two joint standard errors", "missed"]
+Status = Literal[
+    "within 2 points and two standard errors", "within 2 points", "within two standard errors", "missed", "no comparison"
+]
 POINTS = 2.0
 """Of accuracy: what counts as the paper's number."""
 
@@ -34,6 +36,7 @@ class Cell(NamedTuple):
 
     Attributes:
         runs: ours, of which `diverged` did.
+        also: ours by the further readings of the recipe.
     """
 
     task: str
@@ -43,6 +46,7 @@ class Cell(NamedTuple):
     ours: Number
     runs: int
     diverged: int = 0
+    also: tuple[Number, ...] = ()
 
     @property
     def difference(self) -> float:
@@ -64,30 +68,53 @@ class Cell(NamedTuple):
         return welch(self.paper, self.ours)
 
     @property
+    def within_points(self) -> bool | None:
+        """Whether the means are at most `POINTS` apart; None for metrics other than accuracies."""
+        return abs(self.difference) <= POINTS if is_percent(self.metric) else None
+
+    @property
+    def within_errors(self) -> bool | None:
+        """Whether the means are at most two joint standard errors apart; None where the paper's deviation or runs are not known."""
+        return abs(self.difference) <= 2 * self.error if math.isfinite(self.error) else None
+
+    @property
     def status(self) -> Status:
-        """Whether our number is the paper's: by an absolute tolerance, or else by chance alone; how ours scatter has no part."""
-        if is_percent(self.metric) and abs(self.difference) <= POINTS:
-            return "within 2 points"
-        return "within two joint standard errors" if abs(self.difference) <= 2 * self.error else "missed"
+        """Both verdicts in words; the deviation of our runs has no part in them."""
+        if self.within_points:
+            return "within 2 points and two standard errors" if self.within_errors else "within 2 points"
+        return "within two standard errors" if self.within_errors else "missed"
 
 
-def beside(results: Results, targets: Mapping[str, Targets], read: str, runs: int | None = None) -> list[Cell]:
-    """The targets, by metric, of the tasks and algorithms that have run; `runs` is how many the paper has for a number.
+def beside(
+    results: Results, targets: Mapping[str, Targets], read: str, runs: int | None = None, also: Sequence[str] = ()
+) -> list[Cell]:
+    """Returns the targets of the tasks and algorithms that have run, with our numbers.
 
     A diverged run counts as the worst of its task, see `Results.of`.
+
+    Args:
+        results: the runs.
+        targets: the paper's numbers, by metric.
+        read: the reading that is compared.
+        runs: how many each of the paper's numbers is of, if it says so.
+        also: further readings.
     """
     cells = []
     for metric, tasks in targets.items():
         for task, numbers in tasks.items():
             for algorithm, target in numbers.items():
-                values = results.of(task, algorithm, metric, read)
-                if not values:
+                bad, ran = results.diverged(task, algorithm)
+                if not ran:
                     continue
-                units, _ = results.units(values)
-                finite = bool(np.isfinite(units).all())
-                mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])
-                ours = Number(mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units))
+                ours, *others = (_number(results, results.of(task, algorithm, metric, way)) for way in (read, *also))
                 paper = Number(float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0)
-                bad, _ = results.diverged(task, algorithm)
-                cells.append(Cell(task, algorithm, metric, paper, ours, len(values), bad))
+                cells.append(Cell(task, algorithm, metric, paper, ours, ran, bad, tuple(others)))
     return cells
+
+
+def _number(results: Results, values: Values) -> Number:
+    """The mean over the units of statistics; infinite if one of them is."""
+    units, _ = results.units(values)
+    finite = bool(np.isfinite(units).all())
+    mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])
+    return Number(mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units))

@@ -9,11 +9,21 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
-from fedax.experiments.recipes.statistics import LEVEL, Effect, at_least, effect_of
-from fedax.report.numbers import Results, Values, higher_is_better
+from fedax.experiments.recipes.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
+from fedax.report.numbers import Results, Values, higher_is_better, quantity_of
 from fedax.report.reading import reads_values
+from fedax.report.summary import counted
 
-Verdict = Literal["holds", "does not hold", "undecided", "holds on what ran", "not judged"]
+Verdict = Literal[
+    "holds",
+    "does not hold",
+    "undecided",
+    "holds on what ran",
+    "not judged",
+    "holds in short runs",
+    "does not hold in short runs",
+    "holds on what ran, in short runs",
+]
 Checks = Literal["best", "better", "close", "order", "ratio", "below", "above", "diverges", "rises"]
 
 
@@ -22,11 +32,12 @@ class Part(NamedTuple):
 
     Attributes:
         task: on which; of `rises`, between which two.
-        about: which algorithms.
-        effect: of the difference that the check names, above zero if it is as claimed; of `close`, the difference itself.
+        about: which algorithms, such as `A minus B`.
+        effect: what the runs show, in the unit of `quantity_of`: the difference of the two, of `ratio` the ratio, of `below` and
+            `above` the number itself. The margin of the claim is not part of it.
         ahead, behind: p-values of the two verdicts, as those of `Effect`.
-        agrees: whether the mean is as claimed, certain or not; None without runs.
-        text: what is shown in place of the effect.
+        agrees: whether the mean is as claimed, whatever its p-value; None without runs.
+        text: the effect with its interval.
     """
 
     task: str
@@ -43,15 +54,18 @@ class Evidence(NamedTuple):
 
     Attributes:
         verdict: of all tasks together.
-        text: the deciding effect with its interval on each task, and how many runs diverged.
-        direction: on how many tasks the means are as claimed, in words.
+        text: the quantity that is compared and what is claimed of it; the deciding comparison of each task with its interval; how
+            many runs diverged.
+        direction: on how many tasks the means are as claimed, as a phrase.
         parts: all comparisons.
+        claimed: the quantity that they are of, and what is claimed of it.
     """
 
     verdict: Verdict
     text: str
     direction: str = ""
     parts: Sequence[Part] = ()
+    claimed: str = ""
 
 
 class Claim(BaseModel):
@@ -91,8 +105,8 @@ class Claim(BaseModel):
     ) -> Evidence:
         """The verdict.
 
-        It holds if on every task every comparison is certain (`Effect.ahead` at most `LEVEL`), and does not hold if one is
-        certain of the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
+        It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`), and does not hold if one has
+        p < 0.05 for the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
         `fedax.experiments.recipes.statistics.at_least`.
         Where tasks or algorithms of the claim have not run, it can hold on what ran only.
 
@@ -123,16 +137,38 @@ class Claim(BaseModel):
         elif sum(map(len, kept)) < len(parts) and at_least(some, min(needed, len(kept))) <= LEVEL:
             verdict = "holds on what ran"
         agreeing = sum(all(part.agrees for part in group) for group in kept)
-        direction = f"{agreeing} of {len(groups)}" + (f", {len(kept)} ran" if len(kept) < len(groups) else "")
-        return Evidence(verdict, self._told(results, groups, kept), direction, parts)
+        claimed = self._claimed(self.metric or metric, self.read or read)
+        told, direction = self._told(results, groups, kept, claimed), self._direction(agreeing, len(kept), len(groups))
+        return Evidence(verdict, told, direction, parts, "" if self.check == "diverges" else claimed)
 
-    def _told(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]]) -> str:
+    def _direction(self, agreeing: int, ran: int, total: int) -> str:
+        unit = "step" if self.check == "rises" else "task"
+        if ran < total:
+            return f"as claimed on {agreeing} of the {counted(ran, unit)} that ran (of {total})"
+        return f"as claimed on {agreeing} of {counted(total, unit)}"
+
+    def _claimed(self, metric: str, read: str) -> str:
+        """The quantity that `_told` lists, and what is claimed of it."""
+        m, lower = digits(self.margin), not higher_is_better(metric, read)
+        claimed = {
+            "rises": "above 0",
+            "ratio": f"at least {m}",
+            "above": f"above {m}",
+            "below": f"below {m}",
+            "close": f"between -{m} and {m}",
+        }.get(self.check, f"below {digits(0.0 - self.margin)}" if lower else f"above {m}")
+        return f"in {quantity_of(metric, read)}, claimed {claimed}"
+
+    def _told(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]], claimed: str) -> str:
         """The comparison of each task that says least for the claim, with what did not run and what diverged."""
+        deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
+        common = len({part.about for part in deciding}) == 1 and all(len(group) == 1 for group in kept)
         shown = []
-        for group in kept:
-            part = max(group, key=lambda part: (part.ahead, -part.behind))
-            head = ": ".join([part.task] * (len(groups) > 1) + [part.about] * (len(group) > 1))
-            shown.append((f"{head}: " if head else "") + (part.text or part.effect.text))
+        for part in deciding:
+            head = ": ".join([part.task] * (len(groups) > 1) + [part.about] * (not common))
+            shown.append((f"{head}: " if head else "") + part.text)
+        if self.check != "diverges":
+            shown[0] = f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: {shown[0]}"
         units = {(part.effect.units, part.effect.unit) for group in kept for part in group if part.effect.units}
         if self.check != "diverges" and units:
             fewest, unit = min(units)
@@ -156,10 +192,11 @@ class Claim(BaseModel):
         if self.check == "rises":
             a = self._named(self.a)
             curves = [(task, results.of(task, a, metric, read)) for task in tasks]
-            return [
-                self._compared(results, f"{low} to {high}", a, _paired(above, below, lambda x, y: x - y))
+            steps = [
+                (f"{low} to {high}", _paired(above, below, lambda x, y: x - y))
                 for (low, below), (high, above) in itertools.pairwise(curves)
             ]
+            return [self._compared(results, step, a, rise, rise) for step, rise in steps]
         return [part for task in tasks for part in self._on(results, task, metric, read, algorithms)]
 
     def _on(self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]) -> list[Part]:
@@ -169,21 +206,25 @@ class Claim(BaseModel):
         if self.check == "diverges":
             return [self._divergence(results, task, len(values(self.a)))]
         if self.check == "ratio":
-            pairs = _paired(values(self.a, -math.inf), values(self.b, math.inf), lambda x, y: x - self.margin * y)
-            return [self._compared(results, task, f"{self.a} and {self.b}", pairs)]
+            return [self._ratio(results, task, values(self.a, -math.inf), values(self.b, math.inf))]
         if self.check in ("below", "above"):
             side = 1 if self.check == "above" else -1
-            single = {run: side * (value - self.margin) for run, value in values(self.a, -side * math.inf).items()}
-            return [self._compared(results, task, self._named(self.a), single)]
+            numbers = values(self.a, -side * math.inf)
+            single = {run: side * (value - self.margin) for run, value in numbers.items()}
+            return [self._compared(results, task, self._named(self.a), single, numbers, sign="")]
         if self.check == "close":
             return [
-                self._closeness(results, task, f"{a} and {b}", _paired(values(a), values(b), lambda x, y: x - y))
+                self._closeness(results, task, f"{a} minus {b}", _paired(values(a), values(b), lambda x, y: x - y))
                 for a, b in self.pairs(algorithms)
             ]
         sign = 1 if higher_is_better(metric, read) else -1
         return [
             self._compared(
-                results, task, f"{a} over {b}", _paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin)
+                results,
+                task,
+                f"{a} minus {b}",
+                _paired(values(a), values(b), lambda x, y: sign * (x - y) - self.margin),
+                _paired(values(a), values(b), lambda x, y: x - y),
             )
             for a, b in self.pairs(algorithms or results.algorithms(task))
         ]
@@ -196,9 +237,19 @@ class Claim(BaseModel):
             return [(self._named(self.a), other) for other in self.among or algorithms if other != self.a]
         return [(self._named(self.a), self._named(self.b))]
 
-    def _compared(self, results: Results, task: str, about: str, differences: Values) -> Part:
-        effect = effect_of(*results.units(differences), exact=self.exact)
-        return Part(task, about, effect, effect.ahead, effect.behind, effect.mean > 0 if effect.units else None)
+    def _compared(self, results: Results, task: str, about: str, claimed: Values, shown: Values, sign: str = "+") -> Part:
+        """Tests whether `claimed` is above zero, and shows the quantity `shown`, of which it is a shift or its opposite."""
+        test, effect = (effect_of(*results.units(values), exact=self.exact) for values in (claimed, shown))
+        agrees = test.mean > 0 if test.units else None
+        return Part(task, about, effect, test.ahead, test.behind, agrees, effect.in_words(sign))
+
+    def _ratio(self, results: Results, task: str, a: Values, b: Values) -> Part:
+        """Tests whether a - margin b is above zero, and shows a / b."""
+        test = effect_of(*results.units(_paired(a, b, lambda x, y: x - self.margin * y)), exact=self.exact)
+        both = [run for run in a if run in b]
+        (top, unit), (below, _) = (results.units({run: values[run] for run in both}) for values in (a, b))
+        effect, agrees = ratio_of(top, below, unit, self.exact), test.mean > 0 if test.units else None
+        return Part(task, f"{self.a} over {self.b}", effect, test.ahead, test.behind, agrees, effect.in_words())
 
     def _closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
         """Two one-sided tests."""
@@ -206,7 +257,7 @@ class Claim(BaseModel):
         effect = effect_of(values, unit, self.exact)
         sides = [effect_of(self.margin - side * values, unit, self.exact) for side in (1, -1)]
         agrees = all(side.mean >= 0 for side in sides) if effect.units else None
-        return Part(task, about, effect, max(s.ahead for s in sides), min(s.behind for s in sides), agrees)
+        return Part(task, about, effect, max(s.ahead for s in sides), min(s.behind for s in sides), agrees, effect.text)
 
     def _divergence(self, results: Results, task: str, runs: int) -> Part:
         bad, _ = results.diverged(task, self._named(self.a))

@@ -8,26 +8,35 @@ from typing import Any
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.cells import Cell, Number, beside
-from fedax.experiments.recipes.claims import Evidence
+from fedax.experiments.recipes.claims import Evidence, Verdict
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.recipes.statistics import holm
 from fedax.report import Sheet
 from fedax.report.leaks import AUDITED, leak_sheet
 from fedax.report.numbers import AnyRun, Results
+from fedax.report.reading import in_words
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")
+IN_SHORT_RUNS: dict[Verdict, Verdict] = {
+    "holds": "holds in short runs",
+    "does not hold": "does not hold in short runs",
+    "holds on what ran": "holds on what ran, in short runs",
+}
 _HOW = (
-    "Verdicts are from paired differences (same data, same seed). Given are the mean and its 95 % confidence interval (Student's t)"
-    " over the draws of the data if there are several, else over the seeds; of several algorithms the one that says least for the"
-    " claim. A claim holds if all its intervals are above zero, and does not hold if one is below zero after Holm's correction over"
-    " tasks and algorithms. A run without a final value, because it diverged, counts as the worst of its task."
+    "Verdicts are from paired differences (same data, same seed). From: the quantity that is compared, what the claim says of it,"
+    " and its mean on each task with the 95 % confidence interval (Student's t, of ratios Fieller's) over the draws of the data if"
+    " there are several, else over the seeds; of several algorithms the one that says least for the claim. A claim holds if every"
+    " comparison has p < 0.05. It does not hold if the opposite of one has p < 0.05 after Holm's correction over tasks and"
+    " algorithms. A run that diverged has no final value and counts as the worst of its task."
 )
 _CELLS = (
-    "± is the sample standard deviation over the runs, ours over the draws of the data if there are several. Within 2 points: of"
-    " accuracy, by the means alone. Joint standard error: of both means, with the paper's deviation, so that a method that scatters"
-    " more does not pass more easily. p is that of Welch's test on the means, with both deviations."
+    "± is the sample standard deviation over the runs, ours over the draws of the data if there are several. Difference: ours minus"
+    " the paper's mean. Within 2 points: of accuracy, by the means alone. Within two standard errors: of both means together, with"
+    " the paper's deviation, so that a method that scatters more does not pass more easily. p is that of Welch's test on the means,"
+    " with both deviations."
 )
+_NO_COMPARISON = "These runs are of another model than the paper's, and no comparison."
 
 
 class Comparison:
@@ -44,54 +53,81 @@ class Comparison:
         self.left_out = [title for title in recipe.titles if title not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}
         self.results = results = Results(records, methods)
-        self.read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
-        self.rows: list[Cell] = beside(results, recipe.cells, self.read, recipe.paper_runs)
+        self.read, self.comparable = recipe.table_read, recipe.ran is None or recipe.scale[recipe.ran].comparable
+        self.rows: list[Cell] = beside(results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read)
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
             leaks = (claim.metric or recipe.metric).startswith("auc")
             named = [title for title in recipe.titles if title.endswith(AUDITED) == leaks]
             evidence = claim.judge(results, recipe.metric, self.read, named, recipe.rivals(claim.a))
-            self.verdicts.append((claim.text, NOT_JUDGED if recipe.ran == "smoke" else evidence))
+            self.verdicts.append((claim.text, self._at_this_length(evidence)))
+
+    def _at_this_length(self, evidence: Evidence) -> Evidence:
+        if self.recipe.ran == "smoke":
+            return NOT_JUDGED
+        return (
+            evidence if not self.length else evidence._replace(verdict=IN_SHORT_RUNS.get(evidence.verdict, evidence.verdict))
+        )
 
     @property
     def length(self) -> str:
-        """A remark on how long the runs are, if they are not of the paper's length."""
+        """A remark on the length of the runs, if it is not the paper's."""
         return "" if self.recipe.ran in ("paper", None) else SHORTER
 
     def sheets(self) -> list[Sheet]:
         """The tables for the report."""
-        recipe, several = self.recipe, len({row.metric for row in self.rows}) > 1
         claims = Sheet(
             "Claims",
-            ["Claim", "Verdict", "As claimed in the mean, tasks", "From"],
+            ["Claim", "Verdict", "In the mean", "From"],
             [[text, e.verdict, e.direction or "-", e.text] for text, e in self.verdicts],
             " ".join(filter(None, (self.length, _HOW))),
             lead=True,
         )
-        note = f"{words(recipe.metric)}, {self.read.replace('_', ' ')}. Scale: {recipe.ran}. {_CELLS}"
-        numbers = Sheet(
-            "The paper beside ours", heads(several), [cell_texts(r, several) for r in self.rows], note, lead=True
-        )
-        open_ = Sheet("What the paper leaves open, and what was chosen", ["Choice"], [[text] for text in recipe.chosen])
+        title = "What the paper leaves open, and what was chosen"
+        open_ = Sheet(title, ["Choice"], [[text] for text in self.recipe.chosen])
         leaks = leak_sheet(self.results.records)
-        return [sheet for sheet in (claims, numbers, leaks, open_) if sheet.rows]
+        return [sheet for sheet in (claims, self.cell_sheet(), leaks, open_) if sheet.rows]
+
+    def cell_sheet(self) -> Sheet:
+        """The paper's numbers beside ours."""
+        recipe, several = self.recipe, len({row.metric for row in self.rows}) > 1
+        ours = (
+            [f"Ours, {in_words(read).lower()}" for read in (self.read, *recipe.also_read)] if recipe.also_read else ["Ours"]
+        )
+        metric = ["Metric"] if several else []
+        heads = ["Task", "Algorithm", *metric, "Paper", *ours, "Runs", "Difference", "p (Welch)", "Status"]
+        rows = [self._texts(row, several) for row in self.rows]
+        remarks = [f"Scale: {recipe.ran}.", _CELLS] if self.comparable else [f"Scale: {recipe.ran}.", _NO_COMPARISON]
+        if recipe.also_read:
+            remarks.insert(1, f"Difference, p, status and claims are of the first reading, {in_words(self.read).lower()}.")
+        note = f"{words(recipe.metric)}, {in_words(self.read).lower()}. {' '.join(remarks)}"
+        return Sheet("The paper beside ours", heads, rows, note, lead=True)
+
+    def _texts(self, cell: Cell, several: bool) -> list[str]:
+        metric = [words(cell.metric)] if several else []
+        ours = [in_digits(number) for number in (cell.ours, *cell.also)]
+        runs = str(cell.runs) + (f" ({cell.diverged} diverged)" if cell.diverged else "")
+        p = f"{cell.welch:.2g}" if math.isfinite(cell.welch) else "-"
+        verdict = [f"{cell.difference:+.2f}", p, cell.status] if self.comparable else ["-", "-", "no comparison"]
+        return [cell.task, cell.algorithm, *metric, in_digits(cell.paper), *ours, runs, *verdict]
 
     def csv(self) -> str:
-        """The numbers as a table."""
+        """The numbers as a table; verdicts are 1 or 0, or empty where there is none."""
         paper, ours = (
             ["paper_mean", "paper_deviation", "paper_runs"],
             ["ours_mean", "ours_deviation", "units", "runs", "diverged"],
         )
-        head = ["task", "algorithm", "metric", *paper, *ours, "difference", "joint_error", "welch_p", "status"]
-        return _csv(
-            head,
-            (
-                [row.task, row.algorithm, row.metric]
-                + [f"{x:.6g}" for x in (*row.paper, *row.ours, row.runs, row.diverged, row.difference, row.error, row.welch)]
-                + [row.status]
-                for row in self.rows
-            ),
-        )
+        verdicts = ["difference", "joint_error", "welch_p", "within_2_points", "within_two_errors", "status"]
+        also = [f"{read}_{part}" for read in self.recipe.also_read for part in ("mean", "deviation")]
+        return _csv(["task", "algorithm", "metric", *paper, *ours, *verdicts, *also], map(self._line, self.rows))
+
+    def _line(self, row: Cell) -> list[str]:
+        numbers = [f"{x:.6g}" for x in (*row.paper, *row.ours, row.runs, row.diverged)]
+        errors = [f"{x:.6g}" for x in (row.difference, row.error, row.welch)]
+        within = ["" if verdict is None else str(int(verdict)) for verdict in (row.within_points, row.within_errors)]
+        verdicts = [*errors, *within, row.status] if self.comparable else [*[""] * 5, "no comparison"]
+        also = [f"{x:.6g}" for number in row.also for x in number[:2]]
+        return [row.task, row.algorithm, row.metric, *numbers, *verdicts, *also]
 
     def claims_csv(self) -> str:
         """All comparisons that the verdicts rest on; `p_against_holm` is corrected over those of the claim."""
@@ -100,9 +136,17 @@ class Comparison:
         for text, evidence in self.verdicts:
             for part, adjusted in zip(evidence.parts, holm([part.behind for part in evidence.parts]), strict=True):
                 values = [*part.effect[:3], part.ahead, part.behind, adjusted]
-                which = [text, evidence.verdict, part.task, part.about, part.effect.units, part.effect.unit]
+                which = [
+                    text,
+                    evidence.verdict,
+                    part.task,
+                    part.about,
+                    evidence.claimed,
+                    part.effect.units,
+                    part.effect.unit,
+                ]
                 rows.append([*which, *(f"{value:.6g}" for value in values)])
-        return _csv(["claim", "verdict", "task", "comparison", "units", "unit", *numbers], rows)
+        return _csv(["claim", "verdict", "task", "comparison", "quantity", "units", "unit", *numbers], rows)
 
     def readme(
         self, versions: Mapping[str, Any], settings: Sequence[str], seconds: float, others: Sequence[str] = ()
@@ -110,6 +154,8 @@ class Comparison:
         """All of it as Markdown; `others` are sentences about runs with other versions."""
         recipe = self.recipe
         parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}."]
+        if recipe.not_obtainable:
+            parts.append(f"Data not obtainable: {recipe.not_obtainable}.")
         if self.left_out:
             parts.append(f"Not run: {', '.join(self.left_out)}.")
         for sheet in self.sheets():
@@ -124,21 +170,6 @@ class Comparison:
         parts.append(f"## How it was made\n\n{' '.join([spent, f'{made}.', *others])}")
         parts.append(f"Settings: {', '.join(f'`{name}`' for name in settings)}.")
         return "\n\n".join(parts) + "\n"
-
-
-def heads(several: bool) -> list[str]:
-    """The columns of `cell_texts`."""
-    metric = ["Metric"] if several else []
-    return ["Task", "Algorithm", *metric, "Paper", "Ours", "Runs", "Difference", "p (Welch)", "Status"]
-
-
-def cell_texts(cell: Cell, several: bool) -> list[str]:
-    """A cell in words; `several` if there are several metrics."""
-    metric = [words(cell.metric)] if several else []
-    runs = str(cell.runs) + (f" ({cell.diverged} diverged)" if cell.diverged else "")
-    p = f"{cell.welch:.2g}" if math.isfinite(cell.welch) else "-"
-    numbers = [in_digits(cell.paper), in_digits(cell.ours), runs, f"{cell.difference:+.2f}", p, cell.status]
-    return [cell.task, cell.algorithm, *metric, *numbers]
 
 
 def words(metric: str) -> str:

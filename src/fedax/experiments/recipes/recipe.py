@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.older import with_read_in_rounds
 from fedax.experiments.config.sections import AuditSection, explained
 from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.figures import Figure
 from fedax.report.leaks import AUDITED
-from fedax.report.reading import reading, reads_values
+from fedax.report.reading import VALUES, check_reading, reading, reads_values
 
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
@@ -34,7 +35,8 @@ class Variant(BaseModel):
 
 class Scale(BaseModel):
     """The size at which a recipe is run: changes to the experiment by dotted path, data draws, which variants and algorithms (by
-    their labels; all by default), and how curves are read, where a shorter run has fewer observations to average.
+    their labels; all by default), and how curves are read, where a shorter run has fewer rounds to average. `comparable` is false
+    where the runs are of another model than the paper's: their numbers stand beside the paper's without a comparison.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -44,6 +46,7 @@ class Scale(BaseModel):
     algorithms: list[str] | None = None
     draws: list[int] | None = None
     read: str | None = None
+    comparable: bool = True
 
 
 class Recipe(BaseModel):
@@ -54,6 +57,7 @@ class Recipe(BaseModel):
         shows: which table or figure.
         title: of the report.
         metric, read: what is compared with the paper, see `fedax.report.numbers.Results.of`.
+        also_read: further readings that tables show beside `read`, values of the metric; claims and cells are judged by `read`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.
         draws: seeds of the data; every variant runs on each. Not given: the task's own.
         select_draws: those of them on which the members of a grid run to be selected; the selected one runs on all. By default all.
@@ -66,6 +70,7 @@ class Recipe(BaseModel):
         paper_runs: how many runs each of the paper's numbers is of, if it says so.
         repeats: labels whose targets are again the paper's cells of another label, for another form of the same method.
         counted: whether the targets are numbers that no other recipe has; a figure may show those of a table again.
+        not_obtainable: the reason, where the paper's data cannot be had; the recipe then runs on a user's own copy or a stand-in.
         claim: what the paper says.
         figure: how the results are drawn, as the paper does.
         ran: the scale, in the copy that a run directory keeps.
@@ -78,6 +83,7 @@ class Recipe(BaseModel):
     title: str
     metric: str = "test_accuracy"
     read: str = "last"
+    also_read: list[str] = []
     chosen: list[str] = []
     draws: list[int] | None = None
     select_draws: list[int] | None = None
@@ -90,6 +96,7 @@ class Recipe(BaseModel):
     paper_runs: int | None = None
     repeats: dict[str, str] = {}
     counted: bool = True
+    not_obtainable: str = ""
     claim: list[Claim] = []
     figure: list[Figure] = []
     ran: str | None = None
@@ -116,9 +123,7 @@ class Recipe(BaseModel):
         """Refuses names of variants, algorithms and scales that are not there."""
         if set(self.scale) != set(SCALES):
             raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
-        for read in (self.read, *(part.read for part in (*self.scale.values(), *self.claim))):
-            if read is not None:
-                reading(read)
+        self._check_readings()
         variants = self.titles
         algorithms = self.algorithms
         for scale in SCALES:
@@ -146,6 +151,24 @@ class Recipe(BaseModel):
                 raise InvalidInput.of(
                     f"at_least of the claim {claim.text!r}", claim.at_least, f"whole numbers from 1 to {most}"
                 )
+
+    def _check_readings(self) -> None:
+        """Refuses unknown readings. Those that count observations are allowed in copies of earlier versions only."""
+        every = self.experiment.get("observe_every", 1)
+        parts = (*self.scale.values(), *self.claim, *self.figure)
+        for read in (self.read, *self.also_read, *(part.read for part in parts if part.read is not None)):
+            if self.ran is None:
+                check_reading(read, every if isinstance(every, int) else 1)
+            else:
+                reading(read)
+        for read in self.also_read:
+            if not reads_values(read) or read == self.read:
+                raise InvalidInput.of("also_read", read, f"{VALUES}, but not the reading {self.read!r} itself")
+
+    @property
+    def table_read(self) -> str:
+        """The reading of the tables' numbers, at the scale that ran."""
+        return (self.scale[self.ran].read if self.ran else None) or self.read
 
     @property
     def cells(self) -> dict[str, dict[str, dict[str, list[float]]]]:
@@ -205,12 +228,12 @@ class Recipe(BaseModel):
         return made
 
     def _experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
-        sections = {"name": variant.name, **copy.deepcopy(self.experiment)}
+        sections: dict[str, Any] = {"name": variant.name, **copy.deepcopy(self.experiment)}
         changes = {p: v for p, v in changes.items() if "audit" in variant.set or not p.startswith("audit.")}
         for path, value in (variant.set | changes).items():
             place: KeyPath = tuple(int(part) if part.isdigit() else part for part in path.split("."))
             place_value(sections, place, value, f"set {path}")
-        return Experiment.of(**sections)
+        return Experiment.of(**(sections if self.ran is None else with_read_in_rounds(sections)))
 
     def _audited(self) -> list[Variant]:
         if self.audit is None:

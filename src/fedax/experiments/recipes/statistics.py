@@ -32,9 +32,22 @@ class Effect(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Such as `+1.2 [0.3, 2.1]`."""
-        interval = f" [{self.low:.3g}, {self.high:.3g}]" if math.isfinite(self.low) else ""
-        return f"{self.mean:+.3g}{interval}" if self.units else "no runs"
+        """A difference in words, such as `+1.2 [0.3, 2.1]`."""
+        return self.in_words("+")
+
+    def in_words(self, sign: str = "") -> str:
+        """The mean with its interval; `sign` is a format's, `"+"` for differences."""
+        interval = f" [{digits(self.low)}, {digits(self.high)}]" if math.isfinite(self.low) else ""
+        return f"{digits(self.mean, sign)}{interval}" if self.units else "no runs"
+
+
+def digits(value: float, sign: str = "") -> str:
+    """Returns a number with three significant digits, and with all digits before the point.
+
+    >>> digits(0.12345), digits(1234.5), digits(2.0, "+")
+    ('0.123', '1234', '+2')
+    """
+    return f"{value:{sign}.0f}" if 1000 <= abs(value) < 1e9 else f"{value:{sign}.3g}"
 
 
 def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -77,6 +90,37 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
         return Effect(mean, math.nan, math.nan, 1.0, 1.0, 1, unit)
     _, reach, ahead, behind = (float(part[0]) for part in paired_t(values[None]))
     return Effect(mean, mean - reach, mean + reach, ahead, behind, count, unit)
+
+
+def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Effect:
+    r"""The ratio of two means of paired values, with Fieller's interval.
+
+    The interval has the factors m for which Student's t-test does not reject that $a - m b$ is zero in the mean: it lies above m if
+    and only if `effect_of(a - m * b, unit)` does. It does not exist where the mean of b is not above zero with certainty, nor
+    for infinite values.
+
+    Args:
+        a, b: shape (units,).
+        unit: `"draws"` or `"seeds"`.
+        exact: the values do not depend on chance, so that there is no interval.
+
+    >>> ratio_of(np.array([4.0, 4.2, 4.1]), np.array([2.0, 2.1, 1.9]), "seeds").in_words()
+    '2.05 [1.85, 2.3]'
+    """
+    nothing, count = effect_of(np.array([]), unit), len(a)
+    if not count:
+        return nothing
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = float(np.mean(a) / np.mean(b)) if np.isfinite([a, b]).all() else float(np.median(a / b))
+    found = nothing._replace(mean=mean, units=count)
+    if exact or count == 1 or not np.isfinite([a, b]).all():
+        return found
+    c, r2 = np.cov(a, b) / count, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) ** 2
+    top, both, below = a.mean() ** 2 - r2 * c[0, 0], a.mean() * b.mean() - r2 * c[0, 1], b.mean() ** 2 - r2 * c[1, 1]
+    if below <= 0:
+        return found
+    half = math.sqrt(max(both**2 - top * below, 0.0))
+    return found._replace(low=float((both - half) / below), high=float((both + half) / below))
 
 
 def holm(p: Sequence[float]) -> list[float]:

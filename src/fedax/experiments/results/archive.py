@@ -5,7 +5,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedax.core import InvalidInput
@@ -15,10 +15,11 @@ from fedax.experiments.recipes.recipe import Recipe
 from fedax.files import read_text, write, writing
 from fedax.report import Record
 from fedax.report.numbers import Line, number_of
+from fedax.report.reading import in_rounds, reads_values
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
 """Files of a run directory that are small, beside its settings."""
-READS = ("first", "last", "best", "mean_last_10")
+READS = ("first", "last", "best", "mean_last_10_rounds")
 _HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "outcome", "diverged", "metric")
 
 
@@ -28,16 +29,10 @@ def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Reci
     Args:
         records: all runs.
         reported: those that reports show; the others have selected among the members of a grid.
-        recipe: how it and its claims read curves has further columns, filled for the metrics in question.
+        recipe: the readings of its cells and claims have columns. Those that are no values of a metric, such as rounds until
+            something, are filled for the metrics in question only.
     """
-    wanted: dict[str, set[str]] = {}
-    if recipe is not None:
-        scale = recipe.scale[recipe.ran].read if recipe.ran else None
-        read = scale or recipe.read
-        for metric in recipe.cells:
-            wanted.setdefault(read, set()).add(metric)
-        for claim in recipe.claim:
-            wanted.setdefault(claim.read or read, set()).add(claim.metric or recipe.metric)
+    wanted = {} if recipe is None else readings_of(recipe)
     further = sorted(set(wanted) - set(READS))
     shown, buffer = {id(record) for record in reported}, io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
@@ -46,20 +41,41 @@ def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Reci
         purpose = "report" if id(run) in shown else "selection"
         which = [run.task, run.label, run.draw, run.seed, purpose, int(run.rounds[-1]), f"{run.seconds[-1]:.1f}"]
         for metric in run.scalars:
-            own = [read if read in READS or metric in wanted[read] else None for read in (*READS, *further)]
+            own = [
+                read if reads_values(read) or read in READS or metric in wanted[read] else None
+                for read in (*READS, *further)
+            ]
             numbers = ["" if read is None else f"{number_of(run, metric, read):.9g}" for read in own]
             table.writerow([*which, run.ending, int(run.diverged), metric, *numbers])
     return buffer.getvalue()
 
 
-def lines_of(text: str) -> tuple[list[Line], float]:
-    """The runs to report in a `runs.csv`, and the seconds that all took."""
+def readings_of(recipe: Recipe) -> dict[str, set[str]]:
+    """Returns all readings of a recipe's cells and claims, each with the metrics that it is for."""
+    wanted: dict[str, set[str]] = {}
+    for read in (recipe.table_read, *recipe.also_read):
+        wanted.setdefault(read, set()).update([recipe.metric, *recipe.cells])
+    for claim in recipe.claim:
+        wanted.setdefault(claim.read or recipe.table_read, set()).add(claim.metric or recipe.metric)
+    return wanted
+
+
+def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple[list[Line], float]:
+    """Returns the runs to report in a `runs.csv`, and the seconds that all took.
+
+    Args:
+        text: the file.
+        observe_every: by task. Columns of earlier versions, which count observations, are read as rounds with it.
+    """
     runs: dict[tuple[str, ...], dict[tuple[str, str], float]] = {}
     seconds: dict[tuple[str, ...], float] = {}
     for row in csv.DictReader(io.StringIO(text)):
         run = tuple(row[name] for name in ("task", "algorithm", "seed", "draw", "diverged", "rounds", "purpose"))
         seconds[run] = float(row["seconds"])
         numbers = {name: float(value) for name, value in row.items() if name not in _HEAD and value != ""}
+        every = (observe_every or {}).get(row["task"], 0)
+        if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced
+            numbers = {in_rounds(name, every): value for name, value in numbers.items()} | numbers
         runs.setdefault(run, {}).update({(row["metric"], read): value for read, value in numbers.items()})
     made = [
         Line(task, label, int(seed), int(draw), diverged == "1", int(rounds), numbers)
@@ -76,16 +92,17 @@ def made_again(folder: Path) -> list[Path]:
         InvalidInput: a folder without these files.
     """
     try:
-        lines, seconds = lines_of(read_text(folder / "runs.csv"))
+        table = read_text(folder / "runs.csv")
         recipe = Recipe.parse(read_text(folder / "recipe.toml"))
         versions = json.loads(read_text(folder / "versions.json"))
     except OSError as error:
         reason = f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
         raise InvalidInput.because(str(folder), reason) from error
-    settings = settings_of(folder)
-    comparison = Comparison(recipe, lines, [Experiment.read(file) for file in settings])
+    experiments = kept_experiments(folder)
+    lines, seconds = lines_of(table, {experiment.name: experiment.observe_every for experiment in experiments})
+    comparison = Comparison(recipe, lines, experiments)
     texts = {
-        "README.md": comparison.readme(versions, [file.name for file in settings], seconds),
+        "README.md": comparison.readme(versions, [file.name for file in settings_of(folder)], seconds),
         "results.csv": comparison.csv(),
         "claims.csv": comparison.claims_csv(),
     }
@@ -98,6 +115,11 @@ def made_again(folder: Path) -> list[Path]:
 def settings_of(folder: Path) -> list[Path]:
     """The files `config.toml` or `config-<n>.toml`, in their order."""
     return sorted(folder.glob("config*.toml"), key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0))
+
+
+def kept_experiments(folder: Path) -> list[Experiment]:
+    """Returns the experiments of a run directory, which an earlier version may have written."""
+    return [Experiment.read(file, kept=True) for file in settings_of(folder)]
 
 
 def copy_kept(folder: Path, target: Path) -> None:

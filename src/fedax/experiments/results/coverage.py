@@ -14,7 +14,7 @@ from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.cells import Cell, Number, Status
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.experiments.results.archive import settings_of
+from fedax.experiments.results.archive import kept_experiments
 from fedax.experiments.results.reuse import identified
 from fedax.files import read_text, write
 
@@ -90,7 +90,7 @@ class _Folder:
         # a recipe or settings of an older version that are no longer valid are older settings
         with contextlib.suppress(FedaxError):
             self.ran = Recipe.parse(read_text(path / "recipe.toml")).ran or ""
-            settings = [Experiment.read(file) for file in settings_of(path)]
+            settings = kept_experiments(path)
             self.runs = _runs(settings)
             for experiment in settings:
                 self.planned[experiment.name] = self.planned.get(experiment.name, 0) + len(experiment.seeds)

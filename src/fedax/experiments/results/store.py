@@ -19,7 +19,7 @@ from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.figures import charts_of, curves, drawer
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import copy_kept, runs_csv, settings_of
+from fedax.experiments.results.archive import copy_kept, kept_experiments, runs_csv, settings_of
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
@@ -147,7 +147,7 @@ class RunDirectory:
             for file in sorted((path / "runs").glob("*.npz")):
                 with contextlib.suppress(*([ValueError] if repair else [])):
                     runs[int(file.stem)] = _record(file)
-            experiments = [Experiment.read(file) for file in settings_of(path)]
+            experiments = kept_experiments(path)
             text = path / "recipe.toml"
             recipe = Recipe.parse(read_text(text)) if text.exists() else None
             versions = _VERSIONS.validate_json(read(path / "versions.json"))
@@ -226,9 +226,7 @@ class RunDirectory:
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
-        write(self.path / "runs.csv", runs_csv(self.records, self.shown(), self.recipe))
-        if self.grids:
-            write(self.path / "grid.csv", grid_csv(self.grids, self.records))
+        self._number_files()
         if audits_among(self.records):
             write(self.path / "audit.csv", leak_csv(self.records))
         self._compare()
@@ -236,11 +234,20 @@ class RunDirectory:
         write(self.path / "report.html", render(self.page()))
 
     def renew_archive(self) -> list[Path]:
-        """Rewrites the tables and the report of what `keep` has made; the files that it wrote."""
+        """Rewrites the tables and the report of what `keep` has made, and returns the files that it wrote."""
         with writing(self.path):
-            files = self._compare()
-            write(self.path / "report.html", render(self.page()))
-        return [*files, self.path / "report.html"]
+            files = [*self._number_files(), *self._compare(), self.path / "report.html"]
+            write(files[-1], render(self.page()))
+        return files
+
+    def _number_files(self) -> list[Path]:
+        """Writes the numbers of all runs, which a recipe with further readings extends."""
+        texts = {"runs.csv": runs_csv(self.records, self.shown(), self.recipe)}
+        if self.grids:
+            texts["grid.csv"] = grid_csv(self.grids, self.records)
+        for name, text in texts.items():
+            write(self.path / name, text)
+        return [self.path / name for name in texts]
 
     def _compare(self) -> list[Path]:
         if self.recipe is None:
@@ -277,8 +284,9 @@ class RunDirectory:
     def _figures(self) -> list[Chart]:
         if (recipe := self.recipe) is None:
             return []
-        read = (recipe.scale[recipe.ran].read if recipe.ran else None) or recipe.read
-        return charts_of(recipe.figure, drawer(self.shown(), self.experiments, recipe.metric, read, recipe.cells))
+        return charts_of(
+            recipe.figure, drawer(self.shown(), self.experiments, recipe.metric, recipe.table_read, recipe.cells)
+        )
 
     def comparison(self, recipe: Recipe) -> Comparison:
         """A recipe's numbers and claims beside the runs so far."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.engines.loop import Progress as Observation
-from fedax.experiments.recipes.comparison import Comparison, cell_texts, heads
+from fedax.experiments.recipes.comparison import Comparison
 from fedax.report.record import Record
 from fedax.report.summary import best, columns_of, shown, summarize
 
@@ -148,21 +148,21 @@ def _range(values: Any) -> str:
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """A recipe's numbers beside the paper's and its verdicts, for the terminal."""
-    several = len({cell.metric for cell in comparison.rows}) > 1
-    if comparison.rows:
+    sheet = comparison.cell_sheet()
+    if sheet.rows:
         table = Table(
             title="The paper beside ours", title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False
         )
-        for position, head in enumerate(heads(several)):
+        for position, head in enumerate(sheet.head):
             table.add_column(head.lower(), justify="left" if position < 2 else "right")
-        for cell in comparison.rows:
-            table.add_row(*map(Text, cell_texts(cell, several)))
+        for row in sheet.rows:
+            table.add_row(*map(Text, row))
         console.print()
         console.print(table)
     if comparison.length:
         console.print(comparison.length, highlight=False, style="yellow")
     for text, evidence in comparison.verdicts:
-        tasks = f"; as claimed in the mean on {evidence.direction} tasks" if evidence.direction else ""
+        tasks = f"; in the mean {evidence.direction}" if evidence.direction else ""
         line = f"{evidence.verdict.upper()}: {text} ({evidence.text}{tasks})"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
