@@ -41,7 +41,7 @@ check = "better"
 a = "Prox"
 b = "Plain"
 metric = "test_accuracy"
-read = "mean_last_2"
+read = "mean_last_2_rounds"
 """
 
 
@@ -164,7 +164,7 @@ def test_every_run_has_its_line_with_what_it_was_for(directory):
     assert sum(row["purpose"] == "selection" for row in losses) == 4
     (plain,) = (row for row in losses if (row["algorithm"], row["draw"]) == ("Plain", "0"))
     assert [float(plain[name]) for name in ("first", "last", "best")] == [2.0, 0.5, pytest.approx(1 / 3, rel=1e-8)]
-    assert float(plain["mean_last_10"]) == pytest.approx((1 / 3 + 0.5) / 2, rel=1e-8)
+    assert float(plain["mean_last_10_rounds"]) == pytest.approx((1 / 3 + 0.5) / 2, rel=1e-8)
     assert float(plain["rounds_to_0.6"]) == 1.0
     lines, _ = lines_of((directory.path / "runs.csv").read_text())
     assert len(lines) == len(directory.shown()) == 4

@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from fedax.core import InvalidInput, Outcome, UnknownName
+from fedax.core import Outcome
 from fedax.experiments import recipes
 from fedax.experiments.recipes.cells import Cell, Number, beside
 from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.report.numbers import Results, Run
-from fedax.report.reading import read_curve
 from samples import OWN, record
 
 
@@ -43,10 +42,11 @@ def test_draws_of_the_data_are_the_units_if_there_are_several():
         for s in range(3)
     ]
     evidence = Claim(text="c", check="better", a="A", b="B").judge(Results(runs), "train_loss", "last")
-    assert (evidence.verdict, evidence.direction) == ("undecided", "1 of 1")
+    assert (evidence.verdict, evidence.direction) == ("undecided", "as claimed on 1 of 1 task")
     assert evidence.text.endswith("(3 draws)")
     (part,) = evidence.parts
-    np.testing.assert_allclose(part.effect.mean, np.mean([1.01, 1.11, -0.29]))
+    np.testing.assert_allclose(part.effect.mean, -np.mean([1.01, 1.11, -0.29]))
+    assert evidence.text.startswith("A minus B in train loss, claimed below 0: -0.61 [-2.5")
     one = [run for run in runs if run.draw == 0]
     assert Claim(text="c", check="better", a="A", b="B").judge(Results(one), "train_loss", "last").text.endswith("(3 seeds)")
 
@@ -112,6 +112,49 @@ def test_claims_on_planted_results(claim, verdict):
     assert judged(results, **claim) == verdict
 
 
+@pytest.mark.parametrize(
+    ("claim", "low", "shown", "high"),
+    [
+        ({"check": "better", "a": "Top", "b": "Mid"}, "Top minus Mid in points, claimed above 0", 3.0, 0.2),
+        ({"check": "better", "a": "Top", "b": "Mid", "margin": 2.0}, "Top minus Mid in points, claimed above 2", 3.0, 0.2),
+        (
+            {"check": "close", "a": "Mid", "b": "Top", "margin": 4.0},
+            "Mid minus Top in points, claimed between -4 and 4",
+            -3.0,
+            0.2,
+        ),
+        ({"check": "below", "a": "Top", "margin": 90.0}, "Top in percent, claimed below 90", 83.0, 0.1),
+        ({"check": "above", "a": "Top", "margin": 90.0}, "Top in percent, claimed above 90", 83.0, 0.1),
+        (
+            {"check": "ratio", "a": "Top", "b": "Low", "margin": 1.5},
+            "Top over Low in points, claimed at least 1.5",
+            83 / 50,
+            0.01,
+        ),
+    ],
+)
+def test_evidence_is_one_quantity_with_its_unit_whatever_the_margin(claim, low, shown, high):
+    """The margin is named beside the number, and is no part of it."""
+    evidence = Claim(text="c", **claim).judge(planted(Top=0.83, Mid=0.80, Low=0.50), "test_accuracy", "last")
+    head, _, number = evidence.text.partition(": ")
+    assert head == low
+    np.testing.assert_allclose(float(number.split()[0]), shown, atol=high)
+    inside = [float(end) for end in number[number.index("[") + 1 : number.index("]")].split(", ")]
+    assert inside[0] < shown < inside[1] or abs(inside[0] - shown) < high
+    assert number.endswith("(5 seeds)")
+
+
+def test_evidence_of_several_comparisons_names_each():
+    evidence = Claim(text="c", check="best", a="A").judge(planted(A=0.8, B=0.7, C=0.6), "test_accuracy", "last")
+    assert evidence.text.startswith("In points, claimed above 0: A minus ")
+    losses = [
+        record(label, seed=s, losses=(9.0, end + s / 100)) for label, end in (("A", 1.0), ("B", 3.0)) for s in (0, 1, 2)
+    ]
+    by_loss = Claim(text="c", check="better", a="A", b="B", margin=1.0).judge(Results(losses), "train_loss", "last")
+    assert by_loss.text == "A minus B in train loss, claimed below -1: -2 [-2, -2] (3 seeds)"
+    assert by_loss.verdict == "holds"
+
+
 def on(task, results):
     return [record(r.label, task, r.seed, test_accuracy=r.metrics["test_accuracy"]) for r in results.records]
 
@@ -121,7 +164,7 @@ def test_a_claim_has_to_hold_on_every_task():
     results = Results([*good.records, *on("U", bad)])
     assert judged(results, check="better", a="A", b="B", tasks=["T"]) == "holds"
     evidence = Claim(text="c", check="better", a="A", b="B").judge(results, "test_accuracy", "last")
-    assert (evidence.verdict, evidence.direction) == ("does not hold", "1 of 2")
+    assert (evidence.verdict, evidence.direction) == ("does not hold", "as claimed on 1 of 2 tasks")
     assert "U: -10 [-10." in evidence.text
     assert "T: +9.99 [9." in evidence.text
 
@@ -154,6 +197,8 @@ def test_refutations_are_corrected_for_tasks_and_pairs():
     recipe = recipes.Recipe.parse(OWN).model_copy(update={"ran": "paper", "claim": [claim]})
     only = [dataclasses.replace(run, task="Only") for run in pairs.records]
     first = next(csv.DictReader(Comparison(recipe, only, []).claims_csv().splitlines()))
+    assert first["quantity"] == "in points, claimed above 0"
+    np.testing.assert_allclose(float(first["mean"]), -2.3, rtol=1e-5)
     assert 0.02 < float(first["p_against"]) < 0.04
     np.testing.assert_allclose(float(first["p_against_holm"]), 5 * float(first["p_against"]), rtol=1e-5)
 
@@ -167,12 +212,13 @@ def test_a_claim_of_which_a_part_ran_cannot_hold():
     whole = judge("T", check="better", a="A", b="B")
     part = judge("T", "U", check="better", a="A", b="B")
     assert (whole.verdict, part.verdict) == ("holds", "holds on what ran")
-    assert (part.direction, part.text.split("; ")[-1]) == ("1 of 2, 1 ran", "only 1 of 2 tasks ran")
+    assert part.direction == "as claimed on 1 of the 1 task that ran (of 2)"
+    assert part.text.split("; ")[-1] == "only 1 of 2 tasks ran"
     assert judge("T", "U", check="better", a="B", b="A").verdict == "does not hold"  # one task refutes
     assert judge("T", "U", check="better", a="A", b="B", at_least=1).verdict == "holds"  # one task is enough
     assert judge("T", "U", check="better", a="B", b="A", at_least=1).verdict == "undecided"  # U may still save it
     fewer = judge("T", check="best", a="A", algorithms=["A", "B", "C", "D"])
-    assert (fewer.verdict, fewer.text.split("; ")[-1]) == ("holds on what ran", "did not run: A over D")
+    assert (fewer.verdict, fewer.text.split("; ")[-1]) == ("holds on what ran", "did not run: A minus D")
     assert judge("T", check="best", a="A", algorithms=["A", "B", "C"]).verdict == "holds"
 
 
@@ -208,27 +254,6 @@ def test_closeness_needs_both_sides():
         assert claim.judge(Results(runs), "train_loss", "last").verdict == verdict
 
 
-def test_reading_curves():
-    curve, rounds = np.array([9.0, 3.0, 1.0, 2.0]), np.array([0, 10, 20, 30])
-    reads = {
-        "last": 2.0,
-        "best": 1.0,
-        "mean_last_2": 1.5,
-        "mean_last_99": 2.0,
-        "rounds_to_3": 10.0,
-        "rounds_to_0.5": math.inf,
-        "gigabits_to_3": 10.0,
-        "last_over_half": 2.0,
-    }
-    assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
-    assert read_curve(np.array([np.nan, 1.0]), rounds[:2], "best", True) == 1.0
-    for wrong in ("first", "mean_last_0", "mean_last_x", "rounds_to_"):
-        with pytest.raises(InvalidInput, match="read: got"):
-            read_curve(curve, rounds, wrong, False)
-    with pytest.raises(UnknownName, match="Did you mean 'test_accuracy'"):
-        planted(A=0.5).of("T", "A", "test_acuracy", "last")
-
-
 def test_bits_until_an_accuracy_count_what_was_sent():
     """At 2 gigabits a round, 80 % in round 2 are 4; who sends half as much and is as fast is better; never is worst."""
     curves = {"A": ([0.1, 0.5, 0.8], 2e9), "B": ([0.1, 0.5, 0.8], 1e9), "C": ([0.1, 0.5, 0.7], 1e6)}
@@ -244,7 +269,8 @@ def test_bits_until_an_accuracy_count_what_was_sent():
         claim = Claim(text="c", check="better", a=a, b=b, read="gigabits_to_80", exact=True)
         assert claim.judge(results, "test_accuracy", "last").verdict == verdict
     ratio = Claim(text="c", check="ratio", a="A", b="B", margin=2.0, read="gigabits_to_80", exact=True)
-    assert ratio.judge(results, "test_accuracy", "last").text == "+0 (2 seeds)"
+    text = "A over B in gigabits until 80, claimed at least 2: 2 (2 seeds)"
+    assert ratio.judge(results, "test_accuracy", "last").text == text
 
 
 def test_numbers_beside_the_papers():
@@ -265,10 +291,33 @@ def test_a_number_is_the_papers_by_points_or_by_chance_and_scatter_does_not_help
     for scatter in (0.0, 1.0, 30.0, math.nan):
         assert status(81.9, scatter) == status(78.1, scatter) == "within 2 points"
         assert status(82.1, scatter) == "missed"  # two joint standard errors are 1.26
-        assert status(82.1, scatter, (80.0, 2.0, 5)) == "within two joint standard errors"
+        assert status(82.1, scatter, (80.0, 2.0, 5)) == "within two standard errors"
+        assert status(81.2, scatter) == "within 2 points and two standard errors"
         assert status(82.1, scatter, (80.0, math.nan, 0)) == "missed"
-        assert status(1.1, scatter, (1.0, 0.1, 5), "train_loss") == "within two joint standard errors"
+        assert status(1.1, scatter, (1.0, 0.1, 5), "train_loss") == "within two standard errors"
         assert status(1.2, scatter, (1.0, 0.1, 5), "train_loss") == "missed"  # points are of accuracy
+
+
+def test_standard_errors_count_cells_within_two_points_too():
+    def within(ours, paper=(80.0, 1.0, 5), metric="test_accuracy"):
+        cell = Cell("T", "A", metric, Number(*paper), Number(ours, 1.0, 5), 5)
+        return cell.within_points, cell.within_errors
+
+    assert within(80.1) == (True, True)  # two joint standard errors are 1.26
+    assert within(81.9) == (True, False)
+    assert within(82.1, (80.0, 2.0, 5)) == (False, True)
+    assert within(80.1, (80.0, math.nan, 0)) == (True, None)
+    assert within(math.inf) == (False, False)
+    assert within(1.1, (1.0, 0.1, 5), "train_loss") == (None, True)
+
+
+def test_cells_have_the_further_readings_of_a_recipe():
+    """Accuracies 10, 50, 80 percent: the best is 80, the mean of the last two rounds 65."""
+    results = Results([record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1)])
+    targets = {"test_accuracy": {"T": {"A": [80.0, 1.0]}}}
+    (cell,) = beside(results, targets, "best", 5, ["mean_last_2_rounds", "last"])
+    np.testing.assert_allclose([cell.ours.mean, *(number.mean for number in cell.also)], [80, 65, 80])
+    assert cell.status == "within 2 points and two standard errors"
 
 
 def test_a_diverged_run_takes_part_in_a_cell_and_is_counted():
@@ -283,7 +332,7 @@ def test_variances_of_accuracies_are_in_squared_points():
     runs = [record("A", client_accuracy_variance=np.array([0.0, 0.0, 0.008]))]
     (cell,) = beside(Results(runs), {"client_accuracy_variance": {"T": {"A": [79.75, 8.91]}}}, "last", 5)
     np.testing.assert_allclose(cell.ours.mean, 80.0)
-    assert cell.status == "within two joint standard errors"
+    assert (cell.within_points, cell.within_errors, cell.status) == (None, True, "within two standard errors")
 
 
 def test_the_metrics_of_single_clients_have_their_directions():
@@ -316,5 +365,5 @@ def test_a_claim_may_compare_tasks():
     assert judged(Results(runs), tasks=["T", "V", "U"], **rises) == "does not hold"
     assert judged(Results(runs), tasks=["T"], **rises) == "undecided"
     evidence = Claim(text="c", tasks=["T", "U", "V"], **rises).judge(Results(runs), "test_accuracy", "last")
-    assert evidence.direction == "2 of 2"
-    assert evidence.text.startswith("T to U: +")
+    assert evidence.direction == "as claimed on 2 of 2 steps"
+    assert evidence.text.startswith("A in dissimilarity, claimed above 0: T to U: +")

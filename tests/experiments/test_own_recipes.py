@@ -26,7 +26,7 @@ def test_a_recipe_from_file_to_report(tmp_path):
         for run in (("Plain", 0), ("Prox, mu=0.0", 1), ("Prox, mu=0.0", 0), ("Prox, mu=10000.0", 1))
     ]
     text = (tmp_path / "a" / "README.md").read_text()
-    assert "| Plain is as good as Prox with mu = 0 | holds | 1 of 1 | " in text
+    assert "| Plain is as good as Prox with mu = 0 | holds in short runs | as claimed on 1 of 1 task | " in text
     assert "Scale: small." in text
     assert "The claims are about the paper's length; these runs are shorter." in text
     assert "- All of it." in text
@@ -45,7 +45,12 @@ def test_a_recipe_from_file_to_report(tmp_path):
     assert RunDirectory.load(tmp_path / "a").recipe.ran == "small"
     with (tmp_path / "a" / "claims.csv").open() as stream:
         (row,) = csv.DictReader(stream)
-    assert (row["verdict"], row["comparison"], row["units"], row["unit"]) == ("holds", "Plain and Prox", "2", "draws")
+    assert (row["verdict"], row["comparison"], row["units"], row["unit"]) == (
+        "holds in short runs",
+        "Plain minus Prox",
+        "2",
+        "draws",
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,7 @@ def test_bad_recipes_are_refused(old, new, words):
 
 
 def test_a_scale_may_read_curves_in_its_own_way():
-    recipe = recipes.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2"')).model_copy(
+    recipe = recipes.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2_rounds"')).model_copy(
         update={"ran": "small"}
     )
     runs = [record("Plain", "Only", losses=(9.0, 3.0, 1.0))]
@@ -87,7 +92,7 @@ def test_a_smoke_run_gets_no_verdict():
         scale: Comparison(recipe.model_copy(update={"ran": scale}), runs, []).verdicts[0][1].verdict
         for scale in recipes.SCALES
     }
-    assert verdicts == {"smoke": "not judged", "small": "holds", "paper": "holds"}
+    assert verdicts == {"smoke": "not judged", "small": "holds in short runs", "paper": "holds"}
 
 
 def test_a_scale_may_run_some_of_the_algorithms():

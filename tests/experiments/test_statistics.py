@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedax.experiments.recipes.statistics import LEVEL, at_least, effect_of, holm, paired_t, welch
+from fedax.experiments.recipes.statistics import LEVEL, at_least, effect_of, holm, paired_t, ratio_of, welch
 
 COUNTS = (3, 5, 10)
 TASKS, PAIRS, SEEDS, TIMES = 5, 4, 3, 4000
@@ -143,3 +143,28 @@ def test_welch_is_scipys_on_the_runs_themselves():
     np.testing.assert_allclose(welch(*numbers), known)
     assert np.isnan(welch((1.0, np.nan, 5), (2.0, 1.0, 5)))
     assert np.isnan(welch((1.0, 1.0, 1), (2.0, 1.0, 5)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_interval_of_a_ratio_is_where_the_paired_test_does_not_reject(seed):
+    """Fieller's interval: a factor m is inside if and only if a - m b is not decided."""
+    rng = np.random.default_rng(seed)
+    b = rng.normal(2.0, 0.3, 5)
+    a = rng.uniform(0.5, 4) * b + rng.normal(0, 0.4, 5)
+    effect = ratio_of(a, b, "seeds")
+    np.testing.assert_allclose(effect.mean, a.mean() / b.mean())
+    for m in np.concatenate(
+        [rng.uniform(-1, 6, 40), [effect.low - 1e-6, effect.low + 1e-6, effect.high - 1e-6, effect.high + 1e-6]]
+    ):
+        test = effect_of(a - m * b, "seeds")
+        assert (test.ahead <= LEVEL) == (m < effect.low)
+        assert (test.behind <= LEVEL) == (m > effect.high)
+
+
+def test_ratios_without_an_interval():
+    """A mean below that may be zero, one run, runs that never get there, no chance, no runs."""
+    assert ratio_of(np.array([1.0, 2.0, 3.0]), np.array([-1.0, 1.0, 0.5]), "seeds").in_words() == "12"
+    assert ratio_of(np.array([3.0]), np.array([2.0]), "seeds").in_words() == "1.5"
+    assert ratio_of(np.full(3, np.inf), np.array([1.0, 2.0, 3.0]), "seeds").in_words() == "inf"
+    assert ratio_of(np.array([3.0, 4.0]), np.array([2.0, 2.0]), "seeds", exact=True).in_words() == "1.75"
+    assert ratio_of(np.array([]), np.array([]), "seeds").in_words() == "no runs"

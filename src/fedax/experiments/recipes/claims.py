@@ -157,7 +157,10 @@ class Claim(BaseModel):
             "below": f"below {m}",
             "close": f"between -{m} and {m}",
         }.get(self.check, f"below {digits(0.0 - self.margin)}" if lower else f"above {m}")
-        return f"in {quantity_of(metric, read)}, claimed {claimed}"
+        quantity = quantity_of(metric, read)
+        if self.check in ("below", "above"):  # a value, not a difference
+            quantity = quantity.replace("points", "percent", 1)
+        return f"in {quantity}, claimed {claimed}"
 
     def _told(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]], claimed: str) -> str:
         """The comparison of each task that says least for the claim, with what did not run and what diverged."""

@@ -86,10 +86,23 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
 
 
 def made_again(folder: Path) -> list[Path]:
-    """Rewrites the tables of a folder from its `runs.csv`, with its recipe and settings; the files that it wrote.
+    """Rewrites the tables of a folder from its `runs.csv`, with its recipe and settings, and returns the files that it wrote.
 
     Raises:
         InvalidInput: a folder without these files.
+    """
+    texts = tables_of(folder)
+    for name, text in texts.items():
+        with writing(folder / name):
+            write(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def tables_of(folder: Path) -> dict[str, str]:
+    """Returns the tables of a folder, by file name, made from its `runs.csv`.
+
+    Raises:
+        InvalidInput: a folder without that file, its recipe or versions.
     """
     try:
         table = read_text(folder / "runs.csv")
@@ -101,15 +114,11 @@ def made_again(folder: Path) -> list[Path]:
     experiments = kept_experiments(folder)
     lines, seconds = lines_of(table, {experiment.name: experiment.observe_every for experiment in experiments})
     comparison = Comparison(recipe, lines, experiments)
-    texts = {
+    return {
         "README.md": comparison.readme(versions, [file.name for file in settings_of(folder)], seconds),
         "results.csv": comparison.csv(),
         "claims.csv": comparison.claims_csv(),
     }
-    for name, text in texts.items():
-        with writing(folder / name):
-            write(folder / name, text)
-    return [folder / name for name in texts]
 
 
 def settings_of(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Every number of the papers: whether it was compared, at which scale, and how near ours came."""
+"""Status of the reproduction: every number of the papers, whether it was compared, at which scale, and how near ours came."""
 
 import contextlib
 import csv
@@ -7,21 +7,22 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 from fedax.core import FedaxError, InvalidInput
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.cells import Cell, Number, Status
+from fedax.experiments.recipes.cells import Cell, Number
+from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import kept_experiments
+from fedax.experiments.results.reasons import Group, Reasons
 from fedax.experiments.results.reuse import identified
 from fedax.files import read_text, write
 
 BEGIN, END = "<!-- cells: begin -->", "<!-- cells: end -->"
 """In `README.md`, around what is generated."""
 COMPARED = ("paper", "small")
-STATUSES: tuple[Status, ...] = get_args(Status)
+ELSE = ("older settings", "data not obtainable", "not run")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Entry:
         recipe: the name of its recipe.
         shows: the table of the paper.
         counted: whether it is one of the papers' cells, and not one of them again, for another form of a method or in a figure.
-        found: `paper` or `small`, the scale at which it was compared; `older settings` if only a folder has it whose recipe has
-            changed since; `not run`.
+        found: `paper` or `small`, the scale at which it was compared; `data not obtainable`; `older settings` if only a folder
+            has it whose recipe has changed since; `not run`.
         folder: that has it, or empty.
         cell: with ours, if there are any.
     """
@@ -46,25 +47,56 @@ class Entry:
     cell: Cell
 
 
-def entries(folder: Path) -> list[Entry]:
-    """All numbers that the recipes of the package have, looked up in the run directories below a folder."""
-    catalogue, made = {name: recipes.load(name) for name in recipes.recipe_files()}, []
-    kept: dict[str, list[_Folder]] = {}
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A claim of a paper with the verdict of the runs at the paper's length: `holds`, `does not hold`, `undecided` or `not run`."""
+
+    recipe: str
+    text: str
+    verdict: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What a folder of run directories has of the papers' numbers and claims."""
+
+    entries: Sequence[Entry]
+    claims: Sequence[Judged]
+    reasons: Reasons
+
+
+def status_of(folder: Path) -> Status:
+    """Looks up all numbers and claims of the package's recipes in the run directories below a folder."""
+    catalogue = {name: recipes.load(name) for name in recipes.recipe_files()}
+    kept: dict[str, list[_Folder]] = {name: [] for name in catalogue}
     for below in sorted(path.parent for path in folder.glob("*/results.csv")):
         names = [name for name in catalogue if below.name == name or below.name.startswith(f"{name}-")]
         if names:
             name = max(names, key=len)
-            kept.setdefault(name, []).append(_Folder(below, catalogue[name]))
-    for name, recipe in catalogue.items():
-        for metric, tasks in recipe.cells.items():
-            for task, numbers in tasks.items():
-                for algorithm, target in numbers.items():
-                    deviation = float(target[1]) if len(target) > 1 else math.nan
-                    paper = Number(float(target[0]), deviation, recipe.paper_runs or 0)
-                    blank = Cell(task, algorithm, metric, paper, Number(math.nan), 0)
-                    found, below, cell = _best(kept.get(name, []), blank)
-                    counted = recipe.counted and algorithm not in recipe.repeats
-                    made.append(Entry(name, recipe.shows, counted, found, below, cell))
+            kept[name].append(_Folder(below, catalogue[name]))
+    made = [entry for name, recipe in catalogue.items() for entry in _entries(name, recipe, kept[name])]
+    tables = {(recipe.paper, recipe.shows) for recipe in catalogue.values() if recipe.counted}
+    claims = [
+        Judged(name, claim.text, next((v for own in kept[name] if (v := own.verdicts.get(claim.text))), "not run"))
+        for name, recipe in catalogue.items()
+        if recipe.counted or (recipe.paper, recipe.shows) not in tables
+        for claim in recipe.claim
+    ]
+    return Status(made, claims, Reasons.read(folder, catalogue))
+
+
+def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry]:
+    """All numbers of a recipe."""
+    made = []
+    for metric, tasks in recipe.cells.items():
+        for task, numbers in tasks.items():
+            for algorithm, target in numbers.items():
+                deviation = float(target[1]) if len(target) > 1 else math.nan
+                paper = Number(float(target[0]), deviation, recipe.paper_runs or 0)
+                blank = Cell(task, algorithm, metric, paper, Number(math.nan), 0)
+                counted = recipe.counted and algorithm not in recipe.repeats
+                found, below, cell = ("data not obtainable", "", blank) if recipe.not_obtainable else _best(kept, blank)
+                made.append(Entry(name, recipe.shows, counted, found, below, cell))
     return made
 
 
@@ -84,21 +116,41 @@ class _Folder:
         self.path, self.now = path, recipe
         with (path / "results.csv").open(encoding="utf-8") as stream:
             self.rows = list(csv.DictReader(stream))
+        self.own: Recipe | None = None
         self.ran = ""
         self.runs: dict[str, set[str]] = {}
         self.planned: dict[str, int] = {}
         # a recipe or settings of an older version that are no longer valid are older settings
         with contextlib.suppress(FedaxError):
-            self.ran = Recipe.parse(read_text(path / "recipe.toml")).ran or ""
+            self.own = Recipe.parse(read_text(path / "recipe.toml"))
+            self.ran = self.own.ran or ""
             settings = kept_experiments(path)
             self.runs = _runs(settings)
             for experiment in settings:
                 self.planned[experiment.name] = self.planned.get(experiment.name, 0) + len(experiment.seeds)
         self.expected = _runs(recipe.experiments(self.ran)) if self.ran else {}
+        self.comparable = not self.ran or recipe.scale[self.ran].comparable
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdict of each claim that ran at the paper's length, if the recipe still has the claim with the same rivals."""
+        table = self.path / "claims.csv"
+        if self.ran != "paper" or self.own is None or not table.exists():
+            return {}
+        same = {text for text, about in _claims_of(self.own).items() if about == _claims_of(self.now).get(text)}
+        found: dict[str, str] = {}
+        with table.open(encoding="utf-8") as stream:
+            for row in csv.DictReader(stream):
+                if row["claim"] not in same:
+                    continue
+                decided, ran = row["verdict"] in ("holds", "does not hold"), int(row["units"]) > 0
+                if decided or ran:
+                    found[row["claim"]] = row["verdict"] if decided else "undecided"
+        return found
 
     def cell(self, blank: Cell) -> Cell | None:
-        """A number of the paper with ours, if the folder has all runs of it."""
-        for row in self.rows:
+        """A number of the paper with ours, if the folder has all runs of it and they are of the paper's model."""
+        for row in self.rows if self.comparable else ():
             which = (row["task"], row["algorithm"], row.get("metric", self.now.metric))
             if which == blank[:3] and int(row["runs"]) >= self.planned.get(blank.task, 0):
                 count, deviation = int(row.get("units", row["runs"])), float(row["ours_deviation"])
@@ -109,8 +161,9 @@ class _Folder:
     def scale(self, cell: Cell) -> str:
         """The scale of a comparison, or that it has other settings than the recipe now."""
         which = f"{cell.task}\n{cell.algorithm}"
-        same = self.ran in COMPARED and which in self.runs and self.runs[which] == self.expected.get(which)
-        return self.ran if same else "older settings"
+        runs, expected = self.runs.get(which, set()), self.expected.get(which)
+        # more seeds than the recipe has are no other settings
+        return self.ran if self.ran in COMPARED and expected and expected <= runs else "older settings"
 
 
 def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
@@ -121,72 +174,145 @@ def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
     return made
 
 
+def _claims_of(recipe: Recipe) -> dict[str, tuple[Claim, str, str, Sequence[str]]]:
+    """By text, the claims with what they take from their recipe: metric, reading, and the algorithms that `best` is over."""
+    made = {}
+    for claim in recipe.claim:
+        rivals = recipe.rivals(claim.a) if claim.check == "best" and claim.among is None else []
+        made[claim.text] = (claim, claim.metric or recipe.metric, claim.read or recipe.table_read, rivals)
+    return made
+
+
 def cells_csv(found: Sequence[Entry]) -> str:
-    """All numbers as a table."""
+    """All numbers as a table; verdicts are 1 or 0, or empty where there is none."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     paper, ours = ["paper", "paper_deviation"], ["ours", "ours_deviation", "runs", "diverged", "difference"]
-    table.writerow(
-        ["recipe", "shows", "task", "algorithm", "metric", "counted", *paper, "compared", *ours, "status", "folder"]
-    )
+    verdicts = ["welch_p", "within_2_points", "within_two_errors", "status"]
+    head = ["recipe", "shows", "task", "algorithm", "metric", "counted", *paper, "compared", *ours, *verdicts, "folder"]
+    table.writerow(head)
     for e in found:
         which = [e.recipe, e.shows, e.cell.task, e.cell.algorithm, e.cell.metric, int(e.counted)]
         numbers = [f"{e.cell.paper.mean:.6g}", f"{e.cell.paper.deviation:.6g}", e.found]
-        if e.folder:
-            own = [f"{x:.6g}" for x in (*e.cell.ours[:2], e.cell.runs, e.cell.diverged, e.cell.difference)]
-            numbers += [*own, e.cell.status if e.found in COMPARED else "", e.folder]
-        else:
-            numbers += [""] * 7
-        table.writerow([*which, *numbers])
+        blank: list[str] = [""] * (len(ours) + len(verdicts) + 1)
+        table.writerow([*which, *numbers, *(_ours(e) if e.folder else blank)])
     return buffer.getvalue()
 
 
-def summary(found: Sequence[Entry]) -> str:
-    """The counts by recipe, as Markdown; those that are again other cells are not in the sum, and are listed if compared."""
+def _ours(entry: Entry) -> list[str]:
+    cell = entry.cell
+    own = [f"{x:.6g}" for x in (*cell.ours[:2], cell.runs, cell.diverged, cell.difference)]
+    within = ["" if verdict is None else str(int(verdict)) for verdict in (cell.within_points, cell.within_errors)]
+    verdicts = [f"{cell.welch:.6g}", *within, cell.status] if entry.found in COMPARED else [""] * 4
+    return [*own, *verdicts, entry.folder]
+
+
+def summary(status: Status) -> str:
+    """The generated part of the page, as Markdown: the papers, the tables recipe by recipe, and the cells that were missed."""
+    cells = [entry for entry in status.entries if entry.counted]
+    compared = [entry for entry in cells if entry.found == "paper"]
+    lost = sum(entry.found == "data not obtainable" for entry in cells)
+    text = (
+        f"The papers' tables and texts have {len(cells)} numbers, {len(cells) - lost} of them on data that can be had."
+        f" {len(compared)} are compared at paper scale: {_within(compared, 'points')} are within 2 points,"
+        f" {_within(compared, 'errors')} within two standard errors, {_missed(compared)} missed (neither). Cell by cell:"
+        " [cells.csv](cells.csv)."
+    )
+    parts = [text, _overview(status), _ABOUT, "### Recipe by recipe", _by_recipe(status.entries), _AGAIN]
+    parts += [*_obtainable(), *_missed_list(compared, status.reasons), _MADE]
+    return "\n\n".join(parts)
+
+
+_ABOUT = (
+    "Claims are judged by paired differences at p < 0.05, at the paper's length only; short runs decide none and count as not run."
+    " Within 2 points: of accuracy, by the means. Within two standard errors: of both means together, with the paper's deviation;"
+    " cells count in both columns. Welch's p is in cells.csv."
+)
+_AGAIN = (
+    "Older settings: the folder was made before its recipe changed, and is no comparison. Again: another form of the method, or a"
+    " second recipe, beside the same cells; not in the sum. Small runs are shorter than the paper's; those of another model than"
+    " the paper's are no comparison and count as not run."
+)
+_MADE = "Made by `fedax recipes --status docs/reproduction`."
+
+
+def _overview(status: Status) -> str:
+    """One row for each paper: its claims, its cells, and the main reason for the misses."""
+    head = ["Paper", "Claims that hold", "do not hold", "undecided", "not run"]
+    head += ["Cells compared", "within 2 points", "within two standard errors", "Main reason"]
+    rows = [_overview_row(group, status) for group in status.reasons.groups]
+    return _table([head, ["---", *["---:"] * 7, "---"], *rows])
+
+
+def _overview_row(group: Group, status: Status) -> list[str]:
+    claims = [claim.verdict for claim in status.claims if claim.recipe in group.recipes]
+    cells = [e for e in status.entries if e.recipe in group.recipes and e.counted and e.found == "paper"]
+    verdicts = [claims.count(verdict) for verdict in ("holds", "does not hold", "undecided", "not run")]
+    within = [len(cells), _within(cells, "points"), _within(cells, "errors")]
+    return [group.title, *map(_number, (*verdicts, *within)), group.reason or "-"]
+
+
+def _by_recipe(found: Sequence[Entry]) -> str:
+    """The counts by recipe; those that are again other cells are not in the sum, and are listed if compared."""
     cells = [entry for entry in found if entry.counted]
     groups: dict[str, list[Entry]] = {}
     for entry in cells:
         groups.setdefault(entry.recipe, []).append(entry)
-    others = [entry for entry in found if not entry.counted and entry.found in COMPARED]
-    for entry in others:
+    for entry in found:
+        if entry.counted or entry.found not in COMPARED:
+            continue
         title = f"{entry.recipe}: {entry.cell.algorithm}, again" if entry.recipe in groups else f"{entry.recipe}, again"
         groups.setdefault(title, []).append(entry)
-    head = [
-        "Recipe",
-        "Cells",
-        *(f"{scale}: {status}" for scale in COMPARED for status in STATUSES),
-        "Older settings",
-        "Not run",
-    ]
+    words = ("compared", "within 2 points", "within two standard errors", "missed")
+    head = ["Recipe", "Cells", *(f"{scale}: {word}" for scale in COMPARED for word in words)]
+    head += [word.capitalize() for word in ELSE]
     rows = [[name, *_counts(own)] for name, own in groups.items()]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows, ["**All**", *_counts(cells)]]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    missed = [entry for entry in cells if entry.found == "paper" and entry.cell.status == "missed"]
-    listed = [
-        f"- {e.recipe}, {e.cell.task}, {e.cell.algorithm}: {e.cell.ours.mean:.2f} (paper {e.cell.paper.mean:.2f})"
-        for e in missed
-    ]
-    compared = sum(entry.found == "paper" for entry in cells), sum(entry.found == "small" for entry in cells)
-    text = (
-        f"Of the {len(cells)} numbers in the papers' tables and texts {compared[0]} are compared at paper scale and {compared[1]}"
-        " at small scale. Within 2 points: of accuracy, by the means. Within two joint standard errors: of both means, with the"
-        " paper's deviation. Older settings: the folder was made before its recipe changed, and is no comparison. Again: another"
-        " form of the method, or a second recipe, beside the same cells. Cell by cell: [cells.csv](cells.csv)."
-    )
-    made = "Made by `fedax recipes --status docs/reproduction`."
-    below = ["Missed at paper scale:\n\n" + "\n".join(listed)] if listed else []
-    return "\n\n".join([text, table, *below, made])
+    return _table([head, ["---", *["---:"] * (len(head) - 1)], *rows, ["**All**", *_counts(cells)]])
 
 
 def _counts(found: Sequence[Entry]) -> list[str]:
     numbers = [len(found)]
-    numbers += [sum(e.found == scale and e.cell.status == s for e in found) for scale in COMPARED for s in STATUSES]
-    numbers += [sum(e.found == word for e in found) for word in ("older settings", "not run")]
-    return [str(number) if number else "-" for number in numbers]
+    for scale in COMPARED:
+        own = [entry for entry in found if entry.found == scale]
+        numbers += [len(own), _within(own, "points"), _within(own, "errors"), _missed(own)]
+    return list(map(_number, (*numbers, *(sum(e.found == word for e in found) for word in ELSE))))
 
 
-def with_summary(text: str, found: Sequence[Entry]) -> str:
-    """A page with its generated part made anew; what is written by hand stays.
+def _obtainable() -> list[str]:
+    """The recipes whose data cannot be had, with the reason."""
+    lines = [f"- {name}: {reason}" for name in recipes.recipe_files() if (reason := recipes.load(name).not_obtainable)]
+    return ["Data not obtainable:", "\n".join(lines)] if lines else []
+
+
+def _missed_list(compared: Sequence[Entry], reasons: Reasons) -> list[str]:
+    """The cells at paper scale that are missed, each with its cause."""
+    lines = [
+        f"- {e.recipe}, {e.cell.task}, {e.cell.algorithm}: {e.cell.ours.mean:.2f} (paper {e.cell.paper.mean:.2f}):"
+        f" {reasons.cause(e.recipe, e.cell.task, e.cell.algorithm)}"
+        for e in compared
+        if e.cell.status == "missed"
+    ]
+    return ["### Missed at paper scale", "\n".join(lines)] if lines else []
+
+
+def _within(found: Sequence[Entry], what: str) -> int:
+    return sum(bool(e.cell.within_points if what == "points" else e.cell.within_errors) for e in found)
+
+
+def _missed(found: Sequence[Entry]) -> int:
+    return sum(entry.cell.status == "missed" for entry in found)
+
+
+def _number(count: int) -> str:
+    return str(count) if count else "-"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def with_summary(text: str, status: Status) -> str:
+    """Returns a page with its generated part renewed; what is written by hand stays.
 
     Raises:
         InvalidInput: a page without the two marks, each once.
@@ -194,15 +320,15 @@ def with_summary(text: str, found: Sequence[Entry]) -> str:
     if not text.count(BEGIN) == text.count(END) == 1:
         raise InvalidInput.because("README.md", f"needs the lines {BEGIN} and {END}, once each")
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{summary(found)}\n\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n\n{summary(status)}\n\n{END}{rest.split(END)[1]}"
 
 
 def refresh(folder: Path) -> list[Path]:
-    """Writes `cells.csv` and the generated part of `README.md` in a folder of run directories; the files that it wrote."""
+    """Writes `cells.csv` and the generated part of `README.md` in a folder of run directories, and returns the two files."""
     page, table = folder / "README.md", folder / "cells.csv"
     if not page.exists():
         raise InvalidInput.because(str(folder), "has no README.md")
-    found = entries(folder)
-    write(page, with_summary(page.read_text(encoding="utf-8"), found))
-    write(table, cells_csv(found))
+    status = status_of(folder)
+    write(page, with_summary(page.read_text(encoding="utf-8"), status))
+    write(table, cells_csv(status.entries))
     return [page, table]

@@ -1,0 +1,293 @@
+"""How curves become numbers: readings count rounds, and earlier versions' readings stay readable where they were kept."""
+
+import csv
+import io
+import json
+import lzma
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedax.core import InvalidInput, SpecError, UnknownName
+from fedax.experiments import recipes
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.recipes.comparison import Comparison
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.archive import lines_of, readings_of, runs_csv, tables_of
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import show_comparison
+from fedax.report.numbers import Results, number_of
+from fedax.report.reading import in_rounds, in_words, read_curve, reads_values
+from samples import OWN, TINY, record
+
+REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
+FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.csv"))
+TABLES = sorted(name for name in recipes.recipe_files() if name.startswith("fedbc-table-"))
+
+
+def test_reading_curves():
+    curve, rounds = np.array([9.0, 3.0, 1.0, 2.0]), np.array([0, 10, 20, 30])
+    reads = {
+        "last": 2.0,
+        "best": 1.0,
+        "mean_last_1_rounds": 2.0,
+        "mean_last_10_rounds": 2.0,
+        "mean_last_11_rounds": 1.5,
+        "mean_last_20_rounds": 1.5,
+        "mean_last_30_rounds": 2.0,
+        "mean_last_99_rounds": 2.0,
+        "mean_last_2": 1.5,
+        "mean_last_99": 2.0,
+        "rounds_to_3": 10.0,
+        "rounds_to_0.5": float("inf"),
+        "gigabits_to_3": 10.0,
+        "last_over_half": 2.0,
+    }
+    assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
+    assert read_curve(np.array([np.nan, 1.0]), rounds[:2], "best", True) == 1.0
+    assert read_curve(np.array([4.0]), rounds[:1], "mean_last_10_rounds", True) == 4.0
+    for wrong in ("first", "mean_last_0", "mean_last_0_rounds", "mean_last_x_rounds", "mean_last_2_round", "rounds_to_"):
+        with pytest.raises(InvalidInput, match="read: got"):
+            read_curve(curve, rounds, wrong, False)
+        assert not reads_values(wrong)
+    with pytest.raises(UnknownName, match="Did you mean 'test_accuracy'"):
+        Results([record("A")]).of("T", "A", "test_acuracy", "last")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
+    """Whatever the cadence, and where the last observation is out of step, as the final one may be."""
+    rng = np.random.default_rng(seed)
+    every, total, k = int(rng.integers(1, 7)), int(rng.integers(1, 60)), int(rng.integers(1, 70))
+    rounds = np.array([*range(0, total, every), total])
+    curve = rng.normal(size=len(rounds)).astype(np.float32)
+    late = [value for value, at in zip(curve, rounds, strict=True) if at > max(total - k, 0)]
+    np.testing.assert_allclose(read_curve(curve, rounds, f"mean_last_{k}_rounds", True), np.mean(late), rtol=1e-5)
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("k", [1, 3, 10, 50])
+def test_the_older_spelling_is_the_same_mean_over_rounds(every, k):
+    rounds = np.arange(0, 101, every * 2)[: 100 // every + 1]
+    curve = np.random.default_rng(k).normal(size=len(rounds))
+    now = in_rounds(f"mean_last_{k}", every * 2)
+    assert now == f"mean_last_{2 * every * k}_rounds"
+    assert read_curve(curve, rounds, f"mean_last_{k}", True) == read_curve(curve, rounds, now, True)
+    assert in_rounds(now, every) == now
+    assert [in_rounds(read, every) for read in ("best", "last", "rounds_to_3", "nonsense")] == [
+        "best",
+        "last",
+        "rounds_to_3",
+        "nonsense",
+    ]
+
+
+HINT = r"mean_last_10 counted observations; with observe_every = 2 the same is mean_last_20_rounds"
+PLACES = {
+    "the recipe": ('metric = "train_loss"\n', 'metric = "train_loss"\nread = "mean_last_10"\n'),
+    "further readings": ('metric = "train_loss"\n', 'metric = "train_loss"\nalso_read = ["mean_last_10"]\n'),
+    "a scale": ("[scale.paper]\n", '[scale.paper]\nread = "mean_last_10"\n'),
+    "a claim": ("margin = 1e-6\n", 'margin = 1e-6\nread = "mean_last_10"\n'),
+    "a figure": ("margin = 1e-6\n", 'margin = 1e-6\n[[figure]]\nname = "a"\nread = "mean_last_10"\n'),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_new_recipes_count_rounds_and_copies_of_old_ones_stay_readable(place):
+    old, new = PLACES[place]
+    text = OWN.replace("rounds = 2\n", "rounds = 2\nobserve_every = 2\n", 1).replace(old, new)
+    assert "mean_last_10" in text
+    with pytest.raises(SpecError, match=HINT):
+        Recipe.parse(text, "r.toml")
+    kept = Recipe.parse('ran = "paper"\n' + text)
+    reads = {experiment.reads for experiment in kept.experiments("paper")}
+    assert reads == ({"mean_last_20_rounds"} if place in ("the recipe", "a scale") else {"last"})
+    assert Recipe.parse(text.replace("mean_last_10", "mean_last_20_rounds"))
+
+
+def test_experiments_count_rounds_and_copies_of_old_ones_stay_readable(tmp_path):
+    old = TINY.replace("rounds = 2", 'rounds = 2\nobserve_every = 2\nread = "mean_last_10"')
+    (tmp_path / "config.toml").write_text(old)
+    for read in (lambda: Experiment.parse(old, "a.toml"), lambda: Experiment.read(tmp_path / "config.toml")):
+        with pytest.raises(SpecError, match=f"line 4: read: .*{HINT}"):
+            read()
+    assert Experiment.read(tmp_path / "config.toml", kept=True).reads == "mean_last_20_rounds"
+    with pytest.raises(SpecError, match="line 4: read: got 'rounds_to_2'; allowed: last, best, mean_last_<k>_rounds"):
+        Experiment.parse(old.replace("mean_last_10", "rounds_to_2"), "a.toml")
+
+
+@pytest.mark.parametrize("read", ["rounds_to_2", "last_over_half", "last", "worst"])
+def test_further_readings_are_values_of_the_metric(read):
+    with pytest.raises(SpecError, match=f"also_read: got '{read}'|read: got 'worst'"):
+        Recipe.parse(OWN.replace('metric = "train_loss"\n', f'metric = "train_loss"\nalso_read = ["{read}"]\n'), "r.toml")
+
+
+def test_columns_that_count_observations_are_read_as_rounds():
+    head = "task,algorithm,draw,seed,purpose,rounds,seconds,outcome,diverged,metric,first,last,best,mean_last_10\n"
+    text = f"{head}T,A,0,0,report,200,1.0,ok,0,train_loss,9,1,0.5,0.75\nT,A,0,1,report,33,1.0,ok,0,train_loss,9,1,0.5,0.75\n"
+    whole, early = lines_of(text, {"T": 2})[0]
+    assert number_of(whole, "train_loss", "mean_last_20_rounds") == number_of(whole, "train_loss", "mean_last_10") == 0.75
+    for run, read in ((whole, "mean_last_10_rounds"), (early, "mean_last_20_rounds")):  # 33 is no multiple of 2
+        with pytest.raises(InvalidInput, match=rf"runs\.csv: got '{read}'"):
+            number_of(run, "train_loss", read)
+
+
+ALSO = OWN.replace(
+    'metric = "train_loss"\n', 'metric = "train_loss"\nread = "best"\nalso_read = ["mean_last_2_rounds", "last"]\n'
+)
+
+
+def test_tables_show_the_further_readings_beside_the_first():
+    """Losses 9, 3, 1, 2 and 9, 5, 3, 4: the best 1 and 3, of the last two rounds 1.5 and 3.5, the last 2 and 4."""
+    recipe = Recipe.parse(ALSO).model_copy(update={"ran": "paper"})
+    runs = [
+        record("Plain", "Only", seed=s, losses=losses)
+        for s, losses in enumerate([(9.0, 3.0, 1.0, 2.0), (9.0, 5.0, 3.0, 4.0)])
+    ]
+    comparison = Comparison(recipe, runs, [])
+    (row,) = csv.DictReader(io.StringIO(comparison.csv()))
+    assert [float(row[name]) for name in ("ours_mean", "mean_last_2_rounds_mean", "last_mean")] == [2.0, 2.5, 3.0]
+    np.testing.assert_allclose(float(row["last_deviation"]), np.sqrt(2), rtol=1e-5)
+    sheet = comparison.cell_sheet()
+    first, second, third = "Ours, best values over the rounds", "Ours, means of the last 2 rounds", "Ours, final values"
+    assert sheet.head[3:6] == [first, second, third]
+    assert sheet.rows[0][3:6] == ["2.00 ± 1.41", "2.50 ± 1.41", "3.00 ± 1.41"]
+    assert f"| Paper | {first} | {second} | {third} | Runs |" in comparison.readme({}, [], 0.0)
+    stream = io.StringIO()
+    show_comparison(comparison, Console(file=stream, width=300))
+    assert "ours, means of the last 2 rounds" in stream.getvalue()
+    lines, _ = lines_of(runs_csv(runs, runs, recipe))
+    assert Comparison(recipe, lines, []).csv() == comparison.csv()
+
+
+def test_runs_csv_has_all_that_cells_and_claims_read():
+    claims = '[[claim]]\ntext = "x"\ncheck = "better"\na = "Prox"\nb = "Plain"\nmetric = "{}"\nread = "{}"\n'
+    own = [("test_accuracy", "mean_last_3_rounds"), ("train_loss", "rounds_to_1.5"), ("train_loss", "last_over_half")]
+    recipe = Recipe.parse(ALSO + "".join(claims.format(*pair) for pair in own)).model_copy(update={"ran": "paper"})
+    runs = [record(label, "Only", s, losses=(2.0, 1.2 - s / 9, 0.5)) for label in ("Plain", "Prox") for s in (0, 1, 2)]
+    lines, _ = lines_of(runs_csv(runs, runs, recipe))
+    from_lines, from_runs = Comparison(recipe, lines, []), Comparison(recipe, runs, [])
+    assert from_lines.csv() == from_runs.csv()
+    assert from_lines.readme({}, [], 0.0) == from_runs.readme({}, [], 0.0)
+    assert len(readings_of(recipe)) == 6
+
+
+def test_captions_name_every_reading():
+    words = {
+        read: in_words(read) for read in ("best", "mean_last_20_rounds", "mean_last_10", "rounds_to_95", "gigabits_to_0.2")
+    }
+    assert words == {
+        "best": "Best values over the rounds",
+        "mean_last_20_rounds": "Means of the last 20 rounds",
+        "mean_last_10": "Means of the last 10 observations",
+        "rounds_to_95": "Rounds until 95",
+        "gigabits_to_0.2": "Gigabits until 0.2",
+    }
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
+    recipe = recipes.load(name)
+    (beside,) = recipe.also_read
+    assert (recipe.read, beside[:10]) == ("best", "mean_last_")
+    assert all(scale.read is None for scale in recipe.scale.values())
+    assert any("does not state its reading" in text and "Tables 6 and 8" in text for text in recipe.chosen)
+    assert all(experiment.reads == "best" for experiment in recipe.experiments("paper"))  # grids select by it
+
+
+@pytest.mark.parametrize("name", list(recipes.recipe_files()))
+def test_small_runs_of_another_model_than_the_papers_are_no_comparison(name):
+    recipe = recipes.load(name)
+    models = {scale: {e.task.options.get("model") for e in recipe.experiments(scale)} for scale in ("small", "paper")}
+    if recipe.cells:
+        assert recipe.scale["small"].comparable == (models["small"] <= models["paper"])
+
+
+def test_cells_of_another_model_have_no_verdict():
+    recipe = Recipe.parse(OWN.replace("[scale.small]\n", "[scale.small]\ncomparable = false\n")).model_copy(
+        update={"ran": "small"}
+    )
+    comparison = Comparison(recipe, [record("Plain", "Only", losses=(9.0, 2.0))], [])
+    assert comparison.cell_sheet().rows[0][-3:] == ["-", "-", "no comparison"]
+    assert "another model than the paper's" in comparison.cell_sheet().note
+    (row,) = csv.DictReader(io.StringIO(comparison.csv()))
+    assert (row["ours_mean"], row["difference"], row["within_2_points"], row["status"]) == ("2", "", "", "no comparison")
+
+
+def test_data_that_cannot_be_had_are_named_with_the_reason():
+    stand_ins = {"fedbc-table-9", "dfedavgm-figure-7", "feddane-figure-1-real", "feddane-figure-3-real"}
+    assert {name for name in recipes.recipe_files() if recipes.load(name).not_obtainable} == stand_ins
+    made = Recipe.parse(OWN.replace('metric = "train_loss"\n', 'metric = "train_loss"\nnot_obtainable = "lost"\n'))
+    assert "Data not obtainable: lost." in Comparison(made, [record("Plain", "Only")], []).readme({}, [], 0.0)
+
+
+def same_table(made, kept):
+    """Whether two tables say the same: `runs.csv` has nine digits, so that p-values differ in their last ones."""
+    rows = [list(csv.reader(io.StringIO(text))) for text in (made, kept)]
+    assert len(rows[0]) == len(rows[1])
+    for mine, other in zip(*rows, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            try:
+                np.testing.assert_allclose(float(a), float(b), rtol=2e-3, atol=1e-9)
+            except ValueError:
+                assert a == b
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_tables_of_kept_folders_are_made_of_their_runs_csv(name):
+    """Nothing but the numbers of the runs is needed, whichever version wrote them."""
+    folder = REPRODUCTION / name
+    made = tables_of(folder)
+    for table in ("results.csv", "claims.csv"):
+        same_table(made[table], (folder / table).read_text())
+    assert (
+        made["README.md"].split("## How it was made")[0] == (folder / "README.md").read_text().split("## How it was made")[0]
+    )
+
+
+@pytest.mark.parametrize("name", ["fedbc-table-7-paper", "fedbc-table-1"])
+def test_the_kept_tables_are_of_the_kept_curves(name):
+    """Read without the library: the highest accuracy of every curve, its mean and deviation over the seeds."""
+    _, *lines = lzma.decompress((REPRODUCTION / name / "runs.jsonl.xz").read_bytes()).decode().splitlines()
+    best, late = {}, {}
+    for line in map(json.loads, lines):
+        curve = 100 * np.array(line["curves"]["metrics/test_accuracy"][1])
+        rounds = np.array(line["curves"]["rounds"][1])
+        best.setdefault((line["task"], line["label"]), []).append(curve.max())
+        late.setdefault((line["task"], line["label"]), []).append(
+            curve[rounds > rounds[-1] - (20 if "7" in name else 10)].mean()
+        )
+    recipe = tomllib.loads((REPRODUCTION / name / "recipe.toml").read_text())
+    (beside,) = recipe["also_read"]
+    with (REPRODUCTION / name / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) >= 25
+    for row in rows:
+        values = best[row["task"], row["algorithm"]]
+        np.testing.assert_allclose(float(row["ours_mean"]), np.mean(values), rtol=1e-5)
+        np.testing.assert_allclose(float(row["ours_deviation"]), np.std(values, ddof=1), rtol=1e-3)
+        np.testing.assert_allclose(float(row[f"{beside}_mean"]), np.mean(late[row["task"], row["algorithm"]]), rtol=1e-5)
+
+
+def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
+    made = RunDirectory.create(tmp_path / "a", "A")
+    made.recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", "")).model_copy(
+        update={"ran": "paper"}
+    )
+    (made.path / "recipe.toml").write_text(made.recipe.text)
+    made.configure(made.recipe.experiments("paper"))
+    made.add(record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)), 0)
+    made.close("finished")
+    made.keep(tmp_path / "b")
+    text = (tmp_path / "b" / "recipe.toml").read_text()
+    (tmp_path / "b" / "recipe.toml").write_text(
+        text.replace('read = "last"\n', 'read = "best"\n').replace("also_read = []", 'also_read = ["mean_last_2_rounds"]')
+    )
+    RunDirectory.load(tmp_path / "b").renew_archive()
+    with (tmp_path / "b" / "runs.csv").open() as stream:
+        (row,) = (row for row in csv.DictReader(stream) if row["metric"] == "train_loss")
+    assert float(row["mean_last_2_rounds"]) == 2.0
+    same_table(tables_of(tmp_path / "b")["results.csv"], (tmp_path / "b" / "results.csv").read_text())
