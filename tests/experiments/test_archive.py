@@ -1,11 +1,9 @@
-"""Archives of a recipe's runs: its tables are made again from the numbers, and the papers' numbers are counted."""
+"""Archives of a recipe's runs: its tables are rebuilt from the numbers."""
 
 import csv
 import dataclasses
 import io
 import math
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from fedax.cli import work
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results import coverage as status
 from fedax.experiments.results.archive import lines_of
 from fedax.experiments.results.curves import NAME, packed, unpacked
 from fedax.experiments.results.store import RunDirectory
@@ -27,7 +24,6 @@ from fedax.experiments.running.runner import resume
 from fedax.report.numbers import Results
 from samples import OWN, TINY, record
 
-REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 MORE = """
 [[claim]]
 text = "Prox gets there first"
@@ -198,75 +194,3 @@ def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member
         assert words in text
     for words in ("no pair", "without chance", "mu=10000.0"):
         assert words not in text
-
-
-@pytest.fixture(scope="module")
-def found():
-    return status.entries(REPRODUCTION)
-
-
-def test_the_papers_have_475_numbers(found):
-    """FedBC: 25 in Table 1, 105 in 2, 75 each in 3, 6, 7, 8, 20 in 9; FedAWARE's Table 1: 24; DFedAvgM's text: 96.81 %."""
-    counts = {}
-    for entry in found:
-        counts[entry.recipe] = counts.get(entry.recipe, 0) + entry.counted
-    tables = {"1": 25, "2": 105, "3": 75, "6": 75, "7": 75, "8": 75, "9": 20}
-    expected = {f"fedbc-table-{number}": count for number, count in tables.items()}
-    assert {name: n for name, n in counts.items() if n} == expected | {"fedaware-table-1": 24, "dfedavgm-figure-6": 1}
-    assert sum(counts.values()) == 475
-
-
-def test_the_committed_table_is_what_the_command_makes(found):
-    page = (REPRODUCTION / "README.md").read_text()
-    assert page == status.with_summary(page, found), "run `fedax recipes --status docs/reproduction`"
-    assert (REPRODUCTION / "cells.csv").read_text() == status.cells_csv(found)
-
-
-def looked_up(folder):
-    """The first cell of the searched table in a folder with one run of it."""
-    return next(e for e in status.entries(folder) if (e.recipe, e.cell.algorithm) == ("dfedavgm-figure-6", "FedAvg"))
-
-
-@pytest.mark.parametrize(
-    ("change", "word"), [(None, "small"), ("learning_rate", "older settings"), ("gone", "older settings")]
-)
-def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, monkeypatch, change, word):
-    recipe = recipes.load("dfedavgm-figure-6")
-    monkeypatch.setattr(recipes, "recipe_files", lambda: {"dfedavgm-figure-6": None})
-    monkeypatch.setattr(recipes, "load", lambda name: recipe)
-    below = tmp_path / "dfedavgm-figure-6"
-    below.mkdir()
-    assert looked_up(tmp_path).found == "not run"
-    made = RunDirectory.create(below / "x", "A")
-    made.configure(recipe.experiments("small"))
-    for file in (below / "x").glob("config*.toml"):
-        shutil.move(file, below / file.name)
-    (below / "recipe.toml").write_text(recipe.model_copy(update={"ran": "small"}).text)
-    # as folders had it before there were statuses
-    head = "task,algorithm,paper_mean,paper_deviation,ours_mean,ours_deviation,runs,difference,in_joint_deviations"
-    (below / "results.csv").write_text(f"{head}\nTwo shards each,FedAvg,96.81,nan,96,0.2,2,-0.81,nan\n")
-    for file in below.glob("config*.toml"):
-        text = file.read_text()
-        if change == "learning_rate":
-            text = text.replace("learning_rate = 0.1", "learning_rate = 0.2")
-            assert text != file.read_text()
-        file.write_text(text if change != "gone" else text + "[nothing]\n")
-    if word == "small":  # one of two seeds: begun, not compared
-        table = (below / "results.csv").read_text()
-        (below / "results.csv").write_text(table.replace(",2,-0.81", ",1,-0.81"))
-        assert looked_up(tmp_path).found == "not run"
-        (below / "results.csv").write_text(table)
-    entry = looked_up(tmp_path)
-    assert (entry.found, entry.folder, entry.cell.status) == (word, "dfedavgm-figure-6", "within 2 points")
-    page = status.with_summary(f"By hand.\n{status.BEGIN}\nold\n{status.END}\nMore.\n", status.entries(tmp_path))
-    assert page.startswith("By hand.\n")
-    assert page.endswith(f"{status.END}\nMore.\n")
-    assert "old\n" not in page
-    counts = ["1", *(["-", "-", "-", "1", "-", "-", "-", "-"] if word == "small" else [*["-"] * 6, "1", "-"])]
-    assert f"| dfedavgm-figure-6 | {' | '.join(counts)} |" in page
-
-
-def test_a_page_without_marks_is_refused(tmp_path):
-    (tmp_path / "README.md").write_text("By hand.")
-    with pytest.raises(InvalidInput, match=r"README\.md: needs the lines"):
-        status.with_summary("By hand.", [])

@@ -1,0 +1,89 @@
+"""Numbers that pages quote beside a link to a folder of runs are numbers of that folder."""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedax.experiments.recipes.recipe import Recipe
+from fedax.experiments.results.archive import kept_experiments, lines_of, readings_of
+from fedax.report.numbers import number_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]*/README\.md)(?:#[^)]*)?\)")
+NUMBER = re.compile(r"(?<![\w.(])[-+]?(\d+(?:\.\d+)?)(?![\w.]*\d)(?=( %| points)?)")
+
+
+def numbers_of(folder, every):
+    """What a folder says: means by the readings of its recipe, effects with their intervals, the paper's numbers.
+
+    With `every` also all other metrics and readings of `runs.csv`, and the extremes over the runs.
+    """
+    if not (folder / "runs.csv").exists():  # studies of earlier days have their tables only
+        return np.array([float(text) for text in re.findall(r"\d+\.\d+", (folder / "README.md").read_text())])
+    recipe, experiments = Recipe.parse((folder / "recipe.toml").read_text()), kept_experiments(folder)
+    runs, _ = lines_of((folder / "runs.csv").read_text(), {e.name: e.observe_every for e in experiments})
+    pairs = {(metric, read) for read, metrics in readings_of(recipe).items() for metric in metrics}
+    found = [float(text) for read in readings_of(recipe) for text in re.findall(r"_to_(.*)", read)]
+    for metric, read in {pair for run in runs for pair in run.numbers} if every else pairs:
+        values = {}
+        for run in runs:
+            if (metric, read) in run.numbers:
+                values.setdefault((run.task, run.label), []).append(number_of(run, metric, read))
+        for own in (own for own in values.values() if np.isfinite(own).any()):
+            found += [np.nanmean(own), np.nanmin(own), np.nanmax(own)] if every else [np.nanmean(own)]
+    for name, columns in (
+        ("claims.csv", ("mean", "low", "high")),
+        ("results.csv", ("paper_mean", "ours_mean", "difference")),
+    ):
+        with (folder / name).open() as stream:
+            found += [float(row[column] or "nan") for row in csv.DictReader(stream) for column in columns]
+    return np.abs(np.array(found)[np.isfinite(found)])
+
+
+def quoted(text):
+    """The numbers of a text with their decimals: those with a point, and whole ones of percent or points."""
+    plain = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|\([^()]*\d, *\d[^()]*\)", " ", text)
+    return [
+        (float(found[1]), len(found[1].partition(".")[2])) for found in NUMBER.finditer(plain) if "." in found[1] or found[2]
+    ]
+
+
+def missing(text, folders, every=False):
+    """The quoted numbers that no number of the folders is when it is rounded as they are."""
+    known = np.concatenate([numbers_of(folder, every) for folder in folders])
+    return [x for x, digits in quoted(text) if not (np.abs(known - x) <= 0.5 * 10.0**-digits + 1e-6).any()]
+
+
+def statements():
+    """`choose.md`: the text before each link. The page of the reproduction: each row of its hand-written table."""
+    for line in (DOCS / "choose.md").read_text().splitlines():
+        begin = line.find("| ", line.find("| ", 1) + 1) if line.startswith("|") else 0
+        for link in LINK.finditer(line):
+            yield f"choose.md: {link[1]}", line[begin : link.start()], [DOCS / Path(link[1]).parent]
+            begin = link.end()
+    for line in (DOCS / "reproduction" / "README.md").read_text().splitlines():
+        links = [DOCS / "reproduction" / Path(link[1]).parent for link in LINK.finditer(line)]
+        if links and line.startswith("|"):
+            yield f"reproduction: {links[0].name}", line, links
+
+
+STATEMENTS = list(statements())
+
+
+def test_pages_quote_numbers():
+    assert sum(bool(quoted(text)) for name, text, _ in STATEMENTS if name.startswith("choose")) >= 5
+
+
+@pytest.mark.parametrize(("text", "folders"), [s[1:] for s in STATEMENTS], ids=[s[0] for s in STATEMENTS])
+def test_quoted_numbers_are_those_of_the_folder(text, folders):
+    assert all(folder.is_dir() for folder in folders)
+    assert missing(text, folders, every=folders[0].parents[0].name == "reproduction" and text.startswith("| [")) == []
+
+
+def test_a_number_that_the_folder_does_not_have_is_found():
+    folder = DOCS / "reproduction" / "fedaware-figure-9"
+    assert missing("FedYogi 85.8 %, FedDyn 84.3 (Synthetic(0.5, 0.5), `0.123`).", [folder]) == []
+    assert missing("FedYogi 82.2 %, FedDyn 84.3, 7 points.", [folder]) == [82.2, 7.0]
