@@ -19,9 +19,11 @@ SCHEDULES = {
     "hybrid": fedax.Schedule(**HYBRID),
     "drawn steps": fedax.Schedule(cohort=3, steps=(1, 4), batch_size=(2, 6), stragglers=0.5),
     "times": fedax.Schedule(times=(1, 3, 4, 8), batch_size=4, dropouts=0.2),
+    "floor": fedax.Schedule(cohort=4, epochs=(2, 5), batch_size=(10, "all"), epoch_steps="floor"),
 }
 CASES = [
     ("hybrid", fedax.FedNova),
+    ("floor", fedax.FedAvg),
     pytest.param("drawn steps", fedax.SCAFFOLD, marks=pytest.mark.slow),
     ("times", fedax.FedAvg),
     pytest.param("hybrid", fedax.FedAvg, marks=pytest.mark.slow),
@@ -115,6 +117,14 @@ def evenly(observed, chances):
     ("options", "size", "steps"),
     [
         ({"epochs": (2, 5), "batch_size": 10}, 25, {6: 1 / 4, 9: 1 / 4, 12: 1 / 4, 15: 1 / 4}),
+        ({"epochs": (2, 5), "batch_size": 10, "epoch_steps": "floor"}, 25, {5: 1 / 4, 7: 1 / 4, 10: 1 / 4, 12: 1 / 4}),
+        (
+            {"epochs": 4, "batch_size": 10, "epoch_steps": "floor", "stragglers": 1.0},
+            25,
+            dict.fromkeys((2, 5, 7, 10), 1 / 4),
+        ),
+        ({"epochs": (1, 2), "batch_size": 64, "epoch_steps": "floor"}, 40, {1: 1.0}),
+        ({"epochs": (1, 2), "batch_size": "full", "epoch_steps": "floor"}, 9, {1: 1 / 2, 2: 1 / 2}),
         ({"steps": (1, 4)}, 25, {1: 1 / 4, 2: 1 / 4, 3: 1 / 4, 4: 1 / 4}),
         ({"epochs": 4, "batch_size": 10, "stragglers": 1.0}, 25, {3: 1 / 4, 6: 1 / 4, 9: 1 / 4, 12: 1 / 4}),
         ({"steps": 3, "stragglers": 0.5}, 25, {1: 1 / 6, 2: 1 / 6, 3: 2 / 3}),
@@ -142,6 +152,20 @@ def test_batch_sizes_are_drawn_uniformly(pair, size, numbers):
     evenly(counts(batches, numbers), np.full(len(numbers), 1 / len(numbers)))
 
 
+@pytest.mark.parametrize("size", [3, 10, 11, 250])
+def test_steps_rounded_down_are_those_of_the_papers_formula(size):
+    """FedAWARE's Hybrid+, K = floor(E n / B), draw by draw beside the same draws rounded up; and what the schedule says of them."""
+    pair = {"epochs": (2, 5), "batch_size": (10, "all")}
+    down, up = (fedax.Schedule(**pair, epoch_steps=how) for how in ("floor", "ceil"))
+    fewer, more = (jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(KEYS) for schedule in (down, up))
+    steps, batch = np.asarray(fewer.steps), np.asarray(fewer.batch)
+    assert np.array_equal(batch, more.batch)
+    epochs = np.asarray(more.steps) / np.ceil(size / batch)
+    assert np.array_equal(steps, np.floor(epochs * size / batch))
+    assert steps.max() <= down.most_steps(size)[1] == 5 * size // min(10, size)
+    assert abs(down.mean_steps(size) - 3.5 * size // ((size + min(10, size)) / 2)) < 1
+
+
 def test_times_give_the_steps_of_every_round():
     schedule = fedax.Schedule(times=(1, 3, 4, 8), batch_size="full")
     assert [int(schedule.work(KEYS[0], 9, jnp.int32(t)).steps) for t in range(4)] == [1, 2, 1, 4]
@@ -163,6 +187,8 @@ def test_times_give_the_steps_of_every_round():
         ({"epochs": 1, "batch_size": (4, "all")}, False),
         ({"epochs": (1, 2), "batch_size": "full"}, False),
         ({"steps": (1, 2)}, False),
+        ({"epochs": 1, "batch_size": 20, "epoch_steps": "floor"}, True),  # one step of 33 examples, and one of 4
+        ({"epochs": 3, "batch_size": 20, "epoch_steps": "floor"}, False),
         ({"steps": 3, "stragglers": 0.5}, False),
         ({"times": (1, 3), "stragglers": 0.5}, False),
     ],

@@ -37,6 +37,9 @@ class Schedule(LocalWork):
             client is drawn less often than `cohort` times $p_k$, and a small one more often), `"poisson"` each client with
             probability `cohort / clients` (weights $n_k$; a round in which nobody is drawn leaves the state as it was).
         epochs: passes over the client's examples in one round; at least 1, or a pair. Ignored if `steps` or `times` is given.
+        epoch_steps: how epochs become steps: `"ceil"` ends every epoch with a batch that may be short, $E \lceil n_k / B \rceil$
+            steps; `"floor"` takes $\lfloor E n_k / B \rfloor$ steps, at least one, as FedAWARE's paper has it. Its next
+            epoch too begins after a batch that may be short.
         steps: minibatch steps in one round, at least 1, over as many epochs as they need; or a pair.
         batch_size: examples of a minibatch, at least 1, or `"full"`, or a pair whose second number may be `"all"` of the
             client's examples. The last batch of an epoch may be short.

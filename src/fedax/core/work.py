@@ -1,7 +1,7 @@
 """Local work: how much a client does in a round."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -26,11 +26,12 @@ class Work(NamedTuple):
 class LocalWork(eqx.Module):
     """The amount of work of a round's clients.
 
-    It is the part of a `Schedule` with the arguments `epochs`, `steps`, `batch_size`, `order`, `times` and `stragglers`, which are
-    described there.
+    It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`, `batch_size`, `order`, `times` and
+    `stragglers`, which are described there.
     """
 
     epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)
+    epoch_steps: Literal["ceil", "floor"] = eqx.field(static=True, default="ceil", kw_only=True)
     steps: int | tuple[int, int] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
     batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
         static=True, default=32, converter=as_tuple, kw_only=True
@@ -42,6 +43,7 @@ class LocalWork(eqx.Module):
     def __check_init__(self) -> None:
         numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
         self._require("epochs", counts(self.epochs) or _pair(self.epochs), numbers)
+        self._require("epoch_steps", self.epoch_steps in ("ceil", "floor"), "one of 'ceil', 'floor'")
         self._require("steps", self.steps is None or counts(self.steps) or _pair(self.steps), f"{numbers}, or None")
         fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
         self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
@@ -85,32 +87,46 @@ class LocalWork(eqx.Module):
             batch = jax.random.randint(batch_key, (), jnp.minimum(low, size), high + 1, jnp.int32)
         else:
             batch = self.batch_size
+        amount: Any = self.epochs if self._in_epochs else self.steps
         if self.times is not None:
-            amount, unit = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round], 1
-        elif self.steps is not None:
-            amount, unit = self.steps, 1
-        else:
-            amount, unit = self.epochs, -(-size // batch)
+            amount = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round]
         if isinstance(amount, tuple):
             amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
         if self.stragglers:
             late = jax.random.uniform(straggler_key, (), jnp.float32) < self.stragglers
             part = jax.random.randint(part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32)
             amount = jnp.where(late, part, amount)
-        return Work(amount * unit, batch)
+        return Work(self._steps_of(amount, size, batch, jnp.maximum), batch)
+
+    @property
+    def _in_epochs(self) -> bool:
+        return self.steps is None and self.times is None
+
+    def _steps_of(self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
+        """Returns the steps of an amount of work, which is in epochs or in steps already."""
+        if not self._in_epochs:
+            return amount
+        if self.epoch_steps == "ceil":
+            return amount * -(-size // batch)
+        return larger(amount * size // batch, 1)
 
     def most_steps(self, largest: int) -> tuple[str, int]:
         """The most steps of a round, if no client has more than `largest` examples, after the argument that sets them."""
         if self.times is not None:
             return "times", max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
-        amount = self.epochs if self.steps is None else self.steps
-        batch = self.batch_size[0] if isinstance(self.batch_size, tuple) else self.batch_size
-        epoch = 1 if batch == "full" or self.steps is not None else -(-largest // batch)
-        return "epochs" if self.steps is None else "steps", (amount[1] if isinstance(amount, tuple) else amount) * epoch
+        amount: Any = self.epochs if self.steps is None else self.steps
+        batch: Any = self.batch_size[0] if isinstance(self.batch_size, tuple) else self.batch_size
+        most = amount[1] if isinstance(amount, tuple) else amount
+        steps = self._steps_of(most, largest, largest if batch == "full" else min(batch, largest))
+        return "epochs" if self.steps is None else "steps", steps
 
     def check_steps(self, largest: int) -> None:
         """Refuses more steps of a round than a 32-bit number counts, if no client has more than `largest` examples."""
         name, most = self.most_steps(largest)
+        epochs = self.epochs[1] if isinstance(self.epochs, tuple) else self.epochs
+        if self._in_epochs and self.epoch_steps == "floor" and epochs * largest >= 2**31:
+            got = f"{self.epochs} with epoch_steps='floor', {epochs * largest} examples of the largest client"
+            raise InvalidInput.of("Schedule(epochs=...)", got, "fewer than 2147483648 examples of a round")
         if most >= 2**31:
             got = f"{getattr(self, name)}, which are {most} steps of the largest client"
             raise InvalidInput.of(f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round")
@@ -126,7 +142,10 @@ class LocalWork(eqx.Module):
         if self.times is not None or self.steps is not None or self.batch_size == "full":
             return True
         ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
-        return len({-(-n // (n if isinstance(end, str) else min(end, n))) for n in map(int, sizes) for end in ends}) == 1
+        return (
+            len({self._steps_of(most, n, n if isinstance(b, str) else min(b, n)) for n in map(int, sizes) for b in ends})
+            == 1
+        )
 
     def full_batches(self, sizes: Sequence[int]) -> bool:
         """Whether clients with so many examples have minibatches of one size only, which need no padding."""
@@ -146,14 +165,19 @@ class LocalWork(eqx.Module):
             amount = self.epochs if self.steps is None else self.steps
             amount = sum(amount) / 2 if isinstance(amount, tuple) else amount
         late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
-        return amount * (1 - late) * (self.mean_epoch(size) if self.steps is None and self.times is None else 1)
+        amount = amount * (1 - late)
+        if self._in_epochs and self.epoch_steps == "floor":
+            return max(amount * size // self._mean_batch(size), 1)
+        return amount * (self.mean_epoch(size) if self._in_epochs else 1)
 
     def mean_epoch(self, size: int) -> float:
         """The minibatches of an epoch of a client with `size` examples; of a drawn batch size, at its mean."""
-        batch: Any = self.batch_size
-        if isinstance(batch, tuple):
-            batch = sum(min(size, size if isinstance(end, str) else end) for end in batch) / 2
-        return 1 if batch == "full" else -(-size // batch)
+        return -(-size // self._mean_batch(size))
+
+    def _mean_batch(self, size: int) -> float:
+        """Returns the examples of a minibatch of a client; of a drawn batch size, their mean."""
+        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+        return sum(size if isinstance(end, str) else min(size, end) for end in ends) / len(ends)
 
 
 def counts(value: Any) -> bool:
