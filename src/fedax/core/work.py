@@ -31,7 +31,12 @@ class LocalWork(eqx.Module):
     """
 
     epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)
-    epoch_steps: Literal["ceil", "floor"] = eqx.field(static=True, default="ceil", kw_only=True)
+    epoch_steps: Literal["ceil", "floor"] = eqx.field(
+        static=True,
+        default="ceil",
+        kw_only=True,
+        metadata={"hyper": {"default": "ceil", "choices": ("ceil", "floor"), "later": True}},
+    )
     steps: int | tuple[int, int] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
     batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
         static=True, default=32, converter=as_tuple, kw_only=True

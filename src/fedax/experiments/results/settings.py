@@ -1,10 +1,12 @@
 """The configuration of a single run, by which its record is tied to the experiment it stands under."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedax.core import InvalidInput
+from fedax.core import InvalidInput, Schedule
+from fedax.core.hyper import is_new
 from fedax.engines.identity import difference, random_settings
 from fedax.engines.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
@@ -42,7 +44,7 @@ def configured(
         common, owners = shared[slot.experiment], (slot.member.algorithm.make(), slot.member.solver.make())
         own = [hyperparameters_of(owner) for owner in owners]
         run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}
-        run["schedule"] = common["schedule"] | slot.member.schedule
+        run["schedule"] = _without_new(common["schedule"] | slot.member.schedule)
         yield slot, json.loads(json.dumps(run, sort_keys=True, default=_plain))
 
 
@@ -95,6 +97,16 @@ def identity(record: Record) -> str | None:
     if record.settings is None:
         return None
     return json.dumps({name: value for name, value in record.settings.items() if name != "jax"}, sort_keys=True)
+
+
+def _without_new(schedule: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out the options of a schedule that older runs do not know, at their defaults."""
+    new = [
+        field.name
+        for field in dataclasses.fields(Schedule)
+        if field.name in schedule and is_new(field, schedule[field.name])
+    ]
+    return {name: value for name, value in schedule.items() if name not in new}
 
 
 def _plain(value: Any) -> Any:
