@@ -17,7 +17,7 @@ from fedax import codecs
 from fedax.deploy.processes import free_port
 from fedax.deploy.settings import FILE
 from fedax.engines.flower import member
-from fedax.engines.flower.masks import LEVELS, Member, numbers, unmasked, whole
+from fedax.engines.flower.masks import LEVELS, Member, numbers, opened, unmasked, whole
 from fedax.engines.flower.records import Refused
 from marks import thorough
 from problems import vector
@@ -40,18 +40,76 @@ def test_the_sum_of_those_who_stay(gone):
     uploads = {k: rng.uniform(-LARGEST, LARGEST, 50) for k in range(5) if k not in gone}
     hidden = {k: everyone[k].hide(whole(uploads[k], LARGEST), keys) for k in uploads}
     shown = {k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, uploads, gone) for k in uploads}
-    shares = {k: [shown[j][k] for j in list(shown)[:3]] for k in keys}
+    commitments = {m.number: m.commitment for m in everyone}
+    secrets, liars = opened(shown, keys, commitments, uploads, 3)
+    assert liars == {}
     total = sum(hidden.values(), np.zeros(50, np.uint64))
-    found = numbers(unmasked(total, keys, uploads, shares), LARGEST)
+    found = numbers(unmasked(total, keys, uploads, secrets), LARGEST)
     np.testing.assert_allclose(found, sum(uploads.values()), rtol=0, atol=len(uploads) * STEP / 2)
     for k in uploads:  # each alone is spread over all numbers of 64 bits
         assert np.abs(numbers(hidden[k], LARGEST)).max() > 1e4 * LARGEST
-    few = {k: text[:2] for k, text in shares.items()}
-    try:
-        wrong = numbers(unmasked(total, keys, uploads, few), LARGEST)
-    except ValueError:
-        return
-    assert np.abs(wrong - found).min() > 1.0
+    few = dict(list(shown.items())[:2])
+    assert opened(few, keys, commitments, uploads, 2).secrets == {}
+
+
+CORRUPTIONS = {
+    "zeros": lambda share: bytes(len(share)),
+    "a flipped bit": lambda share: share[:-1] + bytes([share[-1] ^ 1]),
+    "cut off": lambda share: share[: len(share) // 2],
+    "empty": lambda share: b"",
+    "another index": lambda share: bytes([share[0] ^ 7]) + share[1:],
+}
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=list(CORRUPTIONS))
+@pytest.mark.parametrize("gone", [[], [1]])
+@pytest.mark.parametrize("liar", [0, 4])
+def test_a_corrupt_share_names_its_sender_and_ends_nothing(corrupt, gone, liar):
+    """Three of five shares are enough, and all others are as they were dealt."""
+    everyone, keys = members(5)
+    letters = {m.number: m.deal(keys, 3) for m in everyone}
+    there = [k for k in range(5) if k not in gone]
+    shown = {k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, there, gone) for k in there}
+    shown[liar] = {k: corrupt(share) for k, share in shown[liar].items()}
+    secrets, liars = opened(shown, keys, {m.number: m.commitment for m in everyone}, there, 3)
+    assert liars == {liar: list(range(5))}
+    assert secrets == {k: everyone[k].secret if k in gone else everyone[k].seed for k in range(5)}
+
+
+@pytest.mark.parametrize("mode", ["drop", "stop"])
+def test_a_run_goes_on_without_a_corrupt_share(mode, tmp_path, caplog):
+    """Four clients, of which three open a sum; client 3 shows zeros in round 1."""
+
+    def spoil(message, answer):
+        content = message.content
+        if content["masks"]["stage"] == member.SHOW and content["order"]["round"] == 1 and client_of(message) == 3:
+            facts = answer.content["answer"]
+            facts["shares"] = [bytes(len(share)) for share in facts["shares"]]
+        return [answer]
+
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, on_bad_client=mode)
+    np.testing.assert_allclose(vector(ours), vector(run(fedax.FedAvg(), schedule=EVERYONE)), rtol=0, atol=100 * STEP)
+    told = [r.getMessage() for r in caplog.records if "do not fit" in r.getMessage()]
+    assert told == [
+        "FedAvg.train, round 1, client 3: its shares of the secrets of clients 0, 1, 2, 3 do not fit and are left out"
+    ]
+
+
+def test_a_seed_that_does_not_fit_its_commitment_is_named(tmp_path, caplog):
+    """A client that commits to another seed spoils the sum, which changes nothing, and is named."""
+
+    def spoil(message, answer):
+        if message.content["masks"]["stage"] == member.KEYS and client_of(message) == 2:
+            answer.content["answer"]["commitment"] = bytes(32)
+        return [answer]
+
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
+    assert np.array_equal(vector(ours), vector(run(fedax.FedAvg(), rounds=0)))
+    assert any("round 0, client 2: no 3 shares of its secret fit together" in r.getMessage() for r in caplog.records)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from fedax.core import InvalidInput, RunExists
 from fedax.deploy.keys import private
-from fedax.deploy.processes import end_with_parent
+from fedax.deploy.processes import Control, end_with_parent
 from fedax.deploy.settings import Deployment, quoted
 from fedax.engines.flower import Flower
 from fedax.engines.flower.engine import here
@@ -120,7 +121,8 @@ def serve(grid: Any, config: Any) -> None:
     """
     end_with_parent()  # a server that is gone leaves nobody who works on
     set_up_jax(1)
-    _train(grid, config)
+    deployment = Deployment.load(Path(str(config["deployment"])))
+    _train(grid, config, lambda: owners_of(deployment))
 
 
 def apps(folder: Path, out: Path) -> tuple[Any, Any]:
@@ -151,7 +153,7 @@ def apps(folder: Path, out: Path) -> tuple[Any, Any]:
     return server, client
 
 
-def _train(grid: Any, config: Any) -> None:
+def _train(grid: Any, config: Any, registered: Callable[[], Mapping[int, int]] | None = None) -> None:
     deployment = Deployment.load(Path(str(config["deployment"])))
     _keep_warnings(deployment.path("logs", "training.log"))
     if not config["out"]:
@@ -162,12 +164,23 @@ def _train(grid: Any, config: Any) -> None:
     }
     display = display_for(Console(width=120))
     options |= {"secret": _secret(deployment), "largest": deployment.largest, "secure": deployment.secure or None}
+    options |= {"most_examples": deployment.most_examples or None, "registered": registered}
     with here(Flower(grid, run=str(out), **options)):
         if config["resume"]:
             directory = _resumed(out, display)
         else:
             directory = run_experiment(deployment.experiment("flower"), out, display)
     print(directory.line())
+
+
+def owners_of(deployment: Deployment) -> dict[int, int]:
+    """Returns, by Flower's node, the client whose public key in the folder the node holds."""
+    control = Control(deployment)
+    try:
+        keys = {control.public_key(k): k for k in range(deployment.clients)}
+        return {node.node_id: keys[node.public_key] for node in control.nodes() if node.public_key in keys}
+    finally:
+        control.close()
 
 
 def _secret(deployment: Deployment) -> bytes:

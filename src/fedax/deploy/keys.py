@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedax.core import FedaxError
 from fedax.files import write, writing
 
 DAYS = 365
@@ -53,6 +55,25 @@ def certificates(folder: Path, host: str) -> None:
     private(folder / "server.key", secret)
 
 
+def check_certificates(folder: Path, names: Sequence[str]) -> None:
+    """Refuses certificates that are not valid today.
+
+    Raises:
+        FedaxError: one that has expired, or is not valid yet; the message has its dates.
+    """
+    now = _now()
+    for name in names:
+        if not (path := folder / name).exists():
+            continue
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if not first <= now <= last:
+            hint = "`fedax deploy init` makes new ones in a new folder; give ca.crt to every client"
+            raise FedaxError(
+                f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and today is {now:%Y-%m-%d}. {hint}."
+            )
+
+
 def client_key(folder: Path, k: int) -> None:
     """Writes `client-K` and `client-K.pub`, in the form of SSH."""
     key = ec.generate_private_key(ec.SECP384R1())
@@ -88,7 +109,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def _unsigned(subject: x509.Name, issuer: x509.Name, key: Any) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = _now()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -98,3 +119,7 @@ def _unsigned(subject: x509.Name, issuer: x509.Name, key: Any) -> x509.Certifica
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=DAYS))
     )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -15,7 +16,8 @@ from typing import Any
 import tomli_w
 
 from fedax.core import FedaxError
-from fedax.deploy.settings import Deployment, quoted
+from fedax.core.errors import printable
+from fedax.deploy.settings import FILE, Deployment, quoted
 from fedax.engines.flower.quiet import QUIET
 from fedax.files import write, writing
 
@@ -23,6 +25,8 @@ CONNECTION = "fedax"
 """The name of the server in Flower's configuration."""
 DESCRIPTIONS = 1 << 20
 """The most bytes of an upload beside its arrays."""
+LINES = 200
+"""The last lines of a log that are searched for a reason."""
 PATIENCE = 90.0
 """Seconds for a process to come up."""
 
@@ -43,13 +47,17 @@ def configure(deployment: Deployment) -> None:
         write(path, tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}}))
 
 
+def host_of(deployment: Deployment) -> str:
+    """Returns the address that the server binds: its own on the loopback, otherwise all of this machine."""
+    return deployment.host if deployment.host in ("127.0.0.1", "localhost") else "0.0.0.0"
+
+
 def superlink(deployment: Deployment) -> list[str]:
     """The command of the server."""
     keys = deployment.path("keys")
-    everywhere = "0.0.0.0" if deployment.host not in ("127.0.0.1", "localhost") else deployment.host
     return [
         *(sys.executable, "-P", str(Path(__file__).with_name("link.py")), str(deployment.largest + DESCRIPTIONS)),
-        *("--host", everywhere, "--port", str(deployment.port), "--enable-supernode-auth"),
+        *("--host", host_of(deployment), "--port", str(deployment.port), "--enable-supernode-auth"),
         *("--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.crt")),
         *("--ssl-keyfile", str(keys / "server.key"), "--disable-runtime-dependency-installation"),
     ]
@@ -140,10 +148,42 @@ def wait_until(there: Callable[[], bool], what: str, started: subprocess.Popen[b
         time.sleep(0.2)
 
 
+REASONS = (
+    "certificate has expired",
+    "certificate verify failed",
+    "Address already in use",
+    "Connection refused",
+    "not registered",
+)
+"""Words in the logs of Flower's programs that say why one of them has ended, before the words with which it ends."""
+
+
 def last_line(log: Path) -> str:
-    """The last words of a log."""
-    lines = log.read_text("utf-8", errors="replace").strip().splitlines() if log.exists() else []
-    return f"its log {log} ends with {lines[-1].strip()!r}" if lines else f"its log {log} is empty"
+    """Returns the line of a log that says why its program has ended, or else its last line."""
+    lines = log.read_text("utf-8", errors="replace").strip().splitlines()[-LINES:] if log.exists() else []
+    if not lines:
+        return f"its log {log} is empty"
+    told = next((line for reason in REASONS for line in reversed(lines) if reason in line), None)
+    return f"its log {log} {'ends with' if told is None else 'says'} {printable((told or lines[-1]).strip())!r}"
+
+
+def check_address(deployment: Deployment) -> None:
+    """Refuses an address at which another program listens.
+
+    Raises:
+        FedaxError: it is in use, or not one of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host_of(deployment), deployment.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return  # the server says itself what is wrong with a host that cannot be bound here, such as one behind a proxy
+        hint = f"Stop the program that listens there, or choose another port in {deployment.path(FILE)}"
+        raise FedaxError(f"{deployment.address} is in use by another program. {hint}.") from error
 
 
 class Control:
@@ -168,16 +208,21 @@ class Control:
 
     def register(self, k: int) -> bool:
         """Lets the server accept a client, by its public key; False if it knows the key already."""
-        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
         from flwr.proto.control_pb2 import RegisterNodeRequest
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-        key: Any = load_ssh_public_key(self.deployment.path("keys", f"client-{k}.pub").read_bytes())
         known = {node.public_key for node in self.nodes()}
-        if (content := public_key_to_bytes(key)) in known:
+        if (content := self.public_key(k)) in known:
             return False
         self.client.RegisterNode(RegisterNodeRequest(public_key=content, name=f"client-{k}"))
         return True
+
+    def public_key(self, k: int) -> bytes:
+        """Returns the public key of a client, as the server knows it."""
+        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+        key: Any = load_ssh_public_key(self.deployment.path("keys", f"client-{k}.pub").read_bytes())
+        return public_key_to_bytes(key)
 
     def nodes(self) -> list[Any]:
         """The clients' nodes that the server knows."""

@@ -34,6 +34,8 @@ class Deployment:
         minimum: the fewest uploads of a phase that count, at least 1.
         patience: seconds to wait for all clients at the start, at least 0.
         checkpoint_seconds: the most seconds between checkpoints, above 0; the first one follows the first round.
+        most_examples: the most training or test examples that a client may claim, on which its weight depends; 0 for as many as can
+            be counted.
         upload_limit: the most megabytes of an upload, above 0; the server takes no more of a larger one.
         secure: the largest size of an entry of an upload where uploads are added up under masks, which hide them from the server;
             0 for uploads in the open.
@@ -50,6 +52,7 @@ class Deployment:
     minimum: int = 1
     patience: float = 600.0
     checkpoint_seconds: float = 60.0
+    most_examples: int = 0
     upload_limit: float = 256.0
     secure: float = 0.0
 
@@ -65,6 +68,7 @@ class Deployment:
                 real(self.checkpoint_seconds) and 0 < self.checkpoint_seconds < float("inf"),
                 "numbers above 0",
             ),
+            "most_examples": (self.most_examples == 0 or counts(self.most_examples), "0, or whole numbers >= 1"),
             "upload_limit": (real(self.upload_limit) and 0 < self.upload_limit < float("inf"), "numbers above 0"),
             "secure": (real(self.secure) and 0 <= self.secure < float("inf"), "numbers >= 0"),
             "host": (isinstance(self.host, str) and self.host.strip() != "", "the name or the address of a machine"),

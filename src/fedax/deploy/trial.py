@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.deploy.app import write_app
 from fedax.deploy.check import check_experiment
-from fedax.deploy.keys import certificates, client_key
+from fedax.deploy.keys import certificates, check_certificates, client_key
 from fedax.deploy.processes import (
     CONNECTION,
     Control,
     ask_to_end,
+    check_address,
     configure,
     environment,
     free_port,
@@ -99,6 +100,8 @@ def ending_cleanly() -> Iterator[None]:
 def serving(deployment: Deployment, say: Say) -> Iterator[Control]:
     """The server, while the block runs; it accepts the clients whose public keys are in the folder."""
     log = deployment.path("logs", "server.log")
+    check_certificates(deployment.path("keys"), ("ca.crt", "server.crt"))
+    check_address(deployment)
     configure(deployment)
     with ending_cleanly(), process(superlink(deployment), log, environment(deployment)) as started:
         control = Control(deployment)
@@ -123,6 +126,7 @@ def be_client(deployment: Deployment, partition: int, data: Path | None, say: Sa
     """A client until it is interrupted, or the process with number `parent` ends. A node that ends is started again."""
     if partition not in range(deployment.clients):
         raise InvalidInput.of("partition", partition, f"whole numbers from 0 to {deployment.clients - 1}")
+    check_certificates(deployment.path("keys"), ("ca.crt",))
     data = None if data is None else data.absolute()
     device = device_for(deployment, partition, data)
     log = deployment.path("logs", f"client-{partition}.log")

@@ -301,5 +301,3 @@ def _checkpoints(grid: Grid) -> Checkpoints | None:
         return None
     engine, folder = options.engine, Path(options.checkpoint)
     return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
-
-

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -49,6 +49,10 @@ class Flower(Engine):
         largest: the most bytes of the arrays of an upload that the connection takes, at least 1; by default as many as there are.
         secure: the largest size of an entry of an upload, above 0: uploads are added up under masks (SecAgg+), and the server sees
             their mean alone, which has to be all that the method needs. By default they are sent in the open.
+        most_examples: the most training or test examples that a client may claim, at least 1. Its weight depends on them. By
+            default so many that those of all clients can be counted.
+        registered: a function that gives, by Flower's node, the client whose key the node holds. A node that says it is another
+            one is refused. Without it clients are believed; `fedax deploy` has one.
         checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0; 60 by default. The first one
             follows the first round, and the time between them doubles up to this bound.
         secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its epsilon counts on sampling.
@@ -73,9 +77,16 @@ class Flower(Engine):
         secure: float | None = None,
         secret: bytes | None = None,
         checkpoint_seconds: float = 60.0,
+        most_examples: int | None = None,
+        registered: Callable[[], Mapping[int, int]] | None = None,
     ) -> None:
         need_flower()
-        for name, value in (("clients", clients), ("minimum", minimum), ("largest", largest)):
+        for name, value in (
+            ("clients", clients),
+            ("minimum", minimum),
+            ("largest", largest),
+            ("most_examples", most_examples),
+        ):
             if value is not None and not counts(value):
                 raise InvalidInput.of(f"Flower({name}=...)", value, "whole numbers >= 1")
         for name, value in (("deadline", deadline), ("checkpoint_seconds", checkpoint_seconds)):
@@ -89,6 +100,7 @@ class Flower(Engine):
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
         self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
         self.largest, self.secret = largest, secret or os.urandom(32)
+        self.most_examples, self.registered = most_examples, registered
         self.roster: Any = None
 
     def has_all(self, task: Task) -> bool:
@@ -99,7 +111,7 @@ class Flower(Engine):
 
         clients = self.clients or setup.population.clients
         if self.roster is None or self.roster.clients != clients:
-            self.roster = Roster(self.grid, clients, self.deadline)
+            self.roster = Roster(self.grid, clients, self.deadline, self.most_examples, self.registered)
         self.roster.gather(self.patience)
         sizes = [self.roster.sizes[k] for k in range(self.roster.clients)]
         population = Population.of([one.train for one in sizes])

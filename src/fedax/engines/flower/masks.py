@@ -8,7 +8,9 @@ with the complete graph of neighbours; Bonawitz et al., Practical Secure Aggrega
 CCS 2017, Figure 4 without its signatures: the server follows the protocol.
 """
 
+import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -28,6 +30,9 @@ LEVELS = 1 << 40
 """Whole numbers from 0 to the largest size of an entry; 2^22 clients may be added up."""
 SECRET = 47
 """Bytes of a private key, fewer than the order of the curve has."""
+
+ATTEMPTS = 1000
+"""The most sets of shares that are tried for a secret."""
 
 Keys = Mapping[int, tuple[bytes, bytes]]
 """Both public keys of every member, by its number."""
@@ -54,6 +59,11 @@ class Member(NamedTuple):
     def public(self) -> tuple[bytes, bytes]:
         """Both public keys."""
         return public_key_to_bytes(_private(self.secret).public_key()), public_key_to_bytes(self.letters.public_key())
+
+    @property
+    def commitment(self) -> bytes:
+        """A hash of the seed, by which shares of it are checked."""
+        return _commitment(self.seed)
 
     def deal(self, keys: Keys, threshold: int) -> dict[int, bytes]:
         """Shares of its secrets for every member, itself too, in letters that they alone can read.
@@ -105,11 +115,71 @@ class Member(NamedTuple):
         return generate_shared_key(self.letters, bytes_to_public_key(key))
 
 
+class Opened(NamedTuple):
+    """The secrets that shares give.
+
+    Attributes:
+        secrets: the seed of each member that is there, and the key of each other, as far as shares of it fit together.
+        liars: by member, the members of whose secrets it sent a share that does not fit.
+    """
+
+    secrets: dict[int, bytes]
+    liars: dict[int, list[int]]
+
+
+def opened(
+    shown: Mapping[int, Mapping[int, bytes]],
+    keys: Keys,
+    commitments: Mapping[int, bytes],
+    there: Iterable[int],
+    threshold: int,
+) -> Opened:
+    """Puts the secrets of all members together, and finds shares that were altered.
+
+    A seed has to fit its commitment, a key its public key. Shares outside a set that fits are checked one by one in it.
+
+    Args:
+        shown: by the member that sent them, its shares of the secret of each member.
+        keys: of all members.
+        commitments: of the seeds of all members.
+        there: the members whose seeds are shared; of the others it is the keys.
+        threshold: how many shares give a secret.
+    """
+    alive, secrets = set(there), dict[int, bytes]()
+    liars: dict[int, list[int]] = {}
+    for k in keys:
+        fits = functools.partial(_fits, commitments[k] if k in alive else keys[k][0], k in alive)
+        shares = {j: sent[k] for j, sent in shown.items()}
+        for chosen in itertools.islice(itertools.combinations(shares, threshold), ATTEMPTS):
+            rest = [shares[j] for j in chosen[1:]]
+            if (secret := fits([shares[chosen[0]], *rest])) is not None:
+                secrets[k] = secret
+                for j in set(shares) - set(chosen):
+                    if fits([shares[j], *rest]) is None:
+                        liars.setdefault(j, []).append(k)
+                break
+    return Opened(secrets, liars)
+
+
+def _fits(expected: bytes, is_seed: bool, shares: list[bytes]) -> bytes | None:
+    """Returns the secret that shares give, or None if it is not the expected one."""
+    try:
+        secret = combine_shares(shares)
+        found = _commitment(secret) if is_seed else public_key_to_bytes(_private(secret).public_key())
+    except (ValueError, IndexError, OverflowError):  # of shares that are no shares
+        return None
+    return secret if found == expected else None
+
+
+def _commitment(seed: bytes) -> bytes:
+    return hashlib.sha256(b"seed " + seed).digest()
+
+
 def unmasked(
     total: np.ndarray,
     keys: Keys,
     there: Iterable[int],
-    shares: Mapping[int, list[bytes]],
+    secrets: Mapping[int, bytes],
     factors: Mapping[int, float] | None = None,
 ) -> np.ndarray:
     """Returns the sum without masks.
@@ -118,12 +188,11 @@ def unmasked(
         total: of what the members that are there sent.
         keys: of all whose masks are in it.
         there: those members.
-        shares: enough of them of the seed of each of these, and of the key of each other.
+        secrets: the seed of each of these, and the key of each other; see `opened`.
         factors: of the members, as they were given to `Member.hide`; 1 by default.
     """
     alive, list_ = set(there), _name(keys)
-    for k in keys:
-        secret = combine_shares(shares[k])
+    for k, secret in secrets.items():
         if k in alive:
             factor = 1.0 if factors is None else factors[k]
             total = total - stream(_seed_of_own_mask(secret, list_, factor), total.size)

@@ -53,7 +53,7 @@ def stage_of(
     member = Member.of(partition, secret, f"{masks['session']} {name}")
     about: dict[str, Any] = {"partition": partition, "order": name}
     if stage == KEYS:
-        return RecordDict({"answer": ConfigRecord({**about, "keys": list(member.public)})})
+        return RecordDict({"answer": ConfigRecord({**about, "keys": list(member.public), "commitment": member.commitment})})
     keys = keys_in(masks)
     if stage == DEAL:
         letters = member.deal(keys, int(masks["threshold"]))

@@ -27,7 +27,7 @@ from fedax.engines.round import Round
 from fedax.engines.trace import Probe, Recording
 from fedax.engines.transport import Answer, Job
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of the messages."""
 
 

@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedax.core.errors import FedaxError
+from fedax.core.errors import FedaxError, printable, short
+from fedax.core.hyper import MOST_COUNT
 from fedax.engines.flower.plan import PROTOCOL
 
 LOG = logging.getLogger("fedax.flower")
@@ -15,6 +16,8 @@ PAUSES = 0.02, 0.5
 """Seconds between two looks for answers: at first, and at most."""
 AGAIN, HELLO = 2.0, 30.0
 """Seconds until a node that was gone is looked for again, and for the answer of a new one."""
+NOBODY = -1
+"""The owner of a key that belongs to no client."""
 NODE_UNAVAILABLE = 5
 """Flower's error of a node that is gone."""
 TRAIN, EVALUATE, QUERY = "train", "evaluate", "query"
@@ -34,6 +37,8 @@ class Roster:
         grid: of Flower.
         clients: how many there are, numbered from 0.
         deadline: seconds for an answer.
+        most_examples: the most training or test examples that a client may claim.
+        registered: gives, for the nodes that are there, the clients whose keys they hold. Without it clients are believed.
 
     Attributes:
         nodes: the node of each client.
@@ -41,8 +46,16 @@ class Roster:
         offline: the clients of the last orders that had no node when `ask` returned.
     """
 
-    def __init__(self, grid: Any, clients: int, deadline: float) -> None:
-        self.grid, self.clients, self.deadline = grid, clients, deadline
+    def __init__(
+        self,
+        grid: Any,
+        clients: int,
+        deadline: float,
+        most_examples: int | None = None,
+        registered: Callable[[], Mapping[int, int]] | None = None,
+    ) -> None:
+        self.grid, self.clients, self.deadline, self.registered = grid, clients, deadline, registered
+        self.most_examples = MOST_COUNT // clients if most_examples is None else min(most_examples, MOST_COUNT // clients)
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
@@ -67,10 +80,12 @@ class Roster:
         """Asks the nodes that are new which client they are."""
         there = set(self.grid.get_node_ids())
         new = sorted(there - set(self.nodes.values()))
+        owners = self.registered() if new and self.registered else None
         for node, answer in self._hellos(new).items():
             try:
                 facts = contents(answer)["answer"]
                 k, sizes = int(facts["partition"]), Sizes(int(facts["train"]), int(facts["test"]))
+                self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
                 self._admit(k, node, sizes, there)
             except (FedaxError, KeyError, TypeError, ValueError) as error:
                 LOG.warning("node %d refused: %s", node, error)
@@ -90,11 +105,22 @@ class Roster:
                 time.sleep(PAUSES[0])
         return found
 
+    def _check_owner(self, k: int, owner: int | None) -> None:
+        """Refuses a node that says it is another client than the one whose key it holds; None is for keys that are not known."""
+        if owner == NOBODY:
+            raise FedaxError(f"it says it is client {k}, and its key is that of no client")
+        if owner is not None and owner != k:
+            raise FedaxError(f"it says it is client {k}, and its key is that of client {owner}")
+
     def _admit(self, k: int, node: int, sizes: Sizes, there: set[int]) -> None:
         if not 0 <= k < self.clients:
             raise FedaxError(f"it says it is client {k}; there are {self.clients}, from 0")
         if sizes.train < 1:
             raise FedaxError(f"client {k} has {sizes.train} training examples, at least 1 is needed")
+        if max(sizes) > self.most_examples:
+            raise FedaxError(f"client {k} claims {max(sizes)} examples; allowed: at most {self.most_examples}")
+        if sizes.test < -1:
+            raise FedaxError(f"client {k} claims {sizes.test} test examples")
         if k in self.nodes and self.nodes[k] in there:
             raise FedaxError(f"client {k} is there already, as node {self.nodes[k]}")
         if self.sizes.get(k, sizes) != sizes:
@@ -161,6 +187,11 @@ class Roster:
         return Message(content, dst_node_id=node, message_type=kind, ttl=max(seconds, PAUSES[0]), group_id=group)
 
 
+def _line(text: Any) -> str:
+    """Returns a client's text as one line without control characters, cut to what fits a log."""
+    return short(printable(str(text)))
+
+
 def contents(answer: Message) -> Any:
     """The records of an answer.
 
@@ -168,7 +199,7 @@ def contents(answer: Message) -> Any:
         FedaxError: it is an error, of Flower or of the client.
     """
     if answer.has_error():
-        raise FedaxError(f"error {answer.error.code}: {answer.error.reason}")
+        raise FedaxError(f"error {answer.error.code}: {_line(answer.error.reason)}")
     if text := answer.content.get("answer", {}).get("error"):
-        raise FedaxError(str(text))
+        raise FedaxError(_line(text))
     return answer.content

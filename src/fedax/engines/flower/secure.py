@@ -12,7 +12,7 @@ from fedax.core.channel import is_message
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort, Memory
 from fedax.core.layout import accumulator
-from fedax.engines.flower.masks import Keys, numbers, unmasked
+from fedax.engines.flower.masks import Keys, numbers, opened, unmasked
 from fedax.engines.flower.member import DEAL, HIDE, KEYS, SHOW, keys_as
 from fedax.engines.flower.plan import Phase
 from fedax.engines.flower.records import Refused, arrays_of, bits_sent, record_of
@@ -92,7 +92,9 @@ class SecureTransport(FlowerTransport):
         session = hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest()
         self._sent[0] = len(orders) * bits_sent(down)
         first = {k: {"stage": KEYS, "session": session} for k in orders}
-        keys: Keys = self._stage(job, orders, first, _keys_of)
+        given = self._stage(job, orders, first, _keys_of)
+        keys: Keys = {k: pair for k, (pair, _) in given.items()}
+        commitments = {k: commitment for k, (_, commitment) in given.items()}
         threshold = len(keys) // 2 + 1
         common = {"session": session, "threshold": threshold, "largest": self.secure}
         letters = self._stage(job, orders, {k: {"stage": DEAL, **common, **keys_as(keys)} for k in keys}, _letters_of(keys))
@@ -108,16 +110,29 @@ class SecureTransport(FlowerTransport):
             for k in uploads
         }
         shown = self._stage(job, orders, last if len(uploads) >= threshold else {}, _shares_of(keys))
-        if len(shown) < threshold or len(uploads) < self.minimum:
+        secrets = self._opened(job, shown, keys, commitments, uploads, threshold)
+        if len(secrets) < len(keys) or len(uploads) < self.minimum:
             LOG.warning("%s: %d uploads and %d who open them, too few", self._place(job), len(uploads), len(shown))
             uploads, total = {}, np.zeros(size)
         else:
-            shares = {k: [shown[j][k] for j in list(shown)[:threshold]] for k in keys}
-            total = numbers(
-                unmasked(sum(uploads.values(), np.zeros(size, np.uint64)), keys, uploads, shares, factors), self.secure
-            )
+            hidden = sum(uploads.values(), np.zeros(size, np.uint64))
+            total = numbers(unmasked(hidden, keys, uploads, secrets, factors), self.secure)
         self._books["answers"] += len(uploads)
         return _as_tree(top * total, phase), {k: names[k] for k in uploads}
+
+    def _opened(
+        self, job: Job, shown: Any, keys: Keys, commitments: dict[int, bytes], there: Any, threshold: int
+    ) -> dict[int, bytes]:
+        """Returns the secrets of all members, as far as enough shares fit; members whose shares do not are named."""
+        if len(shown) < threshold:
+            return {}
+        found = opened(shown, keys, commitments, there, threshold)
+        for j, members in sorted(found.liars.items()):
+            told = f"its shares of the secrets of clients {', '.join(map(str, members))} do not fit and are left out"
+            LOG.warning("%s, client %d: %s", self._place(job), j, told)
+        for k in sorted(set(keys) - set(found.secrets)):
+            LOG.warning("%s, client %d: no %d shares of its secret fit together", self._place(job), k, threshold)
+        return found.secrets
 
     def _stage(self, job: Job, orders: dict[int, RecordDict], masks: dict[int, Any], read: Any, down: bool = False) -> Any:
         """The parts read from the answers to one of the four orders; clients that do not answer are named."""
@@ -135,9 +150,9 @@ class SecureTransport(FlowerTransport):
         return sent.view(np.uint64)
 
 
-def _keys_of(facts: Any, records: Any) -> tuple[bytes, bytes]:
+def _keys_of(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
     masks, letters = facts["keys"]
-    return bytes(masks), bytes(letters)
+    return (bytes(masks), bytes(letters)), bytes(facts["commitment"])
 
 
 def _letters_of(keys: Keys) -> Any:

@@ -293,6 +293,20 @@ class FlowerTransport(PlainTransport):
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
         return Done(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 
+    def _counted(self, k: int, split: str, count: int) -> int:
+        """Returns the examples that client k has measured, which have to be those that it said it has.
+
+        Raises:
+            Refused: other ones.
+        """
+        sizes = self.roster.sizes[k]
+        expected = {"train": sizes.train, "test": max(sizes.test, 0)}.get(split)
+        if expected is None and not 0 <= count <= self.roster.most_examples:
+            raise Refused(f"sums over {count} examples, expected 0 to {self.roster.most_examples}")
+        if expected is not None and count != expected:
+            raise Refused(f"sums over {count} examples, expected {expected}, which it said it has")
+        return count
+
     def measure(self, down: Any, split: str, personal: Personal | None = None) -> dict[int, Measured]:
         """Sums over the examples of each client that answers, at a model sent down or at the one it uses itself."""
         population = self.setup.population
@@ -323,7 +337,7 @@ class FlowerTransport(PlainTransport):
         for k, answer in answers.items():
             try:
                 records = contents(answer)
-                count = int(records["answer"]["count"])
+                count = self._counted(k, split, int(records["answer"]["count"]))
                 sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
                 found[k] = Measured(
                     count,

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.errors import InvalidInput
@@ -105,7 +105,7 @@ class Unasked:
     def __init__(self, setup: Setup, task: Task) -> None:
         self.setup, self.task = setup, task
 
-    def measure(self, down: Any, split: str, root: Any, personal: Any = None) -> dict[int, Measured]:
+    def measure(self, down: Any, split: str, personal: Any = None) -> dict[int, Measured]:
         nothing = dict.fromkeys(["loss", *self.task.scores], jnp.zeros((), accumulator(self.setup.layout.dtype)))
         return {k: Measured(1, nothing) for k in range(self.task.train.clients)}
 
@@ -127,7 +127,7 @@ def check_observers(
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = begin(Planning(setup), algorithm, root, w).state
         worked = nobody(0, setup.layout.dtype).padded(setup.population.clients)
-        return observer(FlowerView(setup, task, Unasked(setup, task), algorithm, state, root, worked))
+        return observer(FlowerView(setup, task, Unasked(setup, task), algorithm, state, worked))
 
     for observer in observers:
         try:

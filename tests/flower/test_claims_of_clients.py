@@ -1,0 +1,115 @@
+"""What clients say of themselves is checked: their number, their sizes, the examples behind a measurement, and their texts."""
+
+import logging
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from federation import CLIENTS, EVERYONE, SIZE, Recorded, client_of, federation, run
+
+import fedax
+from fedax.core import FedaxError
+from problems import vector
+
+
+class Lying(Recorded):
+    """A grid on which answers of one kind are changed: `lie(client, facts)` changes the facts of an answer in place."""
+
+    kind, lie = "query", None
+
+    def answers(self, message):
+        found = super().answers(message)
+        for answer in found:
+            if self.lie and message.metadata.message_type == self.kind and not answer.has_error():
+                self.lie(client_of(message), answer.content["answer"])
+        return found
+
+
+def lying(tmp_path, kind, lie, **options):
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, **options)
+    engine.grid.__class__ = Lying
+    engine.grid.kind, engine.grid.lie = kind, lie
+    return engine
+
+
+def told(caplog):
+    return " | ".join(record.getMessage() for record in caplog.records)
+
+
+def registered():
+    return {100 + k: k for k in range(CLIENTS)}
+
+
+@pytest.mark.parametrize("claimed", [0, 2, 3])
+def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
+    """The holder of client 1's key says it is another one: it is refused, and the other one is not shut out."""
+
+    def lie(k, facts):
+        if k == 1:
+            facts["partition"] = claimed
+
+    engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 1 of 4"):
+        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+    assert f"node 101 refused: it says it is client {claimed}, and its key is that of client 1" in told(caplog)
+    assert engine.roster.nodes == {0: 100, 2: 102, 3: 103}
+
+
+def test_a_key_of_nobody_is_refused(tmp_path, caplog):
+    known = {node: k for node, k in registered().items() if k != 3}
+    engine = lying(tmp_path, "query", None, registered=lambda: known, patience=0.0)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 3 of 4"):
+        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+    assert "node 103 refused: it says it is client 3, and its key is that of no client" in told(caplog)
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+@pytest.mark.parametrize("size", [2**31 - 1, 2**40, SIZE * 10**6])
+def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, name, size):
+    def lie(k, facts):
+        if k == 2:
+            facts[name] = size
+
+    most = {"most_examples": 1000} if size < 2**29 else {}
+    engine = lying(tmp_path, "query", lie, patience=0.0, **most)
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 2 of 4"):
+        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+    allowed = most.get("most_examples", (2**31 - 1) // CLIENTS)
+    assert f"node 102 refused: client 2 claims {size} examples; allowed: at most {allowed}" in told(caplog)
+
+
+@pytest.mark.parametrize("count", [-3, 0, SIZE - 1, SIZE + 1, 10**12])
+def test_measured_counts_are_those_that_the_server_knows(tmp_path, caplog, count):
+    """The mean of the others stays, whatever client 1 says."""
+
+    def lie(k, facts):
+        if k == 1:
+            facts["count"] = count
+
+    def honest(k, facts):
+        if k == 1:
+            facts["error"] = "left out"
+
+    observed = {"observe": [fedax.observe.TrainLoss()], "schedule": EVERYONE, "rounds": 1}
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        ours = run(fedax.FedAvg(), lying(tmp_path / "a", "evaluate", lie), **observed)
+    theirs = run(fedax.FedAvg(), lying(tmp_path / "b", "evaluate", honest), **observed)
+    np.testing.assert_array_equal(ours.metrics["train_loss"], theirs.metrics["train_loss"])
+    assert f"client 1: left out: sums over {count} examples, expected {SIZE}, which it said it has" in told(caplog)
+
+
+def test_texts_of_clients_are_one_printable_line(tmp_path, caplog):
+    text = "\x1b]0;owned\x07\nWARNING forged \u202eline" + "x" * 1_000_000
+
+    def lie(k, facts):
+        if k == 1:
+            facts["error"] = text
+
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        history = run(fedax.FedAvg(), lying(tmp_path, "train", lie), schedule=EVERYONE, rounds=1, on_bad_client="drop")
+    assert np.isfinite(vector(history)).all()
+    (line,) = [record.getMessage() for record in caplog.records if "client 1: left out" in record.getMessage()]
+    assert not {"\x1b", "\n", "\x07", "\u202e"} & set(line)
+    assert len(line) < 1000
