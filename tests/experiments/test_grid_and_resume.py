@@ -98,7 +98,7 @@ def test_the_grid_reads_curves_as_the_tables_do():
     """Final losses 0.5 and 0.4, lowest ones 0.1 and 0.2, means of the last two 0.3 and 0.35."""
     curves = {LABELS[0]: (2.0, 0.1, 0.5), LABELS[1]: (2.0, 0.3, 0.4), LABELS[2]: (2.0, 0.9, 0.9)}
     runs = [record(label, "T", 7, losses=losses) for label, losses in curves.items()]
-    for read, best in (("last", 1), ("best", 0), ("mean_last_2", 0)):
+    for read, best in (("last", 1), ("best", 0), ("mean_last_2_rounds", 0)):
         experiment = Experiment.parse(GRID.replace("Tiny <run>", "T").replace("rounds = 2", f'rounds = 2\nread = "{read}"'))
         assert selected(experiment, runs) == {"FedProx mu=1": LABELS[best]}
         assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()

@@ -17,7 +17,7 @@ NUMBER = re.compile(r"(?<![\w.(])[-+]?(\d+(?:\.\d+)?)(?![\w.]*\d)(?=( %| points)
 
 
 def numbers_of(folder, every):
-    """What a folder says: means by the readings of its recipe, effects with their intervals, the paper's numbers.
+    """Returns the numbers of a folder: means by the readings of its recipe, effects with their intervals, the paper's numbers.
 
     With `every` also all other metrics and readings of `runs.csv`, and the extremes over the runs.
     """

@@ -1,4 +1,4 @@
-"""How curves become numbers: readings count rounds, and earlier versions' readings stay readable where they were kept."""
+"""Readings of curves count rounds, and those of earlier versions stay readable where they were kept."""
 
 import csv
 import io

@@ -96,8 +96,8 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     r"""The ratio of two means of paired values, with Fieller's interval.
 
     The interval has the factors m for which Student's t-test does not reject that $a - m b$ is zero in the mean: it lies above m if
-    and only if `effect_of(a - m * b, unit)` does. It does not exist where the mean of b is not above zero with certainty, nor
-    for infinite values.
+    and only if `effect_of(a - m * b, unit)` does. There is none where the mean of b does not
+    differ from zero (p > 0.05), nor for infinite values.
 
     Args:
         a, b: shape (units,).

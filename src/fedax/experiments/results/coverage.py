@@ -58,7 +58,7 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What a folder of run directories has of the papers' numbers and claims."""
+    """Progress on the papers' numbers and claims in a folder of run directories."""
 
     entries: Sequence[Entry]
     claims: Sequence[Judged]

@@ -11,7 +11,7 @@ import numpy as np
 from fedax.core.history import more_is_better
 from fedax.experiments.config.experiment import Experiment, Member
 from fedax.report import Record, Sheet
-from fedax.report.reading import read_curve
+from fedax.report.reading import in_words, read_curve
 from fedax.report.summary import COLUMNS
 
 
@@ -104,7 +104,8 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
             rows.append([member.method, _settings(member) or "-", str(len(runs)), value, str(bad), mark])
     title = column.title + (" (%)" if column.percent else "")
     on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
-    read = "final value" if experiment.reads == "last" else f"value ({experiment.reads.replace('_', ' ')})"
+    read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
+    read = read or in_words(experiment.reads).replace("Means", "mean", 1)
     return Sheet(
         f"Grid: {experiment.name}",
         ["Algorithm", "Settings", "Runs", title, "Diverged", ""],

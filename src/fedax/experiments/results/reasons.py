@@ -1,4 +1,4 @@
-"""What is written by hand about the status of the reproduction: how papers are grouped, and why numbers are missed."""
+"""The hand-written part of the reproduction's status: groups of recipes, and causes of misses."""
 
 import dataclasses
 from collections.abc import Mapping
