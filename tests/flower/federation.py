@@ -64,3 +64,10 @@ def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):
 
 def client_of(message):
     return message.metadata.dst_node_id - 100
+
+
+def changed_record(content, record, **fields):
+    """A message with other fields in one of its records."""
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict(dict(content) | {record: ConfigRecord(dict(content[record]) | fields)})

@@ -67,16 +67,3 @@ def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
     assert moved
     # the largest difference of two means without noise is one bound over three clients
     assert max(moved) > 0.05 / 3
-
-
-@pytest.mark.thorough
-def test_noise_at_a_client_is_its_own_and_kept_for_a_repeated_order(tmp_path):
-    private = fedax.Privacy(clip=0.05, noise=1.0, where="client", delta=1e-3)
-    first, simulated = both(tmp_path / "a", private, 1)
-    again, _ = both(tmp_path / "a", private, 1, run="another")
-    other, _ = both(tmp_path / "b", private, 1)
-    assert np.array_equal(vector(first), vector(again))
-    assert min(np.abs(vector(first) - vector(x)).max() for x in (other, simulated)) > 1e-4
-    keys = list(tmp_path.rglob("noise.key"))
-    assert len(keys) >= 6
-    assert all(key.stat().st_mode & 0o077 == 0 for key in keys)

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 import fedax
-from fedax.privacy import Ledger, Release, epsilon_of, noise_of, rounds_of
+from fedax.privacy import Ledger, Release, epsilon_of, epsilon_of_gaussians, noise_of, rounds_of
 
 TASK = fedax.tasks.from_loss(
     lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=[np.full((1, 2), k) for k in 1.0 * np.arange(10)]
@@ -19,7 +19,9 @@ EVERYONE = fedax.Schedule(weights="equal")
 
 
 def own(event, delta):
-    return RdpAccountant().compose(event).get_epsilon(delta)
+    fixed = "SampledWithoutReplacement" in repr(event)
+    relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(delta)
 
 
 @pytest.mark.parametrize(
@@ -32,8 +34,13 @@ def own(event, delta):
             dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.2, dp.GaussianDpEvent(1.1)), 30),
         ),
         (fedax.SCAFFOLD(), EVERYONE, fedax.Privacy(noise=4.0), dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 30)),
-        # a fixed number of clients gives no amplification; FedDANE has two phases
-        (fedax.FedDANE(), UNIFORM, fedax.Privacy(noise=9.0), dp.SelfComposedDpEvent(dp.GaussianDpEvent(9.0), 60)),
+        # a draw of a fixed number: one client is replaced, and a sum moves by up to 2 C; FedDANE has two phases
+        (
+            fedax.FedDANE(),
+            UNIFORM,
+            fedax.Privacy(noise=9.0),
+            dp.SelfComposedDpEvent(dp.SampledWithoutReplacementDpEvent(10, 2, dp.GaussianDpEvent(4.5)), 60),
+        ),
         # two draws of a round are sampled one by one
         (
             fedax.FedDANE(),
@@ -66,6 +73,34 @@ def test_another_first_round_counts_as_it_is():
     ledger = Ledger((Release(1.0, 3),), (Release(1.0, 1),))
     event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 12)
     assert epsilon_of(ledger, 2.0, 1e-5, 10) == pytest.approx(own(event, 1e-5), rel=1e-9)
+
+
+def test_draws_of_most_clients_cost_no_more_than_everyone():
+    """The bound for sampling without replacement exceeds that of the Gaussian mechanism there; both hold."""
+    most = Ledger((Release(0.9, 1, 50),), (Release(0.9, 1, 50),), halved=True)
+    sampled = own(dp.SampledWithoutReplacementDpEvent(50, 45, dp.GaussianDpEvent(1.0)), 1e-3)
+    assert epsilon_of(most, 2.0, 1e-3, 1) == pytest.approx(own(dp.GaussianDpEvent(1.0), 1e-3), rel=1e-9) < sampled
+
+
+def test_uploads_of_several_widths_add_up():
+    """Gaussian mechanisms compose to one whose inverse square width is the sum."""
+    both = dp.GaussianDpEvent((3 * 2.0**-2 + 5.0**-2) ** -0.5)
+    assert epsilon_of_gaussians({2.0: 3, 5.0: 1}, 1e-4) == pytest.approx(own(both, 1e-4), rel=1e-9)
+    assert epsilon_of_gaussians({2.0: 3, 0.0: 1}, 1e-4) == math.inf
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.2, 0.9])
+def test_a_delta_of_one_client_or_more_is_refused(delta):
+    """Of ten clients, one published whole at random would have delta 0.1."""
+    privacy, given = fedax.Privacy(noise=2.0, delta=delta), {"schedule": POISSON, "rounds": 1}
+    with pytest.raises(fedax.InvalidInput, match=r"Privacy\(delta=...\): got 0.\d; allowed: numbers in \(0, 1/10\)"):
+        fedax.privacy_spent(fedax.FedAvg(), TASK, privacy=privacy, **given)
+    with pytest.raises(fedax.InvalidInput, match="delta"):
+        fedax.noise_for(1.0, fedax.FedAvg(), TASK, privacy=privacy, **given)
+    for where in ("server", "client"):
+        channel = fedax.Channel(privacy=fedax.Privacy(noise=2.0, delta=delta, where=where))
+        with pytest.raises(fedax.InvalidInput, match="delta"):
+            fedax.run(fedax.FedAvg(), TASK, channel=channel, **given)
 
 
 def test_noise_and_rounds_are_inverse_to_epsilon():

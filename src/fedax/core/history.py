@@ -94,6 +94,8 @@ class History:
             clients' memories of theirs.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape (parts,).
         settings: algorithm, solver, schedule and channel as plain values, by which reports check the premises of theorems.
+        origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain values. `run(resume=history)`
+            compares them with its own arguments.
     """
 
     algorithm: str
@@ -113,6 +115,7 @@ class History:
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)
     settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
+    origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
 
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.

@@ -27,6 +27,7 @@ from fedax.engines.options import Divergence as Divergence
 from fedax.engines.options import Options, RunOptions, check_kind, require_concrete
 from fedax.engines.options import Progress as Progress
 from fedax.engines.recorder import Clock, Recorder
+from fedax.engines.resuming import check_resumed
 from fedax.engines.session import Grid
 from fedax.engines.session import likeness as likeness
 from fedax.engines.stopping import EarlyStopping as EarlyStopping
@@ -47,7 +48,8 @@ def run(
         algorithm: the method, such as `fedax.FedDANE(mu=0.1)`.
         task: what is learned, from `fedax.tasks`.
         seed: of every random stream; the same seed gives the same result on every engine, up to rounding.
-        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
+        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise. Another method, seed, data or
+            privacy is refused.
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
@@ -180,6 +182,8 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
     options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
     rounds, every = grid.rounds, options.observe_every
     states = None if resume else grid.init()
+    if resume:
+        check_resumed(resume, grid.origins(), grid.private is not None)
     if checkpoints and not resume:
         resume = checkpoints.load(program.split(states), grid.each, layout, options.rounds) or []
     if resume:
@@ -269,8 +273,11 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
                 save()
             for recorder in recorders:
                 recorder.interrupt(done)
-        ended = zip(finished(parts()), grid.fitted, grid.settings, strict=True)
-        histories = [dataclasses.replace(history, fitted=fitted, settings=plain) for history, fitted, plain in ended]
+        ended = zip(finished(parts()), grid.fitted, grid.settings, grid.origins(), strict=True)
+        histories = [
+            dataclasses.replace(history, fitted=fitted, settings=plain, origin=origin)
+            for history, fitted, plain, origin in ended
+        ]
         if not options.personal:
             return histories
         personal = zip(histories, program.personal(states), strict=True)

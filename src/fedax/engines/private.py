@@ -159,6 +159,17 @@ class Private(NamedTuple):
             return None
         return epsilon_of(self.ledger, self.privacy.noise, self.privacy.delta, rounds)
 
+    def check_budget(self, rounds: int) -> None:
+        """Refuses rounds that spend more than the budget.
+
+        Raises:
+            InvalidInput: they do.
+        """
+        spent = self.spent(rounds)
+        if self.privacy.budget < math.inf and (spent is None or spent > self.privacy.budget):
+            allowed = f"numbers >= {math.inf if spent is None else spent:.4g}, which {rounds} rounds spend"
+            raise InvalidInput.of("Privacy(budget=...)", self.privacy.budget, allowed, "The run has to end here.")
+
     def affordable(self, rounds: int) -> int:
         """The rounds, of so many, that the budget allows.
 

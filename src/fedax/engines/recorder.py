@@ -53,7 +53,7 @@ class Recorder:
             self.outcome, self.ended, self.final = (
                 before.outcome,
                 True,
-                Carried(before.state, before.lost, before.model_state),
+                Carried(before.state, before.lost, before.model_state, before.bounds),
             )
 
     @property

@@ -26,6 +26,7 @@ from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind, require_concrete
 from fedax.engines.private import private_of
 from fedax.engines.programs import hold_memory, make_room
+from fedax.engines.resuming import origin
 from fedax.engines.settings import settings_of
 from fedax.engines.starting import started
 
@@ -104,6 +105,7 @@ class Grid:
                 check_count("seed", seed, 0, MOST_SEED)
             task = started(task, options.params)
             self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+            self._asked = [algorithm for algorithm in algorithms for _ in seeds]
             self.models, roots = zip(*(starting_point(task, int(seed)) for seed in seeds), strict=True)
             algorithms, options, found = fit(algorithms, task, options, self.models)
             solver = as_arrays(options.solver, self.layout.dtype)
@@ -133,6 +135,16 @@ class Grid:
         self.program.check(options.observe or (), options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
         self.settings = [settings_of(algorithm, options) for algorithm in self.each]
+
+    def origins(self) -> list[dict[str, Any]]:
+        """Returns for each run what its history continues from, see `History.origin`."""
+        options, task = self.options, self.task if self.options.engine.has_all(self.task) else None
+        privacy = None if options.channel is None else options.channel.privacy
+        seeds = self.seeds * len(self.algorithms)
+        return [
+            origin(algorithm, task, seed, self.layout, options.schedule, privacy)
+            for algorithm, seed in zip(self._asked, seeds, strict=True)
+        ]
 
     def _facts(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "stop", "observe_every")
@@ -183,12 +195,22 @@ class Session:
         return RunState(0, self._grid.init())
 
     def step(self, state: RunState) -> tuple[RunState, Report]:
-        """One round. The given state stays as it is, and the same state gives the same next one."""
+        """Takes one round. The given state stays as it is, and the same state gives the same next one.
+
+        Raises:
+            InvalidInput: the round would exceed the budget of `Privacy`.
+        """
+        if self._grid.private is not None:
+            self._grid.private.check_budget(state.round + 1)
         kept = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value)
         value, (log,) = self._program.advance(kept, state.round, 1)
         notes = {name: values[0] for name, values in log.notes.items()}
         report = Report(state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round))
         return RunState(state.round + 1, value), report
+
+    def spent(self, state: RunState) -> float | None:
+        """Returns the epsilon that the rounds up to a state have spent; None without noise, which has no guarantee."""
+        return None if self._grid.private is None else self._grid.private.spent(state.round)
 
     def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
         """The metrics of some observers, by name."""

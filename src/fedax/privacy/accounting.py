@@ -1,8 +1,10 @@
 """Accounting of the privacy that a run spends, with the Renyi accountant of `dp-accounting`."""
 
+import contextlib
 import functools
 import logging
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,8 +119,11 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
         return 0.0
     if not noise:
         return math.inf
-    first, later = (_renyi(releases, noise, ledger.halved) for releases in (ledger.first, ledger.later))
-    return _epsilon(first + (rounds - 1) * later, delta)
+    with _quietly():
+        total = _renyi(ledger.first, noise, ledger.halved)
+        if rounds > 1:  # an order that is infinite times none would be no number
+            total = total + (rounds - 1) * _renyi(ledger.later, noise, ledger.halved)
+        return _epsilon(total, delta)
 
 
 def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
@@ -131,19 +136,26 @@ def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
         return 0.0
     if 0.0 in multipliers:
         return math.inf
-    rounds = [count * _renyi((Release(1.0, 1),), noise, False) for noise, count in multipliers.items()]
-    return _epsilon(np.sum(rounds, axis=0), delta)
+    with _quietly():
+        uploads = [count * _renyi((Release(1.0, 1),), noise, False) for noise, count in multipliers.items() if count]
+        return _epsilon(np.sum(uploads, axis=0), delta) if uploads else 0.0
 
 
 def _epsilon(renyi: np.ndarray, delta: float) -> float:
-    _dp()
     from dp_accounting.rdp import compute_epsilon
 
+    assert not np.isnan(renyi).any(), "an order whose divergence is not a number would count as none"
+    return float(compute_epsilon(_orders(), renyi, delta)[0])
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Hides a warning for each order that the accountant leaves out, which makes the bound no smaller."""
     log = logging.getLogger("absl")
     level = log.level
-    log.setLevel(logging.ERROR)  # a warning for each order that is left out, which makes the bound no smaller
+    log.setLevel(logging.ERROR)
     try:
-        return float(compute_epsilon(_orders(), renyi, delta)[0])
+        yield
     finally:
         log.setLevel(level)
 

@@ -61,6 +61,14 @@ class Page:
     reads: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
+PRIVACY = (
+    "Epsilon is of each run alone. Runs of several seeds or methods on the same data give away more together, which is not counted "
+    "here. In a simulation noise and cohorts follow from the seed: epsilon says what a run with secret noise would spend, and its "
+    "models protect nobody."
+)
+"""What stands beside runs with an epsilon."""
+
+
 def render(page: Page) -> str:
     """The page as HTML text.
 
@@ -126,6 +134,8 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str) -> dict[str,
         if several
         else f"{values} of a single run: small differences may be chance."
     )
+    if any("epsilon" in run.metrics for run in runs):
+        note = f"{note} {PRIVACY}".strip()
     return {
         "title": title,
         "note": note,

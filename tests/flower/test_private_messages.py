@@ -1,0 +1,291 @@
+"""The messages of deployed clients under privacy: no noise or mask on two contents, an account of each client, hidden cohorts."""
+
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting.rdp import RdpAccountant
+from federation import Recorded, changed_record, client_of
+from flwr.app import RecordDict
+from scipy import stats
+
+import fedax
+from fedax.core import Observer
+from fedax.deploy.app import _secret
+from fedax.deploy.settings import Deployment
+from fedax.engines.flower import Flower
+from fedax.engines.flower.device import Device
+from fedax.engines.flower.member import HIDE
+from fedax.engines.flower.plan import Assignment
+from fedax.engines.flower.records import order_name, record_of
+
+CLIENTS, DIM, CLIP, NOISE, DELTA = 4, 400, 0.5, 4.0, 1e-3
+EVERYONE, METHODS = fedax.Schedule(steps=1, weights="equal"), (fedax.FedAvg(),)
+LOCAL = fedax.Privacy(clip=CLIP, noise=NOISE, delta=DELTA, where="client")
+
+
+def linear(w, examples):
+    """A step of SGD(1.0) adds the client's example to its model."""
+    return -(examples["x"].astype(w.dtype) @ w)
+
+
+def task(first=9.0, clients=CLIENTS):
+    """Client 0 moves along the first coordinate, by up to CLIP; the others stay."""
+    rows = [{"x": np.eye(1, DIM, dtype=np.float32) * np.float32(first if k == 0 else 0.0)} for k in range(clients)]
+    return fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=rows)
+
+
+def federation(folder, privacy, methods=METHODS, *, first=9.0, schedule=EVERYONE, clients=CLIENTS, **options):
+    """An engine with devices whose folders are below `folder`."""
+    channel = fedax.Channel(privacy=privacy)
+    assignments = [Assignment(method, fedax.SGD(1.0), schedule, channel) for method in methods]
+    whole = task(first, clients)
+    devices = [Device(whole, k, folder / f"client-{k}", assignments, "secure" in options) for k in range(clients)]
+    return Flower(Recorded(devices), **{"deadline": 5.0, **options})
+
+
+def run(engine, privacy, method=None, *, rounds=1, schedule=EVERYONE, clients=CLIENTS, **options):
+    given = {"solver": fedax.SGD(1.0), "schedule": schedule, "channel": fedax.Channel(privacy=privacy), "observe": []}
+    return fedax.run(method or fedax.FedAvg(), task(clients=clients), engine=engine, rounds=rounds, **given | options)
+
+
+def orders(engine, client=0):
+    return [m.content for m in engine.grid.messages if m.metadata.message_type == "train" and client_of(m) == client]
+
+
+def upload(answer):
+    assert "error" not in answer["answer"], answer["answer"]["error"]
+    return answer["up"]["0"].numpy().astype(float)
+
+
+def error(answer):
+    return answer["answer"].get("error")
+
+
+def renamed(order, down=None, **fields):
+    """An order of its own right: other content, and the name that belongs to it."""
+    changed = changed_record(order, "order", **fields)
+    changed = RecordDict(dict(changed) | ({} if down is None else {"down": record_of(down)}))
+    return changed_record(changed, "order", order=order_name(0, changed["order"], changed["down"]))
+
+
+def uploads_of(engine, client=0):
+    replies = [r for r in engine.grid.replies if r.metadata.src_node_id == 100 + client and "up" in r.content]
+    return [upload(reply.content) for reply in replies]
+
+
+def test_no_two_messages_share_noise(tmp_path):
+    """Runs, methods, rounds, data and models: whatever differs, the noise of any two messages of a client is independent."""
+    methods, found = (fedax.FedAvg(), fedax.FedAvgM()), []
+    for first in (9.0, 8.0):
+        engine = federation(tmp_path, LOCAL, methods, first=first)
+        for method in methods:
+            run(engine, LOCAL, method, rounds=2)
+        found += uploads_of(engine)
+    device, order = engine.grid.devices[100], orders(engine)[0]
+    far = renamed(order, down=(np.full(DIM, 3.0, np.float32),))
+    found.append(upload(device.answer(far)) - 3.0)
+    noise = np.array(found)[:, 1:]
+    assert len(noise) == 9
+    assert noise.std(axis=1) == pytest.approx(np.full(9, CLIP * NOISE), rel=0.2)
+    assert np.abs(np.corrcoef(noise) - np.eye(9)).max() < 0.3
+
+
+def test_a_repeated_order_gets_the_stored_message(tmp_path):
+    """Also from another process, and at no cost; another content under its name is refused, as is a name that is not its own."""
+    engine = federation(tmp_path, LOCAL)
+    run(engine, LOCAL, rounds=2)
+    device, order = engine.grid.devices[100], orders(engine)[0]
+    sent, spent = upload(device.answer(order)), device.spent(DELTA)
+    assert np.array_equal(sent, uploads_of(engine)[0])
+    again = Device(task(), 0, tmp_path / "client-0", list(device.assignments.values()))
+    assert np.array_equal(upload(again.answer(order)), sent)
+    assert again.spent(DELTA) == spent
+    far = RecordDict(dict(order) | {"down": record_of((np.full(DIM, 3.0, np.float32),))})
+    assert "name is not that of its content" in error(device.answer(far))
+    assert "name is not that of its content" in error(device.answer(changed_record(order, "order", round=5)))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if path.stat().st_mode & 0o077]
+
+
+def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
+    engine = federation(tmp_path, LOCAL)
+    run(engine, LOCAL, rounds=1)
+    device, order = engine.grid.devices[100], orders(engine)[0]
+    later = renamed(order, round=9, floor=9)
+    assert error(device.answer(later)) is None
+    assert "of round 0, whose messages are no longer stored" in error(device.answer(order))
+    stored = next(path for path in (tmp_path / "client-0" / "sent").rglob("*-noisy"))
+    stored.write_bytes(stored.read_bytes()[:-1] + b"?")
+    assert "damaged" in error(device.answer(later))
+
+
+def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
+    """Over all runs: dp-accounting's epsilon of as many Gaussian messages, whose input may move by 2 C."""
+
+    def epsilon(count):
+        return RdpAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(NOISE / 2), count)).get_epsilon(DELTA)
+
+    privacy = fedax.Privacy(clip=CLIP, noise=NOISE, delta=DELTA, where="client", budget=epsilon(3) + 1e-6)
+    engine = federation(tmp_path, privacy)
+    history = run(engine, privacy, rounds=2)
+    device = engine.grid.devices[100]
+    assert device.spent(DELTA) == pytest.approx(epsilon(2)) == history.metrics["epsilon"][-1]
+    order = orders(engine)[0]
+    replies = [device.answer(renamed(order, round=10 + i)) for i in range(3)]
+    assert error(replies[0]) is None
+    for reply in replies[1:]:
+        assert "up" not in reply
+        assert "Privacy(budget=" in error(reply)
+    assert device.spent(DELTA) == pytest.approx(epsilon(3)) <= privacy.budget
+    with pytest.raises(fedax.FedaxError, match=r"client 0: Privacy\(budget=.*of this client: it has spent epsilon"):
+        run(federation(tmp_path, privacy, run="another"), privacy)
+    # the account is of the folder, not of the process; one that cannot be read stops the client
+    (tmp_path / "client-0" / "account.json").write_text("{")
+    assert "cannot be read" in error(device.answer(renamed(order, round=20)))
+
+
+def test_an_upload_without_noise_is_in_the_account(tmp_path):
+    """A client that takes part in a run without privacy too has given everything away."""
+    whole, plain = task(), Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, None)
+    private = Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, fedax.Channel(privacy=LOCAL))
+    devices = [Device(whole, k, tmp_path / f"client-{k}", [plain, private]) for k in range(CLIENTS)]
+    engine = Flower(Recorded(devices), deadline=5.0)
+    run(engine, LOCAL)
+    assert 0 < devices[0].spent(DELTA) < np.inf
+    given = {"solver": fedax.SGD(1.0), "schedule": EVERYONE, "observe": [], "rounds": 1, "engine": engine}
+    fedax.run(fedax.FedAvg(), task(), **given)
+    assert devices[0].spent(DELTA) == np.inf
+
+
+def proved(shift, delta):
+    """The largest epsilon that a threshold on a Gaussian number of width 1 proves, which one of the inputs moves by `shift`."""
+    points = np.linspace(-12, 12, 24001)
+    more, less = stats.norm.sf(points - shift) - delta, stats.norm.sf(points)
+    return float(np.log(more[more > 0] / less[more > 0]).max(initial=0.0))
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["open", "secure"])
+def test_the_best_attack_on_the_messages_stays_below_epsilon(secure, tmp_path):
+    """One client's two opposite inputs, known but for that. In the open every message; under masks the sum of all clients."""
+    rounds, options = 3, {"secure": 64.0} if secure else {}
+    quiet = fedax.Privacy(clip=CLIP, noise=0.0, delta=DELTA, where="client")
+    ends = [
+        run(federation(tmp_path / str(first), quiet, first=first), quiet).params.astype(float)[0] * CLIENTS
+        for first in (9.0, -9.0)
+    ]
+    assert ends[0] - ends[1] == pytest.approx(2 * CLIP, rel=1e-4)
+    engine = federation(tmp_path / "noisy", LOCAL, **options)
+    history = run(engine, LOCAL, rounds=rounds)
+    if secure:
+        noise = np.asarray(history.params, float)[1:] * CLIENTS / np.sqrt(rounds)  # of a round's sum
+        assert noise.std() == pytest.approx(CLIP * NOISE * np.sqrt(CLIENTS), rel=0.2)
+    else:
+        models = np.cumsum([0, *[0] * (rounds - 1)])
+        noise = np.array(uploads_of(engine))[0, 1:] - models[0]
+        assert noise.std() == pytest.approx(CLIP * NOISE, rel=0.2)
+    bound = proved(np.sqrt(rounds) * 2 * CLIP / noise.std(), DELTA)
+    reported = history.metrics["epsilon"][-1]
+    assert (0.1 if secure else 0.6) * reported < bound < reported
+    assert engine.grid.devices[100].spent(DELTA) == pytest.approx(reported)
+
+
+@pytest.mark.parametrize("privacy", [LOCAL, None], ids=["noise", "plain"])
+def test_no_mask_hides_two_contents(privacy, tmp_path):
+    """A factor, a list of members, a largest entry or a first memory that differs: refused. The same order: the same message."""
+    engine = federation(tmp_path, privacy, secure=64.0)
+    run(engine, privacy, rounds=1)
+    device = engine.grid.devices[100]
+    hide = next(content for content in orders(engine) if content["masks"]["stage"] == HIDE)
+    sent = device.answer(hide)["up"]["0"].data
+    assert device.answer(hide)["up"]["0"].data == sent
+    members, keys = list(hide["masks"]["members"]), list(hide["masks"]["keys"])
+    fewer = {"members": members[:3], "keys": keys[:6]}
+    for change in ({"factor": 2.0}, {"factor": 0.5}, {"largest": 32.0}, {"threshold": 4}, fewer):
+        answer = device.answer(changed_record(hide, "masks", **change))
+        assert "answered before with another content" in error(answer)
+        assert "up" not in answer
+    other = device.answer(changed_record(hide, "masks", session="another"))  # has keys and masks of its own
+    assert "up" not in other or other["up"]["0"].data != sent
+
+
+def in_a_simulation(schedule, clients, rounds):
+    """The cohorts of a run with seed 5, which anybody with the experiment file can repeat."""
+
+    class Marks(Observer):
+        def __call__(self, view):
+            cohort = view.cohort()
+            present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+            return {"who": jnp.zeros(clients, jnp.int32).at[cohort.ids].add(present.astype(jnp.int32))}
+
+    given = {"solver": fedax.SGD(1.0), "schedule": schedule, "rounds": rounds, "seed": 5, "observe": [Marks()]}
+    history = fedax.run(fedax.FedAvg(), task(clients=clients), engine=fedax.Simulation(devices=1), **given)
+    return [frozenset(np.flatnonzero(row).tolist()) for row in history.metrics["who"][1:]]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
+    """Whoever knows the seed predicts the cohorts of a run without privacy, and none of a private one. A secret repeats them."""
+    schedule, clients, rounds = fedax.Schedule(cohort=4, sampling=sampling, steps=1, weights="equal"), 8, 5
+    privacy, off = (fedax.Privacy(clip=CLIP, noise=noise, delta=DELTA) for noise in (1.0, 0.0))
+
+    def cohorts(name, secret, privacy):
+        engine = federation(tmp_path / name, privacy, schedule=schedule, clients=clients, secret=secret)
+        run(engine, privacy, rounds=rounds, schedule=schedule, clients=clients, seed=5)
+        sent = [m for m in engine.grid.messages if m.metadata.message_type == "train"]
+        return [frozenset(client_of(m) for m in sent if m.content["order"]["round"] == t) for t in range(rounds)]
+
+    predicted = cohorts("public", b"y", off)
+    assert predicted == in_a_simulation(schedule, clients, rounds)
+    hidden = cohorts("one", b"x" * 32, privacy)
+    assert hidden == cohorts("again", b"x" * 32, privacy)
+    assert sum(a == b for a, b in zip(hidden, predicted, strict=True)) <= 2
+    assert sum(a == b for a, b in zip(hidden, cohorts("two", b"y" * 32, privacy), strict=True)) <= 2
+
+
+def test_the_server_s_noise_is_no_multiple_of_another(tmp_path):
+    """Two widths on the same sum: with the same numbers their weighted difference would be the sum without noise."""
+    found = []
+    for noise in (1.0, 2.0):
+        privacy = fedax.Privacy(clip=CLIP, noise=noise, delta=DELTA)
+        history = run(federation(tmp_path / str(noise), privacy, secret=b"one secret"), privacy)
+        found.append(np.asarray(history.params, float)[1:])
+    assert abs(np.corrcoef(found)[0, 1]) < 0.25
+    assert found[1].std() == pytest.approx(2 * found[0].std(), rel=0.3)
+
+
+class Who(Observer):
+    """The clients that worked."""
+
+    def __call__(self, view):
+        return {"who": view.cohort().ids.sum()}
+
+
+def test_who_was_drawn_is_not_for_observers(tmp_path):
+    schedule = fedax.Schedule(cohort=2, sampling="poisson", steps=1, weights="equal")
+    privacy = fedax.Privacy(clip=CLIP, noise=1.0, delta=DELTA)
+    engine = federation(tmp_path, privacy, schedule=schedule)
+    with pytest.raises(fedax.InvalidInput, match="who was drawn, which privacy by sampling hides"):
+        run(engine, privacy, schedule=schedule, observe=[Who()])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_the_server_s_secret_is_its_owner_s_alone(tmp_path):
+    deployment = Deployment(tmp_path)
+    secret = _secret(deployment)
+    path = tmp_path / "keys" / "noise.key"
+    assert (path.stat().st_mode & 0o777, len(secret)) == (0o600, 32)
+    assert _secret(deployment) == secret
+    path.chmod(0o644)
+    with pytest.raises(fedax.InvalidInput, match="a file of mode 0644; allowed: a file that its owner alone may read"):
+        _secret(deployment)
+    path.chmod(0o600)
+    path.write_bytes(secret[:5])
+    with pytest.raises(fedax.InvalidInput, match="5 bytes"):
+        _secret(deployment)

@@ -1,0 +1,223 @@
+"""Epsilon against the best attack that is known: neighbouring data sets, the messages of real runs, and exact bounds from them.
+
+Each test builds a pair of neighbours, measures on real messages how far apart they are and how wide their noise is, and finds the
+largest epsilon that a threshold test on these messages proves. The reported epsilon must not be smaller.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedax
+from fedax.core import Observer
+
+CLIP, DIM, CLIENTS = 0.5, 200, 50
+ONE = fedax.Simulation(devices=1)
+POISSON = {"cohort": 10, "sampling": "poisson"}
+
+
+class Released(Observer):
+    """The model after every round, which is what a run publishes."""
+
+    def __call__(self, view):
+        return {"w": view.w}
+
+
+def linear(w, examples):
+    """One step of SGD(1.0) adds the client's example to its model, whatever the model."""
+    return -(examples["x"].astype(w.dtype) @ w)
+
+
+def along(length, dim=DIM):
+    """One example of some length along the first coordinate."""
+    return {"x": np.eye(1, dim, dtype=np.float32) * np.float32(length)}
+
+
+def history(lengths, privacy, rounds=1, **schedule):
+    """A run whose client k moves by `lengths[k]` along the first coordinate; the others carry the noise alone."""
+    task = fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=[along(length) for length in lengths])
+    return fedax.run(
+        fedax.FedAvg(),
+        task,
+        solver=fedax.SGD(1.0),
+        schedule=fedax.Schedule(steps=1, weights="equal", **schedule),
+        channel=fedax.Channel(privacy=privacy),
+        observe=[Released()],
+        rounds=rounds,
+        seed=7,
+        engine=ONE,
+    )
+
+
+def sums(run, expected):
+    """The noisy sum of every round, from the models."""
+    return np.diff(run.metrics["w"].astype(float), axis=0) * expected
+
+
+def best_epsilon(one, other, delta):
+    """The largest epsilon that a threshold proves between mixtures of Gaussians of width 1, given as weights and means."""
+    points = np.linspace(-12, 12, 24001) + np.array([mean for _, mean in (*one, *other)])[:, None]
+
+    def tail(law, side):
+        return sum(weight * stats.norm.sf(side * (points - mean)) for weight, mean in law)
+
+    found = 0.0
+    for side in (1, -1):
+        for law, against in ((one, other), (other, one)):
+            more, less = tail(law, side) - delta, tail(against, side)
+            proved = (more > 0) & (less > 1e-300)
+            found = max(found, float(np.log(more[proved] / less[proved]).max(initial=0.0)))
+    return found
+
+
+def test_the_attack_is_that_of_a_single_gaussian():
+    """Balle and Wang 2018, Theorem 8: the exact curve of the Gaussian mechanism."""
+    for shift in (0.3, 1.0, 2.5):
+        epsilon = best_epsilon([(1.0, shift)], [(1.0, 0.0)], 1e-3)
+        exact = stats.norm.cdf(shift / 2 - epsilon / shift) - math.exp(epsilon) * stats.norm.cdf(
+            -shift / 2 - epsilon / shift
+        )
+        assert exact == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_central_noise_with_everyone(rounds):
+    """One client less, which takes the sum back by C."""
+    privacy = fedax.Privacy(clip=CLIP, noise=1.5, delta=1e-3)
+    with_, without = (history([9.0] * count, privacy, rounds) for count in (CLIENTS, CLIENTS - 1))
+    one, other = sums(with_, CLIENTS), sums(without, CLIENTS - 1)
+    shift, deviation = np.abs(one - other)[:, 0], one[:, 1:].std()
+    np.testing.assert_allclose(shift, CLIP, rtol=1e-3)
+    proved = best_epsilon([(1.0, math.sqrt(rounds) * shift[0] / deviation)], [(1.0, 0.0)], 1e-3)
+    assert 0.6 * with_.metrics["epsilon"][-1] < proved < with_.metrics["epsilon"][-1]
+
+
+def test_poisson_sampling():
+    """The sum moves by C in the rounds in which the client is drawn, a fifth of them."""
+    privacy, rounds = fedax.Privacy(clip=CLIP, noise=0.8, delta=1e-3), 120
+    present, absent = [9.0] * CLIENTS, [0.0, *[9.0] * (CLIENTS - 1)]
+    one, other = (sums(history(lengths, privacy, rounds, **POISSON), 10) for lengths in (present, absent))
+    moved = np.abs(one - other)[:, 0]
+    drawn, deviation = moved > CLIP / 2, one[:, 1:].std()
+    np.testing.assert_allclose(moved[drawn], CLIP, rtol=2e-2)
+    assert abs(drawn.mean() - 0.2) < 4 * math.sqrt(0.2 * 0.8 / rounds)
+    shift = CLIP / deviation
+    proved = best_epsilon([(0.8, 0.0), (0.2, shift)], [(1.0, 0.0)], 1e-3)
+    assert 0.5 * spent(privacy, **POISSON) < proved < spent(privacy, **POISSON)
+
+
+@pytest.mark.parametrize(("cohort", "noise"), [(45, 2.0), (10, 2.0)])
+def test_draws_of_a_fixed_number(cohort, noise):
+    """One client is replaced by its opposite, and the others are like the new one: a sum moves by 2 C where it is drawn."""
+    privacy, rounds = fedax.Privacy(clip=CLIP, noise=noise, delta=1e-3), 80
+    pair = ([9.0, *[-9.0] * (CLIENTS - 1)], [-9.0] * CLIENTS)
+    one, other = (sums(history(lengths, privacy, rounds, cohort=cohort), cohort) for lengths in pair)
+    moved, rate = np.abs(one - other)[:, 0], cohort / CLIENTS
+    drawn, deviation = moved > CLIP / 2, one[:, 1:].std()
+    np.testing.assert_allclose(moved[drawn], 2 * CLIP, rtol=2e-2)
+    assert abs(drawn.mean() - rate) < 4 * math.sqrt(rate * (1 - rate) / rounds)
+    proved = best_epsilon([(1 - rate, 0.0), (rate, 2 * CLIP / deviation)], [(1.0, 0.0)], 1e-3)
+    assert 0.4 * spent(privacy, cohort=cohort) < proved < spent(privacy, cohort=cohort)
+
+
+def spent(privacy, rounds=1, **schedule):
+    task = fedax.tasks.from_loss(linear, np.zeros(2, np.float32), clients=[along(1.0, 2)] * CLIENTS)
+    schedule = fedax.Schedule(steps=1, weights="equal", **schedule)
+    return fedax.privacy_spent(fedax.FedAvg(), task, schedule=schedule, privacy=privacy, rounds=rounds)
+
+
+@pytest.mark.parametrize(("noise", "count_noise"), [(1.5, 0.8), (1.0, 2.5)])
+def test_adaptive_clipping(noise, count_noise):
+    """Forty clients against thirty-nine: the sum of values and the count of short uploads, with what each has of noise."""
+    privacy = fedax.Privacy(clip=CLIP, noise=noise, delta=1e-3, quantile=0.5, count_noise=count_noise, clip_rate=1e-9)
+    rounds, lengths = 120, [0.999 * CLIP] * 40
+    runs = [history(lengths[:count], privacy, rounds) for count in (40, 39)]
+    values = [sums(run, count) for run, count in zip(runs, (40, 39), strict=True)]
+    counts = [run.notes["unclipped"][:, 0].astype(float) * count for run, count in zip(runs, (40, 39), strict=True)]
+    # of m clients the share is 1/2 + (sum of b - 1/2, with noise) / m
+    noisy = [each - count / 2 for each, count in zip(counts, (40, 39), strict=True)]
+    value = np.median(np.abs(values[0] - values[1])[:, 0]) / values[0][:, 1:].std()
+    count = np.median(np.abs(noisy[0] - noisy[1])) / noisy[0].std()
+    assert noisy[0].std() == pytest.approx(count_noise, rel=0.2)
+    reported = runs[0].metrics["epsilon"][1]
+    for shift in (value, count, math.hypot(value, count)):
+        assert (
+            best_epsilon([(1.0, shift)], [(1.0, 0.0)], 1e-3) < 1.15 * reported
+        )  # of a width that is measured to some percent
+    exact = math.hypot(0.999 * CLIP / (CLIP * privacy.noise_of_values(40)), 0.5 / count_noise)
+    assert 0.6 * reported < best_epsilon([(1.0, exact)], [(1.0, 0.0)], 1e-3) < reported
+    assert math.hypot(value, count) == pytest.approx(exact, rel=0.15)
+
+
+def test_adaptive_bounds_are_those_of_centred_counts():
+    """With Poisson sampling too: C exp(-rate ((sum of b - 1/2) / m + 1/2 - quantile)), in NumPy from the cohorts' sizes."""
+    privacy = fedax.Privacy(clip=CLIP, noise=0.0, delta=1e-3, quantile=0.3, clip_rate=0.2)
+    run = history([0.1 * CLIP] * CLIENTS, privacy, 12, **POISSON)
+    drawn = np.rint(sums(run, 10)[:, 0] / (0.1 * CLIP))  # nobody is ever clipped
+    shares = 0.5 + drawn / 2 / 10
+    np.testing.assert_allclose(run.notes["unclipped"][:, 0], shares, rtol=1e-5)
+    np.testing.assert_allclose(run.notes["clip"][:, 0], CLIP * np.exp(-0.2 * np.cumsum(shares - 0.3)), rtol=1e-4)
+    assert len(set(drawn)) > 2
+
+
+def test_a_resumed_run_spends_what_all_its_messages_give_away():
+    privacy = fedax.Privacy(clip=CLIP, noise=2.0, delta=1e-3)
+    task = fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=[along(9.0)] * CLIENTS)
+    given = {
+        "solver": fedax.SGD(1.0),
+        "schedule": fedax.Schedule(steps=1, weights="equal"),
+        "observe": [Released()],
+        "seed": 7,
+    }
+    given |= {"channel": fedax.Channel(privacy=privacy)}
+    half = fedax.run(fedax.FedAvg(), task, rounds=3, **given)
+    whole = fedax.run(fedax.FedAvg(), task, rounds=6, resume=half, **given)
+    noise = sums(whole, CLIENTS)[:, 1:]
+    assert np.abs(np.corrcoef(noise) - np.eye(6)).max() < 0.3  # of six rounds, each with noise of its own
+    proved = best_epsilon([(1.0, math.sqrt(6) * CLIP / noise.std())], [(1.0, 0.0)], 1e-3)
+    assert 0.6 * whole.metrics["epsilon"][-1] < proved < whole.metrics["epsilon"][-1]
+    np.testing.assert_array_equal(whole.metrics["epsilon"][:4], half.metrics["epsilon"])
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"cohort": 10, "dropouts": 0.2},
+        {"cohort": 10, "availability": {"name": "daily", "fraction": 0.3}},
+        {"cohort": 10, "sampling": "uniform", "availability": {"name": "daily", "fraction": 0.3}, "dropouts": 0.1},
+    ],
+    ids=["drop-outs", "availability", "both"],
+)
+def test_a_draw_among_some_is_not_amplified(schedule):
+    """Of those who are there a client is drawn more often: it counts as drawn in every round, and its sum may move by 2 C."""
+    privacy = fedax.Privacy(clip=CLIP, noise=3.0, delta=1e-3)
+    proved = best_epsilon([(1.0, 2 / 3.0)], [(1.0, 0.0)], 1e-3)
+    assert proved < spent(privacy, **schedule) == pytest.approx(spent(fedax.Privacy(noise=1.5, delta=1e-3)), rel=1e-9)
+
+
+def test_everyone_drawn_is_everyone():
+    privacy = fedax.Privacy(noise=1.5, delta=1e-3)
+    assert spent(privacy, cohort=CLIENTS) == spent(privacy) == spent(privacy, cohort=CLIENTS, sampling="poisson")
+
+
+@pytest.mark.parametrize("schedule", [{}, POISSON, {"cohort": 10}, {"cohort": 45}], ids=str)
+@pytest.mark.parametrize("noise", [0.3, 1.0, 4.0])
+def test_more_rounds_and_less_noise_spend_more(noise, schedule):
+    """From the first round on: an order at which the accountant knows no bound must not count as one that costs nothing."""
+    spends = [spent(fedax.Privacy(noise=noise, delta=1e-3), t, **schedule) for t in (0, 1, 2, 3, 10)]
+    assert spends[0] == 0
+    assert np.all(np.diff(spends) > 0)
+    assert spent(fedax.Privacy(noise=1.1 * noise, delta=1e-3), 1, **schedule) < spends[1]
+
+
+def test_noise_of_the_system_is_gaussian():
+    from fedax.core.privacy import system_gaussians
+
+    first, second = (np.concatenate([x.ravel() for x in system_gaussians([(2000, 5), (), (3,)])]) for _ in range(2))
+    assert stats.kstest(first, "norm").pvalue > 1e-4
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
+    assert abs(np.corrcoef(first[:5000], first[5000:10000])[0, 1]) < 0.07
+    assert jnp.isfinite(first).all()
