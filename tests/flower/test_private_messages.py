@@ -130,7 +130,8 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     """Over all runs: dp-accounting's epsilon of as many Gaussian messages, whose input may move by 2 C."""
 
     def epsilon(count):
-        return RdpAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(NOISE / 2), count)).get_epsilon(DELTA)
+        event = SelfComposedDpEvent(GaussianDpEvent(NOISE / 2), count)
+        return float(RdpAccountant().compose(event).get_epsilon(DELTA))
 
     privacy = fedax.Privacy(clip=CLIP, noise=NOISE, delta=DELTA, where="client", budget=epsilon(3) + 1e-6)
     engine = federation(tmp_path, privacy)
