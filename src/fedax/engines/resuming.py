@@ -22,15 +22,20 @@ _PARTS, _PART = 16, 1 << 16
 
 
 def origin(
-    algorithm: Algorithm[Any], task: Task | None, seed: int, layout: Layout, schedule: Schedule, privacy: Privacy | None
+    algorithm: Algorithm[Any],
+    data: dict[str, Any] | None,
+    seed: int,
+    layout: Layout,
+    schedule: Schedule,
+    privacy: Privacy | None,
 ) -> dict[str, Any]:
-    """Returns what a history continues from, which takes no time worth mentioning without privacy.
+    """Returns what a history continues from, see `History.origin`.
 
     The schedule counts with privacy, because epsilon depends on it. A budget does not: it says when to stop, not what was spent.
 
     Args:
         algorithm: as it was asked for.
-        task: with its data; None where they are elsewhere.
+        data: from `data_of`; None where the examples are elsewhere.
         seed: of the run.
         layout: of the model.
         schedule: of the run.
@@ -47,12 +52,14 @@ def origin(
         fields = {field.name: getattr(privacy, field.name) for field in dataclasses.fields(privacy)}
         spent = {name: describe(value, name) for name, value in fields.items() if name != "budget"}
         spent |= {"schedule": describe(schedule, "schedule")}
-    data = None
-    if task is not None:
-        data = {"clients": task.train.clients, "examples": task.train.total}
-        data |= {"content": hashed(task.train) if privacy is not None else fingerprint(task.train)}
     model = [str(layout.treedef), [list(shape) for shape in layout.shapes], str(layout.dtype)]
     return {"privacy": spent, "method": method, "model": model, "seed": seed, "data": data}
+
+
+def data_of(task: Task, whole: bool) -> dict[str, Any]:
+    """Returns the sizes and a hash of the training data; of large arrays `whole` says whether every number counts."""
+    content = hashed(task.train) if whole else fingerprint(task.train)
+    return {"clients": task.train.clients, "examples": task.train.total, "content": content}
 
 
 def fingerprint(tree: Any) -> str:

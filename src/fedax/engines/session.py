@@ -26,7 +26,7 @@ from fedax.engines.identity import identity
 from fedax.engines.options import RunOptions, Setting, check_count, check_kind, require_concrete
 from fedax.engines.private import private_of
 from fedax.engines.programs import hold_memory, make_room
-from fedax.engines.resuming import origin
+from fedax.engines.resuming import data_of, origin
 from fedax.engines.settings import settings_of
 from fedax.engines.starting import started
 
@@ -138,13 +138,11 @@ class Grid:
 
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""
-        options, task = self.options, self.task if self.options.engine.has_all(self.task) else None
+        options = self.options
         privacy = None if options.channel is None else options.channel.privacy
-        seeds = self.seeds * len(self.algorithms)
-        return [
-            origin(algorithm, task, seed, self.layout, options.schedule, privacy)
-            for algorithm, seed in zip(self._asked, seeds, strict=True)
-        ]
+        data = data_of(self.task, privacy is not None) if options.engine.has_all(self.task) else None
+        members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
+        return [origin(algorithm, data, seed, self.layout, options.schedule, privacy) for algorithm, seed in members]
 
     def _facts(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "stop", "observe_every")

@@ -1,0 +1,169 @@
+"""Histories are continued by the run that made them, and the account of privacy holds for all of its rounds."""
+
+import re
+
+import numpy as np
+import pytest
+
+import fedax
+from fedax.engines.resuming import fingerprint
+from fedax.report.page import PRIVACY
+from marks import thorough
+from problems import SIZES, regression, vector
+
+ONE = fedax.Simulation(devices=1)
+POISSON = fedax.Schedule(cohort=2, sampling="poisson", steps=1, batch_size=4, weights="equal")
+
+
+def private(noise=0.5, **more):
+    return fedax.Channel(privacy=fedax.Privacy(clip=1.0, noise=noise, delta=1e-3, **more))
+
+
+def go(method=None, task=None, rounds=2, **options):
+    given = {"solver": fedax.SGD(0.05), "schedule": POISSON, "seed": 3, "observe": [], "engine": ONE}
+    return fedax.run(method or fedax.FedAvg(), task or regression(), rounds=rounds, **given | options)
+
+
+def neighbour():
+    """The same data but for one number of one example."""
+    clients = [regression().train.client(k) for k in range(len(SIZES))]
+    clients[2] = {name: np.array(values) for name, values in clients[2].items()}
+    clients[2]["x"][5, 1] += 0.25
+    start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
+    return fedax.tasks.from_loss(lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2, start, clients, l2=0.01)
+
+
+OTHERS = {
+    "seed": {"seed": 4},
+    "method": {"method": fedax.FedAvgM()},
+    "method.mu": {"method": fedax.FedProx(mu=0.2)},
+    "data.content": {"task": neighbour()},
+    "data.clients": {"task": regression((7, 20, 33))},
+    "model": {"task": fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [2.0], [3.0]])},
+}
+
+
+@pytest.mark.parametrize("channel", [None, private()], ids=["plain", "private"])
+@pytest.mark.parametrize("place", list(OTHERS))
+def test_another_run_is_refused_with_the_place(place, channel):
+    """With privacy and without: the state would be that of two runs."""
+    begun = go(fedax.FedProx(mu=0.1) if place == "method.mu" else None, channel=channel)
+    with pytest.raises(fedax.InvalidInput, match=re.escape(f"run(resume=...), {place}")):
+        go(resume=begun, rounds=4, channel=channel, **OTHERS[place])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        (private(0.3), private(1.3), "privacy.noise"),
+        (private(0.3), None, "privacy"),
+        (None, private(1.3), "privacy"),
+        (private(), private(quantile=0.5, count_noise=1.0), "privacy.quantile"),
+        (private(), private(where="client"), "privacy.where"),
+        (private(), fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-2)), "privacy.delta"),
+        (private(), fedax.Channel(privacy=fedax.Privacy(clip=2.0, noise=0.5, delta=1e-3)), "privacy.clip"),
+    ],
+    ids=["noise", "dropped", "added", "quantile", "where", "delta", "clip"],
+)
+def test_other_privacy_is_refused(before, after, place):
+    with pytest.raises(fedax.InvalidInput, match=re.escape(f"run(resume=...), {place}: got")):
+        go(channel=after, resume=go(channel=before), rounds=4)
+
+
+def test_another_schedule_is_refused_with_privacy_alone():
+    """Epsilon depends on who is drawn, and a model's steps do not."""
+    other = fedax.Schedule(cohort=3, sampling="poisson", steps=1, batch_size=4, weights="equal")
+    with pytest.raises(fedax.InvalidInput, match=r"run\(resume=...\), privacy.schedule.cohort: got 3; allowed: 2"):
+        go(channel=private(), resume=go(channel=private()), rounds=4, schedule=other)
+    assert len(go(resume=go(), rounds=4, schedule=other).bits.up) == 4
+
+
+@pytest.mark.parametrize("more", [{}, {"quantile": 0.5, "count_noise": 1.0}], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize("engine", [ONE, thorough(fedax.Eager())], ids=["simulation", "eager"])
+def test_a_continued_account_is_that_of_the_whole_run(engine, more):
+    channel = private(1.0, **more)
+    whole = go(channel=channel, rounds=5, engine=engine)
+    half = go(channel=channel, rounds=2, engine=engine)
+    ended = go(channel=channel, rounds=5, resume=half, engine=engine)
+    # the middle of the run is observed where the first part ended
+    assert ended.metrics["epsilon"][-1] == whole.metrics["epsilon"][-1] > half.metrics["epsilon"][-1] > 0
+    np.testing.assert_array_equal(vector(ended), vector(whole))
+    again = go(channel=channel, rounds=7, resume=ended, engine=engine)  # a history of a history is one run too
+    assert again.metrics["epsilon"][-1] > ended.metrics["epsilon"][-1]
+
+
+def test_a_budget_holds_for_a_continued_run():
+    """More budget goes on, the same does not."""
+    spent = go(channel=private(1.0), rounds=4).metrics["epsilon"]
+    budget = float(spent[-1]) + 1e-9
+    stopped = go(channel=private(1.0, budget=budget), rounds=4)
+    assert len(go(channel=private(1.0, budget=budget), rounds=30, resume=stopped).bits.up) == 4
+    assert 4 < len(go(channel=private(1.0, budget=1.5 * budget), rounds=30, resume=stopped).bits.up) < 30
+
+
+def test_a_history_of_unknown_privacy_is_refused():
+    begun = go(channel=private())
+    unknown = fedax.History(**{**vars(begun), "origin": None})
+    with pytest.raises(fedax.InvalidInput, match="does not say with what privacy it was made"):
+        go(channel=private(), resume=unknown, rounds=4)
+
+
+def test_a_grid_is_continued_in_its_order():
+    methods = [fedax.FedProx(mu=mu) for mu in (0.1, 0.2)]
+    given = {"solver": fedax.SGD(0.05), "schedule": POISSON, "seed": [3, 4], "observe": [], "engine": ONE}
+    begun = fedax.run_grid(methods, regression(), rounds=1, **given)
+    assert [len(h.bits.up) for h in fedax.run_grid(methods, regression(), rounds=2, resume=begun, **given)] == [2] * 4
+    with pytest.raises(fedax.InvalidInput, match=r"run\(resume=...\), (seed|method)"):
+        fedax.run_grid(methods, regression(), rounds=2, resume=begun[::-1], **given)
+    with pytest.raises(fedax.InvalidInput, match=r"run_grid\(resume=...\): got 3 histories; allowed: .*4"):
+        fedax.run_grid(methods, regression(), rounds=2, resume=begun[:3], **given)
+
+
+def test_a_session_ends_at_its_budget():
+    """With the account of a run; the last state stays usable."""
+    spent = [0.0, *go(channel=private(1.0), rounds=3, observe=None).metrics["epsilon"][1:]]
+    session = fedax.start(
+        fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE, channel=private(1.0, budget=float(spent[2]) + 1e-9)
+    )
+    state = session.init()
+    for t in (1, 2):
+        state, _ = session.step(state)
+        assert session.spent(state) == spent[t]
+    for _ in range(2):
+        with pytest.raises(fedax.InvalidInput, match=r"Privacy\(budget=...\): got .*which 3 rounds spend"):
+            session.step(state)
+    assert np.isfinite(session.params(state)["w"]).all()
+
+
+def test_a_session_is_not_bound_to_the_rounds_of_a_run():
+    plain = fedax.start(fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE)
+    assert plain.spent(plain.init()) is None
+    roomy = fedax.start(fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE, channel=private(9.0, budget=50.0))
+    state = roomy.init()
+    for _ in range(3):
+        state, _ = roomy.step(state)
+    assert 0 < roomy.spent(state) < 50
+
+
+def test_large_data_are_compared_by_blocks(tmp_path):
+    """From arrays and from files, at the beginning, the end and between; small data by every number."""
+    values = np.zeros(3_000_000, np.float32)
+    plain = fingerprint({"x": values})
+    np.save(tmp_path / "x.npy", values)
+    assert fingerprint({"x": np.load(tmp_path / "x.npy", mmap_mode="r")}) == plain
+    for place in (slice(0, 1), slice(-1, None), slice(1_000_000, 2_000_000)):
+        other = values.copy()
+        other[place] = 1
+        assert fingerprint({"x": other}) != plain
+    assert fingerprint({"x": np.eye(300)}) != fingerprint(
+        {"x": np.eye(300) + 1e-9 * (np.arange(90000) == 777).reshape(300, 300)}
+    )
+
+
+def test_pages_say_what_epsilon_does_not_count(tmp_path):
+    go(channel=private(), rounds=1).report(tmp_path / "private.html")
+    go(rounds=1).report(tmp_path / "plain.html")
+    words = PRIVACY.split(".")[1].strip()
+    assert "not counted here" in words
+    assert words in (tmp_path / "private.html").read_text()
+    assert words not in (tmp_path / "plain.html").read_text()
