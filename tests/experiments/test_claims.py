@@ -246,6 +246,21 @@ def test_a_claim_about_a_task_that_has_not_run_is_undecided():
     assert judged(results, check="better", a="A", b="B", tasks=["U"]) == "undecided"
 
 
+@pytest.mark.parametrize("jitter", [0.001, 0.01])
+def test_the_smoother_curve_is_the_better_one(jitter):
+    """Accuracies that alternate by so much in the second half change by twice that; levels and the first half do not matter."""
+    runs, rising = [], np.linspace(0.2, 0.7, 20)
+    for seed in range(4):
+        for label, level, width in (("A", 0.6, jitter), ("B", 0.9, 0.02 + 0.001 * seed)):
+            end = level + width * (-1.0) ** np.arange(21)
+            runs.append(record(label, seed=seed, losses=np.ones(41), test_accuracy=np.concatenate([rising, end])))
+    results = Results(runs)
+    np.testing.assert_allclose(list(results.of("T", "A", "test_accuracy", "mean_change").values()), 200 * jitter, rtol=1e-9)
+    smooth = {"check": "best", "a": "A", "metric": "test_accuracy", "read": "mean_change"}
+    assert Claim(text="c", **smooth).judge(results, "train_loss", "last").verdict == "holds"
+    assert Claim(text="c", **smooth | {"a": "B"}).judge(results, "train_loss", "last").verdict == "does not hold"
+
+
 def test_closeness_needs_both_sides():
     for shift, margin, verdict in ((5.0, 6.0, "holds"), (5.0, 3.0, "does not hold"), (-5.0, 3.0, "does not hold")):
         runs = [record("B", "T", s, losses=(99.0, 50.0)) for s in range(4)]

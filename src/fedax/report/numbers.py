@@ -152,8 +152,12 @@ def quantity_of(metric: str, read: str) -> str:
     ('points', 'train loss')
     >>> quantity_of("node_accuracy_mean", "best"), quantity_of("objective_gap", "rounds_to_0.01")
     ('points of node accuracy mean', 'rounds until 0.01')
+    >>> quantity_of("test_accuracy", "mean_change")
+    'points from one observation to the next'
     """
     name = metric.replace("_", " ")
+    if read == "mean_change":
+        return f"{quantity_of(metric, 'last')} from one observation to the next"
     if not reads_values(read):
         way, _, level = read.partition("_to_")
         return f"{way} until {level}" if level else f"{name}, last over half"
@@ -164,5 +168,7 @@ def quantity_of(metric: str, read: str) -> str:
 
 
 def higher_is_better(metric: str, read: str = "last") -> bool:
-    """Accuracies: more is better. Losses, gaps and variances of accuracies, and rounds or bits until something: less."""
-    return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_"))
+    """Accuracies: more is better. Losses, gaps and variances of accuracies, rounds or bits until something, and changes between
+    observations: less.
+    """
+    return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_", "mean_change"))

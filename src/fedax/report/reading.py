@@ -8,10 +8,10 @@ import numpy as np
 from fedax.core import InvalidInput
 
 VALUES = "last, best, mean_last_<k>_rounds"
-ALLOWED = f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, last_over_half"
+ALLOWED = f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, last_over_half, mean_change"
 _COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
 _PATTERN = re.compile(
-    "last|best|last_over_half"
+    "last|best|last_over_half|mean_change"
     rf"|mean_last_(?P<rounds>{_COUNT})_rounds|mean_last_(?P<observations>{_COUNT})"
     rf"|(?:rounds|gigabits)_to_(?P<value>{_NUMBER})"
 )
@@ -36,7 +36,7 @@ def reads_values(read: str) -> bool:
     [True, True, True, False, False]
     """
     match = _PATTERN.fullmatch(read)
-    return match is not None and match["value"] is None and read != "last_over_half"
+    return match is not None and match["value"] is None and read not in ("last_over_half", "mean_change")
 
 
 def in_rounds(read: str, observe_every: int) -> str:
@@ -87,9 +87,12 @@ def in_words(read: str) -> str:
         return f"Means of the last {match['observations']} observations"
     if match["value"]:
         return ("Rounds" if read.startswith("rounds") else "Gigabits") + f" until {match['value']}"
-    return {"last": "Final values", "best": "Best values over the rounds"}.get(
-        read, "Final values over those at half the rounds"
-    )
+    return {
+        "last": "Final values",
+        "best": "Best values over the rounds",
+        "last_over_half": "Final values over those at half the rounds",
+        "mean_change": "Mean changes between observations in the second half",
+    }[read]
 
 
 def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -> float:
@@ -101,8 +104,10 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
         read: `last`, `best`, `mean_last_<k>_rounds` (mean over the observations of the last k rounds, those after the
             round `rounds[-1] - k`, without the initial model), `rounds_to_<x>` (the first observed round at which the metric is
             as good as x, infinity if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
-            participants), or `last_over_half` (the last value over the one at half the rounds: a curve in 1/t halves, a linearly
-            convergent one falls faster, one at its floor stays). Folders of earlier versions also have `mean_last_<k>`, the mean
+            participants), `last_over_half` (the last value over the one at half the rounds: a curve in 1/t halves, a linearly
+            convergent one falls faster, one at its floor stays), or `mean_change` (the mean absolute change from one observation
+            to the next in the second half of the rounds: how far a curve is from smooth; compare only curves that are observed
+            equally often). Folders of earlier versions also have `mean_last_<k>`, the mean
             over the last k observations.
         higher: whether more is better.
 
@@ -110,6 +115,8 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     75.0
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0]), np.arange(4), "rounds_to_60", True)
     2.0
+    >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0, 75.0]), np.arange(5), "mean_change", True)
+    7.5
     """
     match = reading(read)
     if match["rounds"] or match["observations"]:
@@ -122,6 +129,9 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     if match["value"]:
         reached = curve >= float(match["value"]) if higher else curve <= float(match["value"])
         return float(rounds[np.argmax(reached)]) if reached.any() else math.inf
+    if read == "mean_change":
+        second = curve[rounds >= rounds[-1] / 2]
+        return float(np.abs(np.diff(second)).mean()) if len(second) > 1 else math.nan
     if read == "last_over_half":
         return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
     return float(curve[-1]) if read == "last" else float(np.nanmax(curve) if higher else np.nanmin(curve))
