@@ -4,8 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from fedax.core import Outcome
+from fedax.core import InvalidInput, Outcome, UnknownName
 from fedax.experiments import recipes
 from fedax.experiments.recipes.figures import charts_of, drawer
 from fedax.report import Record
@@ -91,6 +92,35 @@ def test_local_gd_has_panels_of_cost(name):
         "time: a round 100, a local step 1",
     ]
     assert all(panel.y.log for panel in chart.panels)
+
+
+def test_differences_have_a_point_for_every_draw():
+    """Runs are paired by draw and seed, means have Student's interval, and diverged runs are counted in place of a mean."""
+    experiment = recipes.load("feddane-figure-3-grid").only("paper", ["Synthetic IID"]).experiments("paper")
+    figure = next(f for f in recipes.load("feddane-figure-3-grid").figure if f.name == "exact")
+    gaps = {"FedDANE, mu = 0": [0.1, 0.3, -0.1], "FedDANE, mu = 1": [0.5, 0.5, 0.8], "FedAvg": [0.0, 0.0, 0.0]}
+    records = []
+    for label, own in gaps.items():
+        for draw in (2, 0, 1) if label == "FedAvg" else (0, 1, 2):
+            lost = label.endswith("1") and draw == 2
+            curves = {"train_loss": np.array([3.0, 1.0 + draw + own[draw]])}
+            outcome = Outcome("diverged", 1) if lost else Outcome()
+            records.append(
+                Record("Synthetic IID", label, 0, draw, np.array([0, 1]), np.zeros(2), np.zeros(2), curves, outcome)
+            )
+    (chart,) = charts_of([figure], drawer(records, experiment, "train_loss", "last"))
+    (panel,) = chart.panels
+    dots, means = panel.series
+    np.testing.assert_allclose(sorted(dots.y), [-0.1, 0.1, 0.3, 0.5, 0.5], atol=1e-12)
+    reach = scipy.stats.t.ppf(0.975, 2) * np.std([0.1, 0.3, -0.1], ddof=1) / np.sqrt(3)
+    np.testing.assert_allclose([means.y[0], means.low[0], means.high[0]], [0.1, 0.1 - reach, 0.1 + reach], atol=1e-12)
+    assert len(means.y) == 1
+    assert [text for _, text in panel.x.ticks] == ["0", "1\n1 diverged"]
+    assert (panel.y.title, [mark.value for mark in panel.marks]) == ("Train loss minus FedAvg's", [0.0])
+    with pytest.raises(InvalidInput, match="minus: got 'FedAvg'; allowed: only where x is the path of a value"):
+        figure.model_copy(update={"x": "rounds"}).check(experiment)
+    with pytest.raises(UnknownName, match="FedAvgM"):
+        figure.model_copy(update={"minus": "FedAvgM"}).check(experiment)
 
 
 @pytest.mark.parametrize("name", list(recipes.recipe_files()))

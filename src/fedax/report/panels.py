@@ -131,6 +131,60 @@ def value_panel(
     return ranged(Panel(title, below, _upright(metric, choice), series, marks), is_percent(metric))
 
 
+def difference_panel(
+    title: str,
+    rows: Mapping[str, Sequence[tuple[float, Spot]]],
+    base: Mapping[str, Sequence[Record]],
+    name: str,
+    choice: Choice,
+) -> Panel:
+    """Differences to another method's runs with the same data and seed, against a value whose numbers stand evenly spaced.
+
+    Args:
+        title: of the panel.
+        rows: by label, values with their runs.
+        base: the other method's runs, by task.
+        name: of the other method.
+        choice: of the axes.
+    """
+    values = sorted({value for points in rows.values() for value, _ in points})
+    series: list[Series] = []
+    lost = dict.fromkeys(values, 0)
+    for position, (label, points) in enumerate(rows.items()):
+        shift = 0.6 * ((position + 0.5) / len(rows) - 0.5)
+        style = points[0][1].style if len(points) == 1 else position
+        dots, means = [], []
+        for value, spot in sorted(points, key=lambda point: point[0]):
+            gaps = paired_units(spot.runs, base.get(spot.task, ()), spot.metric, choice.read)
+            finite = gaps[np.isfinite(gaps)]
+            lost[value] += len(gaps) - len(finite)
+            place = values.index(value) + shift
+            dots += [(place + 0.08, gap) for gap in finite]
+            if len(finite) == len(gaps) > 0:
+                means.append((place - 0.08, float(gaps.mean()), *interval(gaps)))
+        x, y = np.array(dots).reshape(-1, 2).T
+        series.append(Series("single draws", style, x, y, kind="runs"))
+        x, y, low, high = np.array(means).reshape(-1, 4).T
+        every = tuple(range(len(x)))
+        series.append(Series(label, style, x, y, low, high, "points", marked=every))
+    ticks = tuple((float(i), f"{v:g}" + (f"\n{lost[v]} diverged" if lost[v] else "")) for i, v in enumerate(values))
+    metric = next(iter(rows.values()))[0][1].metric
+    upright = value_axis(metric, log=False)
+    upright = upright._replace(title=choice.y_title or f"{upright.title} minus {name}'s")
+    across = Axis(choice.x_title, low=-0.6, high=len(values) - 0.4, ticks=ticks)
+    return Panel(title, across, upright, series, [Mark(name, 0.0)])
+
+
+def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, read: str) -> np.ndarray:
+    """Computes differences to another method's runs, see `units`, on the draws of the data and with the seeds that both have."""
+    seen = {(run.draw, run.seed): run for run in base}
+    both = [run for run in runs if (run.draw, run.seed) in seen]
+    if not both:
+        return np.zeros(0)
+    others = [seen[run.draw, run.seed] for run in both]
+    return units(both, metric, read) - units(others, metric, read)
+
+
 def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
     """A row for every algorithm: the paper's number with its deviation above ours with the interval and the single runs."""
     places = -np.arange(len(spots), dtype=float)

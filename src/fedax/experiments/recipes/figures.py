@@ -13,7 +13,7 @@ from fedax.experiments.config.sections import CostSection
 from fedax.report import Record
 from fedax.report.charts import AXES, Chart, Mark, column_of
 from fedax.report.leaks import ATTACKS, AUDITED
-from fedax.report.panels import Choice, Spot, dot_panel, value_panel, wave_panel
+from fedax.report.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel
 from fedax.report.reading import reading
 from fedax.report.record import by_label, by_task
 from fedax.report.summary import columns_of
@@ -47,6 +47,8 @@ class Figure(BaseModel):
         y: the metrics, by default that of the recipe.
         y_title: of the vertical axis, where a panel has several metrics.
         read: how a curve becomes a value, by default as the recipe.
+        minus: label of an algorithm whose runs on the same data with the same seed are subtracted, where `x` is the path of a
+            value: a point for every draw of the data (or seed), and their mean with its 95 % interval.
         panels: what has panels of its own, of `DIMENSIONS` or paths of values; everything else is a series. By default
             variants, metrics and axes have for curves, metrics for values.
         variants, algorithms: only these.
@@ -64,6 +66,7 @@ class Figure(BaseModel):
     y: str | list[str] | None = None
     y_title: str = ""
     read: str | None = None
+    minus: str | None = None
     panels: list[str] | None = None
     variants: list[str] | None = None
     algorithms: list[str] | None = None
@@ -92,6 +95,8 @@ class Figure(BaseModel):
                     raise UnknownName.among(f"{field}: x", axis, (*AXES, "paper", "the path of a value"))
         elif len(self.axes) > 1:
             raise InvalidInput.of(f"{field}: x", self.x, "several only of " + ", ".join(AXES))
+        if self.minus is not None and not self.against_value:
+            raise InvalidInput.of(f"{field}: minus", self.minus, "only where x is the path of a value")
         if "cost" not in self.axes and self.prices:
             raise InvalidInput.because(f"{field}: prices", 'only with x = "cost"')
         for path in (*(self.axes if self.against_value else ()), *(self.panels or ())):
@@ -104,7 +109,8 @@ class Figure(BaseModel):
         variants = list(dict.fromkeys(experiment.name for experiment in experiments))
         algorithms = list(dict.fromkeys(section.shown() for e in experiments for section in e.algorithm))
         marked = [name for mark in self.mark for name in mark.variants or ()]
-        for names, known in (((*(self.variants or ()), *marked), variants), (self.algorithms or (), algorithms)):
+        methods = [*(self.algorithms or ()), *([] if self.minus is None else [self.minus])]
+        for names, known in (((*(self.variants or ()), *marked), variants), (methods, algorithms)):
             for name in names:
                 if name not in known:
                     raise UnknownName.among(field, name, known)
@@ -206,13 +212,18 @@ class Drawer:
             path_title = figure.x_title or path.rpartition(".")[2].replace("_", " ")
             rows: dict[str, list[tuple[float, Spot]]] = {}
             for spot, value in values:
-                rows.setdefault(_label(spot, own, named), []).append((value, spot))
+                label = "mean, 95 % interval" if figure.minus is not None and not named else _label(spot, own, named)
+                rows.setdefault(label, []).append((value, spot))
             for label, points in rows.items():
                 if len({value for value, _ in points}) < len(points):
                     raise InvalidInput.of(
                         f"figure {figure.name!r}: panels", list(split), f"what keeps the points of {label!r} apart"
                     )
-            return value_panel(title, rows, choice._replace(x_title=path_title), _marks(figure, spots))
+            choice = choice._replace(x_title=path_title)
+            if figure.minus is not None:
+                base = {run.task: run.records for run in self.runs if run.method == figure.minus}
+                return difference_panel(title, rows, base, figure.minus, choice)
+            return value_panel(title, rows, choice, _marks(figure, spots))
         curves = [(_label(spot, own, named), spot) for spot in spots]
         # curves of one algorithm in a panel are told apart by their place, others keep their style in all figures
         styled = named == ["algorithm"] or not named
@@ -224,6 +235,11 @@ class Drawer:
             return (
                 f"{read.replace('_', ' ').capitalize()} of each curve. Paper: mean ± standard deviation as printed."
                 " Ours: mean with its 95 % confidence interval, and the single runs (means of the draws, where there are several)."
+            )
+        if figure.minus is not None:
+            return (
+                f"{read.replace('_', ' ').capitalize()} of each curve minus that of {figure.minus} on the same data: every draw"
+                " (or seed, where the data have one draw), and the mean with its 95 % confidence interval."
             )
         if figure.against_value:
             return f"Means, {read.replace('_', ' ')}" + (
