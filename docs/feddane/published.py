@@ -24,7 +24,6 @@ FORMS = {
 }
 OPTIONS = {
     "solver": fedax.SGD(0.01),
-    "schedule": fedax.Schedule(epochs=1, batch_size=10),
     "observe": [fedax.observe.TrainLoss()],
     "observe_every": 4,
 }
@@ -36,17 +35,18 @@ def published_task(folder: Path, name: str) -> fedax.Task:
     return fedax.tasks.classification(data, Softmax(60, 10))
 
 
-def compare(task: fedax.Task, rounds: int, seeds: list[int]) -> dict[str, list[list[float]]]:
+def compare(task: fedax.Task, rounds: int, epochs: int, seeds: list[int]) -> dict[str, list[list[float]]]:
     """Runs all methods with the same seeds.
 
     Returns:
         The training losses by method, a list of observations for each seed.
     """
+    schedule = fedax.Schedule(epochs=epochs, batch_size=10)
     members = {"FedAvg": [fedax.FedAvg()], "FedProx, mu = 1": [fedax.FedProx(mu=1.0)]}
     members |= {name: [fedax.FedDANE(mu=mu, **form) for mu in MU] for name, form in FORMS.items()}
     curves = {}
     for name, group in members.items():
-        histories = fedax.run_grid(group, task, seed=seeds, rounds=rounds, **OPTIONS)
+        histories = fedax.run_grid(group, task, seed=seeds, rounds=rounds, schedule=schedule, **OPTIONS)
         for i, method in enumerate(group):
             label = f"{name}, mu = {method.mu:g}" if name in FORMS else name
             own = histories[i * len(seeds) : (i + 1) * len(seeds)]
@@ -59,11 +59,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="CSV to write")
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=1, help="10 is about as much work as an epoch of the training files")
     parser.add_argument("--seeds", type=int, default=5)
     chosen = parser.parse_args()
     seeds, rows = list(range(chosen.seeds)), []
     for name in SETS:
-        curves = compare(published_task(Path(os.environ["FEDAX_DATA"]), name), chosen.rounds, seeds)
+        curves = compare(published_task(Path(os.environ["FEDAX_DATA"]), name), chosen.rounds, chosen.epochs, seeds)
         for label, runs in curves.items():
             finals = [run[-1] for run in runs]
             gaps = [final - base[-1] for final, base in zip(finals, curves["FedAvg"], strict=True)]

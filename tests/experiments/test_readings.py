@@ -45,10 +45,12 @@ def test_reading_curves():
         "rounds_to_0.5": float("inf"),
         "gigabits_to_3": 10.0,
         "last_over_half": 2.0,
+        "mean_change": 1.0,
     }
     assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
     assert read_curve(np.array([np.nan, 1.0]), rounds[:2], "best", True) == 1.0
     assert read_curve(np.array([4.0]), rounds[:1], "mean_last_10_rounds", True) == 4.0
+    assert np.isnan(read_curve(np.array([4.0]), rounds[:1], "mean_change", True))  # one observation does not change
     for wrong in ("first", "mean_last_0", "mean_last_0_rounds", "mean_last_x_rounds", "mean_last_2_round", "rounds_to_"):
         with pytest.raises(InvalidInput, match="read: got"):
             read_curve(curve, rounds, wrong, False)
@@ -119,7 +121,7 @@ def test_experiments_count_rounds_and_copies_of_old_ones_stay_readable(tmp_path)
         Experiment.parse(old.replace("mean_last_10", "rounds_to_2"), "a.toml")
 
 
-@pytest.mark.parametrize("read", ["rounds_to_2", "last_over_half", "last", "worst"])
+@pytest.mark.parametrize("read", ["rounds_to_2", "last_over_half", "mean_change", "last", "worst"])
 def test_further_readings_are_values_of_the_metric(read):
     with pytest.raises(SpecError, match=f"also_read: got '{read}'|read: got 'worst'"):
         Recipe.parse(OWN.replace('metric = "train_loss"\n', f'metric = "train_loss"\nalso_read = ["{read}"]\n'), "r.toml")

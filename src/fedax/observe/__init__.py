@@ -2,6 +2,7 @@
 
 Losses and scores:
 - `TrainLoss`: mean loss over all clients' training examples.
+- `TrainingLoss`: mean minibatch loss of the last cohort while it trains.
 - `TrainScore`: any score of the task over them.
 - `Objective`: the objective that is minimised, with l2, and the gap to its minimum.
 - `TestLoss`: mean loss on the global test set.
@@ -65,4 +66,5 @@ from fedax.observe.solve_errors import SolveErrors as SolveErrors
 from fedax.observe.spread import LocalSpread as LocalSpread
 from fedax.observe.squares import ConsensusSquare as ConsensusSquare
 from fedax.observe.surrogate import SurrogateDiversity as SurrogateDiversity
+from fedax.observe.training import TrainingLoss as TrainingLoss
 from fedax.observe.weights import ClientWeights as ClientWeights

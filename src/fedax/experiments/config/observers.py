@@ -14,6 +14,7 @@ from fedax.theory.estimate import Losses, Optimum, optimum
 
 OBSERVERS: dict[str, Callable[..., Observer]] = {
     "train_loss": observe.TrainLoss,
+    "training_loss": observe.TrainingLoss,
     "validation_loss": observe.ValidationLoss,
     "validation_accuracy": observe.ValidationAccuracy,
     "test_loss": observe.TestLoss,
@@ -44,6 +45,7 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
 }
 """Observers by their name in experiment files."""
 ON_DEMAND = (
+    "training_loss",
     "dissimilarity",
     "local_accuracy",
     "consensus",
