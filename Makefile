@@ -1,14 +1,16 @@
-# Two commands do all the set-up on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
-PYTHON ?= python3
+# Two commands do all the set-up on a fresh machine with Python 3.11+ (or uv) and make: `make demo` and `make test`.
+# PYTHON names an interpreter; by default .ci/python looks for one
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
+UV := $(shell command -v uv)
+PIP := $(if $(UV),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile) \
+  --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs release-check check clean
+.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs wheel release-check check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -17,7 +19,7 @@ help: ## list what make can do here
 # pip says nothing while it works; requirements of extras are installed without the project, whose extension would be built again
 $(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/models/layers/native/*)
 	@echo "Installing into $(VENV): one to three minutes."
-	$(PYTHON) -m venv $(VENV)
+	@python=$$(.ci/python $(PYTHON)) && $(if $(UV),uv venv --quiet --allow-existing --seed --python "$$python",$$python -m venv) $(VENV)
 	$(PIP) --editable .
 	touch $@
 
@@ -91,8 +93,11 @@ docs: $(VENV)/.ready-for-docs ## the documentation as a site, in site/; then its
 	$(BIN)/mkdocs build --quiet
 	FEDAX_SITE=site $(BIN)/python -m pytest --quiet -m "slow or not slow" tests/site
 
+wheel: ## install the wheel without constraints.txt, with the newest versions that pyproject.toml allows, and try it
+	.ci/wheel newest
+
 release-check: ## build wheel and sources, install each into an empty environment, with and without a compiler, and try them
-	PYTHON=$(PYTHON) .ci/release-check
+	.ci/release-check
 
 check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
 	$(BIN)/ruff format --check src tests benchmarks docs

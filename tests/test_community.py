@@ -1,7 +1,12 @@
 """Agreement of public CI, citation, templates and checks before a commit with the package."""
 
+import ast
+import contextlib
+import importlib.metadata
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 import types
 from pathlib import Path
@@ -12,6 +17,7 @@ import yaml
 import conftest
 
 ROOT = Path(__file__).parent.parent
+HOME = "https://github.com/fedax/fedax"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,7 @@ def test_the_citation_is_of_this_package(project):
     citation = read("CITATION.cff")
     known = {"title": "name", "version": "version", "license": "license", "abstract": "description", "keywords": "keywords"}
     assert {field: citation[field] for field in known} == {field: project[name] for field, name in known.items()}
-    assert citation["repository-code"] == project["urls"]["Source"]
+    assert citation["repository-code"] == HOME
 
 
 def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
@@ -87,7 +93,138 @@ def test_templates_have_what_the_host_asks_for():
 
 
 def test_one_address(project):
-    home = project["urls"]["Source"]
+    """The package names none of its own until it is released; the other files name one place."""
+    assert "urls" not in project
     for name in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml", "CITATION.cff"):
         for address in re.findall(r"https://github\.com/[\w/.-]+", (ROOT / name).read_text()):
-            assert address.startswith(home)
+            assert address.startswith(HOME)
+
+
+STUB = """#!/bin/sh
+echo "$(basename "$0") $*" >> "{log}"
+case "$1 $2" in
+  --version*) echo "Python {version}" ;;
+  *version_info*) exit {too_old} ;;
+  *ensurepip*) exit {no_venv} ;;
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "venv "*) mkdir -p "{venv}/bin" && cp "$0" "{venv}/bin/python" ;;
+esac
+"""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine with some interpreters: runs make there, returns its result and what was called."""
+
+    def run(*interpreters, make=(), no_venv=()):
+        commands, log, venv = tmp_path / "bin", tmp_path / "log", tmp_path / ".venv"
+        commands.mkdir()
+        log.touch()
+        for name in ("sh", "sed", "awk", "touch", "mkdir", "cp", "basename", "dirname", "cat"):
+            (commands / name).symlink_to(shutil.which(name))
+        for name, version in interpreters:
+            too_old = int(tuple(map(int, version.split(".")[:2])) < (3, 11))
+            stub = STUB.format(log=log, venv=venv, version=version, too_old=too_old, no_venv=int(name in no_venv))
+            (commands / name).write_text(stub)
+            (commands / name).chmod(0o755)
+        command = [shutil.which("make"), f"VENV={venv}", *make, f"{venv}/.ready"]
+        environment = {"PATH": str(commands), "HOME": str(tmp_path)}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert (venv / ".ready").exists() is (done.returncode == 0)
+        return done, [line for line in log.read_text().splitlines() if " -m " in line or line.startswith("uv ")]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("interpreters", "chosen"),
+    [
+        ([("python3.11", "3.11.9")], "python3.11"),
+        ([("python3", "3.12.1")], "python3"),
+        ([("python3", "3.10.12"), ("python3.12", "3.12.1")], "python3.12"),
+        ([("python3.11", "3.11.9"), ("python3.14", "3.14.0"), ("python3", "3.11.9")], "python3.14"),
+        ([("python3.14", "2.7.18"), ("python", "3.13.2")], "python"),
+    ],
+)
+def test_make_finds_an_interpreter(interpreters, chosen, machine, tmp_path):
+    done, calls = machine(*interpreters)
+    assert done.returncode == 0, done.stderr
+    assert calls[0] == f"{chosen} -m venv {tmp_path}/.venv"
+    assert calls[1].startswith("python -m pip ")
+    assert calls[1].endswith("--constraint constraints.txt --editable .")
+
+
+@pytest.mark.parametrize(
+    ("interpreters", "options", "message"),
+    [
+        ([], {}, "fedax needs Python 3.11 or newer, and there is none on PATH. Install one, or uv"),
+        ([("python3", "3.10.12")], {}, "there is none on PATH. python3 is Python 3.10.12. Install one"),
+        (
+            [("python3", "3.12.1")],
+            {"no_venv": ["python3"]},
+            "no module venv (on Debian and Ubuntu: apt install python3-venv)",
+        ),
+        ([("mine", "3.9.2")], {"make": ["PYTHON=mine"]}, "mine is Python 3.9.2; fedax needs Python 3.11 or newer."),
+        ([("python3", "3.12.1")], {"make": ["PYTHON=mine"]}, "There is no mine that runs."),
+    ],
+)
+def test_make_says_what_is_missing(interpreters, options, message, machine):
+    done, calls = machine(*interpreters, **options)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert calls == []
+
+
+@pytest.mark.parametrize("version", ["3.10.12", "3.12.1"])
+def test_make_uses_uv_which_downloads_an_interpreter_if_needed(version, machine, tmp_path):
+    done, calls = machine(("uv", "0.9.0"), ("python3", version))
+    assert done.returncode == 0, done.stderr
+    python = "python3" if version == "3.12.1" else ">=3.11"
+    assert calls[0] == f"uv venv --quiet --allow-existing --seed --python {python} {tmp_path}/.venv"
+    assert (
+        calls[1] == f"uv pip install --quiet --python {tmp_path}/.venv/bin/python --constraint constraints.txt --editable ."
+    )
+
+
+def test_the_wheel_is_tried_without_pinned_versions():
+    """With the newest ones in every CI run, with the oldest ones before a release."""
+    assert "make wheel\n" in (ROOT / ".ci" / "run").read_text()
+    assert "\t.ci/wheel newest\n" in (ROOT / "Makefile").read_text()
+    assert "\n.ci/wheel oldest\n" in (ROOT / ".ci" / "release-check").read_text()
+    script = (ROOT / ".ci" / "wheel").read_text()
+    assert "--constraint" not in script
+    assert all(command in script for command in ("fedax --help", "fedax compare", "fedax report"))
+
+
+def imports(path):
+    """The packages that a file imports, at any place in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module).partition(".")[0]
+
+
+def distribution(requirement):
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-").replace(".", "-")
+
+
+def test_what_is_imported_is_declared_and_the_other_way_round(project):
+    """A package that only others need may go with their next version, as `click` went with Typer's.
+
+    Those of a requirement whose version is fixed may be used too: what Flower's server is made of.
+    """
+    needed = {distribution(each) for each in project["dependencies"]}
+    extras = [each for name in project["optional-dependencies"] for each in project["optional-dependencies"][name]]
+    fixed = [distribution(each) for each in extras if "==" in each]
+    known = needed | {distribution(each) for each in extras}
+    for name in fixed:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            known |= {distribution(each) for each in importlib.metadata.requires(name) or ()}
+    owners, imported = importlib.metadata.packages_distributions(), set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for name in set(imports(path)) - sys.stdlib_module_names - {"fedax"}:
+            own = {distribution(owner) for owner in owners.get(name, [name])}
+            assert own & known, f"{path}: {name} is imported and not declared"
+            imported |= own
+    assert needed <= imported, f"declared and not imported: {needed - imported}"

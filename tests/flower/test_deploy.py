@@ -156,9 +156,7 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
         with contextlib.suppress(fedax.InvalidInput):
             program.check([observer], False)
             continue
-        with pytest.raises(
-            fedax.InvalidInput, match=rf"run\(observe=...\): {type(observer).__name__} cannot be used in a deployed run"
-        ):
+        with pytest.raises(fedax.InvalidInput, match=rf"{type(observer).__name__} cannot be used in a deployed run"):
             program.check([observer], False)
         refused.add(name)
     assert ({"dissimilarity", "client_weights", "test_auc"} <= refused) is (engine == "flower")
