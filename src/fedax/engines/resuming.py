@@ -1,4 +1,4 @@
-"""What a history in memory is continued by: the same method, seed, data and privacy, so that its account holds for all rounds."""
+"""Continuing histories in memory by the same method, seed, data and privacy, so that the account holds for all rounds."""
 
 import dataclasses
 from collections.abc import Sequence

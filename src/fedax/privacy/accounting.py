@@ -127,7 +127,11 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
 
 
 def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
-    """Returns the privacy spent by Gaussian mechanisms without sampling, given as counts by their noise multiplier.
+    """Returns the privacy spent by Gaussian mechanisms without sampling.
+
+    Args:
+        multipliers: for each noise multiplier the number of mechanisms that have it; 0 for one without noise.
+        delta: of the guarantee, in (0, 1).
 
     >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2), epsilon_of_gaussians({}, 1e-5)
     (0.79, 0.0)

@@ -66,7 +66,7 @@ PRIVACY = (
     "here. In a simulation noise and cohorts follow from the seed: epsilon says what a run with secret noise would spend, and its "
     "models protect nobody."
 )
-"""What stands beside runs with an epsilon."""
+"""The note beside runs with an epsilon."""
 
 
 def render(page: Page) -> str:
