@@ -13,6 +13,7 @@ from fedax.experiments.config.sections import CostSection
 from fedax.experiments.recipes.figures import Figure, PaperMark, charts_of, curves, drawer
 from fedax.report import Page, render
 from fedax.report.charts import along, staggered
+from fedax.report.figures import save_charts
 from samples import record
 
 
@@ -146,6 +147,66 @@ def test_values_in_panels_by_another_value():
         drawer(runs, made).chart(figure.model_copy(update={"panels": []}))
 
 
+def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
+    """A panel for each method on one axis: its colour for ours, a diamond with the printed deviation for the paper's."""
+    sizes, shift = {"N = 10": 10, "N = 30": 30}, {"FedAvg": 0.0, "FedBC": 0.1}
+    algorithms = [{"name": "fedavg", "label": "FedAvg"}, {"name": "fedprox", "label": "FedBC", "mu": 1.0}]
+    made = [experiment(n, task={"name": "synthetic", "clients": c}, algorithm=algorithms) for n, c in sizes.items()]
+    ends = {(m, n): (0.5 + c / 100 + s, 0.52 + c / 100 + s) for n, c in sizes.items() for m, s in shift.items()}
+    runs = [run(m, n, seed, end=end) for (m, n), both in ends.items() for seed, end in enumerate(both)]
+    targets = {"test_accuracy": {"N = 10": {"FedBC": [72.5, 0.5], "FedAvg": [61.0]}, "N = 30": {"FedBC": [91.0, 1.5]}}}
+    figure = Figure(name="f", title="Table 9: accuracy", x="task.clients", panels=["algorithm"])
+    (chart,) = charts_of([figure], drawer(runs, made, targets=targets, source="Paper, Table 9"))
+    avg, bc = chart.panels
+    assert [panel.title for panel in chart.panels] == ["FedAvg", "FedBC"]
+    assert (avg.y.low, avg.y.high) == (bc.y.low, bc.y.high)
+    assert avg.y.low > 55
+    assert avg.y.high > 92.5
+    paper, ours = by_kind(bc)["published"], by_kind(bc)["points"]
+    np.testing.assert_allclose((paper.y, paper.low, paper.high), ([72.5, 91.0], [72.0, 89.5], [73.0, 92.5]))
+    np.testing.assert_allclose(ours.y, [71.0, 91.0])
+    np.testing.assert_allclose(ours.y - ours.low, np.full(2, np.sqrt(2)), err_msg="the sample deviation of (-1, 1)")
+    assert (paper.x < ours.x).all()
+    np.testing.assert_allclose(by_kind(avg)["published"].y, [61.0])
+    assert chart.caption == (
+        "Table 9: accuracy. Final values, mean over 2 seeds; bars: standard deviation."
+        " Diamonds: the paper, with its standard deviation. Paper, Table 9."
+    )
+    (file,) = save_charts([chart], tmp_path, ["svg"])
+    text = file.read_text()
+    assert chart.caption in text
+    for words in ("ours, ± standard deviation", "the paper, ± standard deviation", "FedAvg", "FedBC"):
+        assert f"<!-- {words} -->" in text
+
+
+def test_points_and_curves_without_bands():
+    runs = [run("FedBC", seed=seed, end=end) for seed, end in enumerate((0.5, 0.7))]
+    draw = drawer(runs, targets={"test_accuracy": {"T": {"FedBC": [61.5, 0.5]}}})
+    chart = draw.chart(Figure(name="f", points=True))
+    (dots,) = chart.panels[0].series
+    assert dots.kind == "dots"
+    np.testing.assert_allclose(dots.y, 100 * runs[0].metrics["test_accuracy"], err_msg="the first run alone")
+    assert [mark.value for mark in chart.panels[0].marks] == [61.5]
+    assert "Every point is one observation of one run. Dotted lines: the paper's values." in chart.caption
+    bare, full = (draw.chart(Figure(name="f", band=band)) for band in (False, True))
+    np.testing.assert_allclose(bare.panels[0].series[0].y, full.panels[0].series[0].y)
+    assert not len(bare.panels[0].series[0].low)
+    assert len(full.panels[0].series[0].low)
+    assert "band" not in bare.caption
+    assert "band: standard deviation" in full.caption
+
+
+@pytest.mark.parametrize("band", [True, False])
+def test_captions_count_what_means_are_of(band):
+    draws = [run("FedBC", draw=draw, end=0.5) for draw in range(3)]
+    assert "Mean over 3 draws of the data" in drawer(draws).chart(Figure(name="f", band=band)).note
+    both = [run("FedBC", seed=seed, draw=draw) for draw in range(2) for seed in range(2)]
+    assert "Mean over 4 runs" in drawer(both).chart(Figure(name="f", band=band)).note
+    uneven = [run("FedBC", seed=seed) for seed in range(5)] + [run("FedAvg", seed=seed) for seed in range(2)]
+    assert "Mean over 2 to 5 seeds" in drawer(uneven).chart(Figure(name="f", band=band)).note
+    assert drawer([run("FedBC")]).chart(Figure(name="f", band=band)).note == "One run."
+
+
 def test_curves_against_bits_and_under_prices():
     made = dataclasses.replace(run("A"), gradients=3.0 * np.arange(11))
     slow = dataclasses.replace(run("B"), gradients=30.0 * np.arange(11))
@@ -266,11 +327,13 @@ def test_colours_stay_with_their_algorithms():
         ({"prices": [{"round": 2.0}]}, "prices"),
         ({"variants": ["E = 2"]}, "E = 2"),
         ({"algorithms": ["FedBD"]}, "FedBD"),
+        ({"names": {"schedule.epochs": "E = {}"}}, "names"),
+        ({"panels": ["schedule.epochs"], "names": {"schedule.epochs": "E"}}, "names"),
         ({"mark": [{"text": "a", "value": 1.0, "variants": ["E = 3"]}]}, "E = 3"),
     ],
 )
 def test_figures_are_checked(fields, message):
-    made = recipes.load("fedbc-figure-3").experiments("paper")
+    made = recipes.load("fedbc-table-1").experiments("paper")
     with pytest.raises((InvalidInput, UnknownName), match=message):
         Figure(**{"name": "f"} | fields).check(made)
 

@@ -8,27 +8,35 @@ import scipy.stats
 
 from fedax.core import InvalidInput, Outcome, UnknownName
 from fedax.experiments import recipes
+from fedax.experiments.recipes.captions import source_of
 from fedax.experiments.recipes.figures import charts_of, drawer
 from fedax.report import Record
+from fedax.report.styles import colour_of, marker_of, styles
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"
 EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.4, 1.5)
 AXES = {
     "fedbc-figure-2/gamma": ("tolerance gamma", (0, 0.05, 0.1, 0.2, 0.5), "Accuracy (%)", 1),
-    "fedbc-figure-3/a_train_loss": (ROUNDS, (), "Train loss", 1),
-    "fedbc-figure-3/d_variance": ("local epochs E", EPOCHS, "Accuracy variance over clients (points²)", 1),
-    "fedbc-figure-4/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 6),
-    "fedbc-figure-7/train_loss": (ROUNDS, (), "Train loss", 4),
+    "fedbc-table-1/train_loss": (ROUNDS, (), "Train loss", 5),
+    "fedbc-table-1/variance": ("local epochs E", EPOCHS, "Accuracy variance over clients (points²)", 1),
+    "fedbc-table-1/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 30),
+    "fedbc-table-1/paper": ("local epochs E", EPOCHS, "Test accuracy (%)", 6),
+    "fedbc-table-1-searched/paper": ("local epochs E", EPOCHS, "Test accuracy (%)", 6),
     "fedbc-figure-7f/f_accuracy": ("number of devices N", SIZES, "Test accuracy (%)", 1),
-    "fedbc-figure-8/weights": (ROUNDS, (), "Coefficient", 5),
-    "fedbc-figure-9/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 24),
+    "fedbc-table-1/weights": (ROUNDS, (), "Weight", 5),
+    "fedbc-table-2/weights": (ROUNDS, (), "Weight", 3),
+    "fedbc-table-2/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
+    "fedbc-table-2/paper_local": ("power-law exponent", EXPONENTS, "Mean of the clients' own models (%)", 15),
+    "fedbc-table-6/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
+    "fedbc-table-7/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
+    "fedbc-table-8/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
     "fedbc-table-6/variance": (
         "power-law exponent",
         EXPONENTS,
         "Accuracy variance over clients (points²)",
         3,
     ),
-    "fedbc-figure-15/variance": (
+    "fedbc-table-2/variance": (
         "power-law exponent",
         EXPONENTS,
         "Accuracy variance over clients (points²)",
@@ -37,6 +45,9 @@ AXES = {
     "feddane-figure-1/train_loss": (ROUNDS, (), "Train loss", 4),
     "fedaware-figure-5/diversity": (ROUNDS, (), "Gradient diversity", 3),
 }
+
+
+METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "FedBC", "FedDANE", "FedYogi", "FedAWARE as released", "DFedAvgM", "DSGD")
 
 
 @functools.cache
@@ -57,7 +68,7 @@ def charts(name):
             rounds = np.array([0, 1, 2])
             along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
             records.append(Record(experiment.name, member.label, 0, experiment.task.options.get("seed", 0), rounds, *along))
-    draw = drawer(records, made, recipe.metric, recipe.read, recipe.cells)
+    draw = drawer(records, made, recipe.metric, recipe.read, recipe.cells, source_of(recipe.paper, recipe.shows))
     return {chart.name: chart for chart in charts_of(recipe.figure, draw)}
 
 
@@ -79,7 +90,7 @@ def test_dfedavgm_figure_6_has_rounds_beside_bits():
         (y, x) for y in ("Test loss", "Test accuracy (%)") for x in (ROUNDS, BITS)
     ]
     marks = [(mark.value, mark.style) for mark in made["two_shards"].panels[0].marks]
-    assert marks == [(85.0, None), (96.81, 0)]
+    assert marks == [(85.0, None), (96.81, styles(["FedAvg"])["FedAvg"])]
 
 
 @pytest.mark.parametrize("name", ["local-gd-figure-1", "local-gd-figure-2"])
@@ -127,12 +138,51 @@ def test_differences_have_a_point_for_every_draw():
 def test_recipes_are_drawn(name):
     recipe, made = recipes.load(name), charts(name)
     assert set(made) >= {figure.name for figure in recipe.figure}
-    for task, numbers in recipe.targets.items():
-        if "paper" not in made:
-            assert len(numbers) < 2
-            continue
-        panel = next(panel for panel in made["paper"].panels if panel.title == task or len(recipe.variant) == 1)
-        paper = next(series for series in panel.series if series.kind == "paper")
-        shown = dict(zip([text.partition("\n")[0] for _, text in panel.y.ticks], paper.x, strict=True))
-        for algorithm, number in numbers.items():
-            assert shown[algorithm] == number[0]
+    left_out = set(recipe.algorithms).difference(
+        *(f.algorithms or recipe.algorithms for f in recipe.figure if f.name == "paper")
+    )
+    for metric, targets in recipe.cells.items():
+        chart = made.get("paper" if metric == recipe.metric else f"paper_{metric}") or made.get("paper_local")
+        for task, numbers in targets.items():
+            shown = printed(chart, task, recipe) if chart else {}
+            for algorithm, number in numbers.items():
+                if len(numbers) > 1 and not (metric == recipe.metric and algorithm in left_out):
+                    assert number[0] in shown[algorithm]
+
+
+def printed(chart, task, recipe):
+    """The paper's numbers in a chart by algorithm, of all tasks where these are on the horizontal axis."""
+    found = {}
+    for panel in chart.panels:
+        for series in panel.series:
+            if series.kind == "published":
+                found.setdefault(panel.title.rpartition(", ")[2], []).extend(series.y)
+            if series.kind == "paper" and (panel.title == task or len(recipe.variant) == 1):
+                for (_, text), value in zip(panel.y.ticks, series.x, strict=True):
+                    found.setdefault(text.partition("\n")[0], []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("name", list(recipes.recipe_files()))
+def test_panels_have_at_most_six_lines_and_tell_what_they_show(name):
+    for chart in charts(name).values():
+        for panel in chart.panels:
+            assert len({series.label for series in panel.series if series.kind in ("curve", "points", "dots")}) <= 6, (
+                panel.title
+            )
+        assert recipes.load(name).shows in chart.caption
+        assert any(word in chart.caption.lower() for word in ("mean", "one run", "values"))
+
+
+def test_a_method_looks_the_same_in_all_figures():
+    looks = {}
+    for name in recipes.recipe_files():
+        recipe = recipes.load(name)
+        for chart in charts(name).values():
+            for panel in chart.panels:
+                for series in panel.series:
+                    if series.kind in ("curve", "points") and series.label in recipe.algorithms:
+                        looks.setdefault(series.label, set()).add((colour_of(series.style), marker_of(series.style)))
+    for label in METHODS:
+        assert len(looks[label]) == 1, label
+    assert len({next(iter(looks[label])) for label in METHODS}) == len(METHODS)

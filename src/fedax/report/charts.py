@@ -29,7 +29,9 @@ _TITLES = {
 }
 """Of metrics that are in no table."""
 
-Kind = Literal["curve", "points", "paper", "ours", "runs", "beyond", "held", "failed"]
+Kind = Literal["curve", "points", "published", "dots", "paper", "ours", "runs", "beyond", "held", "failed"]
+PUBLISHED = "the paper, ± standard deviation"
+"""The label of the paper's numbers in panels of ours against a value."""
 _POINTS = 500  # a curve has at most so many points
 _MARKERS = 6  # of a curve
 _EARLY = 0.1  # the part of an axis in which a rising accuracy does not stretch the chart
@@ -54,8 +56,9 @@ class Series:
         style: number of its colour, dash and marker.
         x, y: the points; accuracies in percent, NaN where there is none.
         low, high: ends of an interval, of y; of x for `paper` and `ours`. May be empty.
-        kind: `curve` (line with a band), `points` (a line through means with bars), or, across, the `paper` value, `ours`,
-            single `runs`, and arrows where ours is `beyond` the axis; marks where a statement `held` or `failed`.
+        kind: `curve` (line with a band), `points` (a line through means with bars), `published` (the paper's values against
+            those of the experiment, with bars), `dots` (single observations), or, across, the `paper` value, `ours`, single
+            `runs`, and arrows where ours is `beyond` the axis; marks where a statement `held` or `failed`.
         settings: hyperparameters that belong to this panel.
         marked: positions of the points that carry a marker.
         texts: beside the points.
@@ -94,13 +97,35 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A figure: its file's name, its title, panels row by row, and a line that says what they show."""
+    """A figure.
+
+    Attributes:
+        name: of its file.
+        title: its heading.
+        panels: row by row.
+        columns: of panels.
+        note: what lines, bands and points are.
+        source: the paper, with the number of its table or figure.
+        shared: whether the panels of a row have one vertical axis.
+    """
 
     name: str
     title: str
     panels: Sequence[Panel]
     columns: int
     note: str = ""
+    source: str = ""
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shared:
+            rows = [self.panels[i : i + self.columns] for i in range(0, len(self.panels), self.columns)]
+            object.__setattr__(self, "panels", [panel for row in rows for panel in on_one_axis(row)])
+
+    @property
+    def caption(self) -> str:
+        """The text below the figure, with a full stop after each part."""
+        return " ".join(part if part.endswith(".") else f"{part}." for part in (self.title, self.note, self.source) if part)
 
     def settings(self) -> dict[str, str | None]:
         """By label, the hyperparameters of a series; None where its panels differ in them."""
@@ -209,6 +234,20 @@ def ranged(panel: Panel, percent: bool) -> Panel:
     pad = 0.06 * (high - low) or 1.0
     bounds = max(low - pad, 0.0) if low >= 0 else low - pad, min(high + pad, 100.0) if high <= 100 else high + pad
     return dataclasses.replace(panel, y=panel.y._replace(low=bounds[0], high=bounds[1]))
+
+
+def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
+    """Panels of one metric with the same ends of their vertical axes."""
+    series = [series for panel in panels for series in panel.series]
+    every = [values for each in series for values in (each.y, each.low, each.high)]
+    values = np.concatenate([*every, [mark.value for panel in panels for mark in panel.marks]])
+    values = values[np.isfinite(values)]
+    if not len(values) or len({panel.y.title for panel in panels}) > 1 or any(panel.y.log for panel in panels):
+        return list(panels)
+    low, high = float(values.min()), float(values.max())
+    pad = 0.06 * (high - low) or 1.0
+    ends = max(low - pad, 0.0) if low >= 0 else low - pad, high + pad
+    return [dataclasses.replace(panel, y=panel.y._replace(low=ends[0], high=ends[1])) for panel in panels]
 
 
 def plain(chart: Chart) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from fedax.report.charts import Chart, aligned, plain, staggered
 from fedax.report.reading import in_words
 from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
+from fedax.report.styles import styles
 from fedax.report.summary import ABOUT, Row, best, columns_of, shown, summarize
 from fedax.report.theory import theory_charts
 
@@ -75,10 +76,10 @@ def render(page: Page) -> str:
     >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
     True
     """
-    here = files("fedax.report")
+    here, looks = files("fedax.report"), styles(record.label for record in page.records)
     data = {
         "tasks": [
-            _task(title, runs, page.notes.get(title, ""), page.reads.get(title, "last"))
+            _task(title, runs, page.notes.get(title, ""), page.reads.get(title, "last"), looks)
             for title, runs in by_task(page.records).items()
         ],
         "settings": dict(page.settings),
@@ -104,7 +105,7 @@ def render(page: Page) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def _task(title: str, runs: Sequence[Record], note: str, read: str) -> dict[str, Any]:
+def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mapping[str, int]) -> dict[str, Any]:
     columns, rows = columns_of(runs), summarize(runs, read)
     several = any(row.runs > 1 for row in rows)
     band = "mean of the runs, ± one standard deviation" if several else ""
@@ -120,7 +121,9 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str) -> dict[str,
         if c.chart
     ]
     labels = by_label(runs)
-    algorithms = [_algorithm(label, own, place, len(labels)) for place, (label, own) in enumerate(labels.items())]
+    algorithms = [
+        _algorithm(label, own, place, len(labels), looks[label]) for place, (label, own) in enumerate(labels.items())
+    ]
     if any(algorithm["clients"] for algorithm in algorithms):
         ranks = "on its own test examples, sorted" + ("; mean of the runs" if several else "")
         charts.append({"metric": "clients", "title": "Accuracy by client", "percent": True, "loss": False, "note": ranks})
@@ -165,7 +168,7 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
     return [{"label": row.label, "cells": cells(row)} for row in rows]
 
 
-def _algorithm(label: str, runs: Sequence[Record], place: int, count: int) -> dict[str, Any]:
+def _algorithm(label: str, runs: Sequence[Record], place: int, count: int, style: int) -> dict[str, Any]:
     """Curves over the rounds at which all runs were observed, with markers that those of other algorithms do not cover."""
     rounds, at = aligned(runs)
 
@@ -186,7 +189,7 @@ def _algorithm(label: str, runs: Sequence[Record], place: int, count: int) -> di
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
     x["gradients"] = _numbers(stacked(counts).mean(0))
     shown = {"clients": _ranked(runs), "weights": _weights(runs), "marked": staggered(len(rounds), place, count)}
-    return {"label": label, "x": x, "series": series} | shown
+    return {"label": label, "style": style, "x": x, "series": series} | shown
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:

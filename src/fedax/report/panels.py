@@ -8,7 +8,7 @@ import numpy as np
 import scipy  # imports what is asked for, and only then
 
 from fedax.core.history import more_is_better
-from fedax.report.charts import AXES, Axis, Mark, Panel, Series, curve, ranged, staggered, value_axis
+from fedax.report.charts import AXES, PUBLISHED, Axis, Kind, Mark, Panel, Series, curve, ranged, staggered, value_axis
 from fedax.report.reading import read_curve
 from fedax.report.record import Record, by_draw
 from fedax.report.summary import is_percent, scale_of
@@ -42,6 +42,8 @@ class Choice(NamedTuple):
     x_title: str = ""
     y_title: str = ""
     read: str = "last"
+    points: bool = False
+    band: bool = True
 
 
 def units(runs: Sequence[Record], metric: str, read: str) -> np.ndarray:
@@ -74,26 +76,28 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, marks: Sequence[Mark], styled: bool) -> Panel:
-    """Curves with bands, and the paper's numbers at their ends.
+    """Curves with bands, or the single observations of the first run; the paper's numbers are lines across.
 
     Args:
         title: of the panel.
         curves: each with its name in the legend.
         choice: of the axes.
         marks: lines across.
-        styled: whether a curve keeps the style of its algorithm, instead of one by its place.
+        styled: whether a curve has the look of its algorithm, and a further one for every metric; else one by its place.
     """
     first, series, found = curves[0][1], [], list(marks)
-    made = [curve(spot.runs, spot.metric, spot.axis, spot.price) for _, spot in curves]
+    metrics = list(dict.fromkeys(spot.metric for _, spot in curves))
+    made = [curve(spot.runs[:1] if choice.points else spot.runs, spot.metric, spot.axis, spot.price) for _, spot in curves]
     # beyond the end of the shortest one there is no comparison at equal time
     end = min(float(lines[0][-1]) for lines in made) if first.axis == "cost" else math.inf
     for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
         x, mean, low, high = (values[lines[0] <= end] for values in lines)
-        style = spot.style if styled else place
+        style = spot.style + 8 * metrics.index(spot.metric) if styled else place
         marked = staggered(len(x), place, len(curves))
-        if len(spot.runs) < 2:
+        if len(spot.runs) < 2 or choice.points or not choice.band:
             low = high = np.zeros(0)
-        series.append(Series(label, style, x, mean, low, high, "curve", spot.settings, marked))
+        kind: Kind = "dots" if choice.points else "curve"
+        series.append(Series(label, style, x, mean, low, high, kind, spot.settings, marked))
         if spot.paper:
             found.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
     below = Axis(_axis_title(first), choice.log_x)
@@ -103,15 +107,28 @@ def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, m
 def value_panel(
     title: str, rows: Mapping[str, Sequence[tuple[float, Spot]]], choice: Choice, marks: Sequence[Mark]
 ) -> Panel:
-    """Means against a value of the experiment, with bars of one standard deviation; series stand beside each other."""
+    """Means against a value of the experiment, with bars of one standard deviation; series stand beside each other.
+
+    The paper's numbers of a series, where it has some, stand beside it.
+    """
     values = sorted({value for points in rows.values() for value, _ in points})
     gaps = np.diff(np.log(values) if choice.log_x else values)
     width = 0.3 * float(gaps.min()) if len(values) > 1 else 0.3  # all series together, at one value
-    series = []
+    series: list[Series] = []
+    slots = len(rows) + sum(any(spot.paper for _, spot in points) for points in rows.values())
+
+    def beside(points: Sequence[tuple[float, Spot]]) -> np.ndarray:
+        shift = width * ((len(series) + 0.5) / slots - 0.5) if slots > 1 else 0.0
+        return np.array([value * math.exp(shift) if choice.log_x else value + shift for value, _ in points])
+
     for place, (label, points) in enumerate(rows.items()):
         ordered = sorted(points, key=lambda point: point[0])
-        shift = width * ((place + 0.5) / len(rows) - 0.5)
-        x = np.array([value * math.exp(shift) if choice.log_x else value + shift for value, _ in ordered])
+        if printed := [(value, spot) for value, spot in ordered if spot.paper]:
+            mean = np.array([float(spot.paper[0]) for _, spot in printed])
+            spread = np.array([float(spot.paper[1]) if len(spot.paper) > 1 else 0.0 for _, spot in printed])
+            style = ordered[0][1].style
+            series.append(Series(PUBLISHED, style, beside(printed), mean, mean - spread, mean + spread, "published"))
+        x = beside(ordered)
         numbers = [units(spot.runs, spot.metric, choice.read) for _, spot in ordered]
         mean = np.array([own.mean() for own in numbers])
         spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])

@@ -13,9 +13,12 @@
   const prices = { ...data.prices };
 
   const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const color = (i) => style(`--s${i % 8}`);
-  const again = (i) => Math.floor(i / 8); // colours that come again have other dashes and markers
-  const dash = (i) => (i + again(i)) % 4;
+  const again = (i) => Math.floor(i / 8);
+  const dash = (i) => again(i) % 4; // methods have solid lines, their further forms dashes and lighter colours
+  // as styles.py, with the ground of the page in place of white
+  const color = (i) => dash(i) ? mixed(style(`--s${i % 8}`), style("--ground"), 0.25) : style(`--s${i % 8}`);
+  const paint = (i) => dash(i) ? `color-mix(in srgb, var(--s${i % 8}) 75%, var(--ground))` : `var(--s${i % 8})`; // follows the theme
+  const mixed = (one, other, part) => "#" + [1, 3, 5].map((k) => Math.round(parseInt(one.slice(k, k + 2), 16) * (1 - part) + parseInt(other.slice(k, k + 2), 16) * part).toString(16).padStart(2, "0")).join("");
   const shape = (i) => (i + 3 * again(i)) % 8;
   const hollow = (i, size) => ({ color: style("--panel"), size, symbol: SHAPES[shape(i)], line: { color: color(i), width: 1.6 } });
   const faint = (hex) => hex + "2b";
@@ -33,10 +36,10 @@
     const line = document.createElementNS(ns, "line");
     for (const [key, value] of Object.entries({ width: 26, height: 10, "aria-hidden": "true", class: "swatch" })) svg.setAttribute(key, value);
     for (const [key, value] of Object.entries({ x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": STROKES[dash(i)] })) line.setAttribute(key, value);
-    line.style.stroke = `var(--s${i % 8})`;
+    line.style.stroke = paint(i);
     const outline = document.createElementNS(ns, "path");
     outline.setAttribute("d", OUTLINES[shape(i)]);
-    outline.style.cssText = `stroke: var(--s${i % 8}); fill: var(--ground); stroke-width: 1.5`;
+    outline.style.cssText = `stroke: ${paint(i)}; fill: var(--ground); stroke-width: 1.5`;
     svg.append(line, outline);
     return svg;
   }
@@ -159,7 +162,7 @@
   // the traces and the layout; the note is set first, as it takes room from the plots beside it
   function planned(plot) {
     const traces = plot.panel ? plot.panel.series.flatMap(drawnSeries) : plot.task.algorithms.flatMap((algorithm, i) =>
-      plot.hidden.has(i) ? [] : (DRAWN[plot.chart.metric] ?? curve)(algorithm, i, plot.chart));
+      plot.hidden.has(i) ? [] : (DRAWN[plot.chart.metric] ?? curve)(algorithm, algorithm.style, plot.chart));
     const drawn = plot.panel ? drawnLayout(plot.panel, traces) : layout(plot.chart, traces);
     remark(plot, traces, drawn.yaxis);
     return [traces, drawn];
@@ -192,7 +195,7 @@
       const chip = el("button", undefined, "chip");
       chip.type = "button";
       chip.setAttribute("aria-pressed", "true");
-      chip.append(swatch(i), el("span", algorithm.label));
+      chip.append(swatch(algorithm.style), el("span", algorithm.label));
       chip.addEventListener("click", () => {
         const off = !hidden.delete(i);
         if (off) hidden.add(i);
@@ -231,7 +234,7 @@
       const name = el("th");
       name.scope = "row";
       const label = el("div", undefined, "label");
-      label.append(swatch(i), el("span", row.label));
+      label.append(swatch(task.algorithms[i].style), el("span", row.label));
       name.append(label);
       line.append(name, ...row.cells.map((cell) => el("td", cell.text, cell.mark)));
       section.querySelector("tbody").append(line);
@@ -260,7 +263,7 @@
   }
 
   // ---- the figures of a recipe --------------------------------------------------------------------------------------------
-  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 }, held: { colour: "--s2", symbol: "square", size: 9 }, failed: { colour: "--s7", symbol: "x", size: 8 } };
+  const PLAIN = { paper: { colour: "--ink", symbol: "diamond-open", size: 9 }, ours: { colour: "--s0", symbol: "circle", size: 9 }, runs: { colour: "--s0", symbol: "circle", size: 5 }, beyond: { colour: "--s0", symbol: "triangle-left", size: 9 }, published: { colour: "--ink", symbol: "diamond-open", size: 8 }, held: { colour: "--s2", symbol: "square", size: 9 }, failed: { colour: "--s7", symbol: "x", size: 8 } };
 
   // folders beside each other have a colour and a symbol each
   const FOLDERS = ["circle", "square", "triangle-up", "star", "cross", "pentagon", "hexagon", "bowtie"], SIGNS = ["●", "■", "▲", "★", "✚", "⬟", "⬢", "⧓"];
@@ -268,7 +271,7 @@
 
   function sample(entry) {
     if (!PLAIN[entry.kind]) return swatch(entry.style);
-    const node = el("span", { paper: "◇", ours: SIGNS[entry.style % 8], runs: "•", beyond: "◂", held: "■", failed: "✕" }[entry.kind]);
+    const node = el("span", { paper: "◇", published: "◇", ours: SIGNS[entry.style % 8], runs: "•", beyond: "◂", held: "■", failed: "✕" }[entry.kind]);
     node.style.color = style(plainOf(entry.kind, entry.style).colour);
     node.setAttribute("aria-hidden", "true");
     return node;
@@ -276,7 +279,7 @@
 
   function drawnSeries(series) {
     const { x, y, low, high, kind } = series, i = series.style, own = plainOf(kind, i), rows = kind === "held" || kind === "failed";
-    const ends = low.length > 0, name = plain(series.label), at = kind === "curve" || kind === "points" ? y : x;
+    const ends = low.length > 0, name = plain(series.label), at = ["curve", "points", "published", "dots"].includes(kind) ? y : x;
     const shared = { showlegend: false, hoverinfo: "skip" }, hover = { name, hovertemplate: `${name}: %{text}<extra></extra>` };
     const text = rows ? x.map((round) => `round ${round}`) : at.map((value, k) => value === null ? "" : `${Number(value.toPrecision(4))}${ends && low[k] !== null ? ` (${Number(low[k].toPrecision(4))} to ${Number(high[k].toPrecision(4))})` : ""}`);
     if (kind === "curve") {
@@ -287,8 +290,9 @@
     const bars = { type: "data", symmetric: false, array: high.map((v, k) => v === null ? 0 : v - at[k]), arrayminus: low.map((v, k) => v === null ? 0 : at[k] - v), thickness: 1.4, width: 4 };
     const points = { ...hover, x, y, text, showlegend: false, mode: own ? "markers" : "lines+markers" };
     if (kind === "beyond") Object.assign(points, { mode: "markers+text", text: series.texts, textposition: "top right", textfont: { size: 10, color: style(own.colour) }, cliponaxis: false });
-    if (own) return [{ ...points, marker: { color: style(own.colour), size: own.size, symbol: own.symbol, opacity: kind === "runs" ? 0.45 : 1 }, ...(ends ? { error_x: { ...bars, color: style(own.colour) } } : {}) }];
-    return [{ ...points, line: { color: color(i), width: 2, dash: DASHES[dash(i)] }, marker: hollow(i, 8), error_y: { ...bars, color: color(i) } }];
+    if (kind === "dots") return [{ ...points, mode: "markers", marker: { color: color(i), size: 5, opacity: 0.7, symbol: SHAPES[shape(i)] } }];
+    if (own) return [{ ...points, marker: { color: style(own.colour), size: own.size, symbol: own.symbol, opacity: kind === "runs" ? 0.45 : 1 }, ...(ends ? { [kind === "published" ? "error_y" : "error_x"]: { ...bars, color: style(own.colour) } } : {}) }];
+    return [{ ...points, line: { color: color(i), width: 2, dash: DASHES[dash(i)] }, marker: { color: color(i), size: 7, symbol: SHAPES[shape(i)] }, error_y: { ...bars, color: color(i) } }];
   }
 
   function drawnLayout(panel, traces) {
@@ -303,7 +307,7 @@
     const across = panel.marks.filter((mark) => mark.style === null), ends = panel.marks.filter((mark) => mark.style !== null);
     return {
       ...base, xaxis: { ...axis(panel.x, base.xaxis, traces.map((t) => ({ y: t.x }))), ...(big ? { tickformat: "~s" } : {}) }, yaxis: axis(panel.y, base.yaxis, traces),
-      shapes: across.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.value, y1: mark.value, line: { color: style("--quiet"), width: 1.2, dash: "dash" } })),
+      shapes: panel.marks.map((mark) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: mark.value, y1: mark.value, line: mark.style === null ? { color: style("--quiet"), width: 1.2, dash: "dash" } : { color: color(mark.style), width: 1, dash: "dot" } })),
       annotations: [
         ...across.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "right", yanchor: "bottom", text: plain(mark.text), showarrow: false, font: { size: 10 }, bgcolor: style("--panel"), opacity: 0.85 })),
         ...ends.map((mark) => ({ xref: "paper", x: 1, y: panel.y.log ? logs(mark.value) : mark.value, xanchor: "center", yanchor: "middle", text: "◇", hovertext: plain(`paper, ${mark.text}`), showarrow: false, font: { size: 16, color: color(mark.style) } })),

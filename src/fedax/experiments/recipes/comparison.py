@@ -149,11 +149,24 @@ class Comparison:
         return _csv(["claim", "verdict", "task", "comparison", "quantity", "units", "unit", *numbers], rows)
 
     def readme(
-        self, versions: Mapping[str, Any], settings: Sequence[str], seconds: float, others: Sequence[str] = ()
+        self,
+        versions: Mapping[str, Any],
+        settings: Sequence[str],
+        seconds: float,
+        others: Sequence[str] = (),
+        top: Sequence[str] = (),
     ) -> str:
-        """All of it as Markdown; `others` are sentences about runs with other versions."""
+        """Returns all of it as Markdown.
+
+        Args:
+            versions: of the libraries that made the runs.
+            settings: names of the configuration files.
+            seconds: wall time of all runs together.
+            others: sentences about runs with other versions.
+            top: paragraphs above the tables: the conclusion and the pictures.
+        """
         recipe = self.recipe
-        parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}."]
+        parts = [f"# {recipe.title}", f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}.", *top]
         if recipe.not_obtainable:
             parts.append(f"Data not obtainable: {recipe.not_obtainable}.")
         if self.left_out:

@@ -10,12 +10,14 @@ from pydantic import BaseModel, ConfigDict
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
+from fedax.experiments.recipes.captions import note_of
 from fedax.report import Record
 from fedax.report.charts import AXES, Chart, Mark, column_of
 from fedax.report.leaks import ATTACKS, AUDITED
 from fedax.report.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel
 from fedax.report.reading import reading
 from fedax.report.record import by_label, by_task
+from fedax.report.styles import styles
 from fedax.report.summary import columns_of
 
 DIMENSIONS = ("variant", "algorithm", "metric", "x")
@@ -49,10 +51,14 @@ class Figure(BaseModel):
         read: how a curve becomes a value, by default as the recipe.
         minus: label of an algorithm whose runs on the same data with the same seed are subtracted, where `x` is the path of a
             value: a point for every draw of the data (or seed), and their mean with its 95 % interval.
+        names: how values of the variants are called in titles, by path: `{ "task.clients" = "N = {}" }`.
         panels: what has panels of its own, of `DIMENSIONS` or paths of values; everything else is a series. By default
             variants, metrics and axes have for curves, metrics for values.
         variants, algorithms: only these.
         log, log_x: whether the axes are logarithmic; by default losses and gaps are.
+        points: of curves, the single observations of the first run, where the paper shows points.
+        band: of curves, whether the standard deviation is shown.
+        shared: whether the panels of a row have one vertical axis; by default those against a value.
         prices: for `x = "cost"`, a panel for each; curves end with the shortest of them, so that times are equal.
         mark: numbers of the paper's text. Those of the recipe's targets stand at the ends of the curves by themselves.
     """
@@ -67,11 +73,15 @@ class Figure(BaseModel):
     y_title: str = ""
     read: str | None = None
     minus: str | None = None
+    names: dict[str, str] = {}
     panels: list[str] | None = None
     variants: list[str] | None = None
     algorithms: list[str] | None = None
     log: bool | None = None
     log_x: bool = False
+    points: bool = False
+    band: bool = True
+    shared: bool | None = None
     prices: list[CostSection] = []
     mark: list[PaperMark] = []
 
@@ -97,6 +107,11 @@ class Figure(BaseModel):
             raise InvalidInput.of(f"{field}: x", self.x, "several only of " + ", ".join(AXES))
         if self.minus is not None and not self.against_value:
             raise InvalidInput.of(f"{field}: minus", self.minus, "only where x is the path of a value")
+        for path, text in self.names.items():
+            if path not in (self.panels or ()) or text.count("{}") != 1:
+                raise InvalidInput.of(
+                    f"{field}: names", {path: text}, "paths of the panels, each with a text that has {} once"
+                )
         if "cost" not in self.axes and self.prices:
             raise InvalidInput.because(f"{field}: prices", 'only with x = "cost"')
         for path in (*(self.axes if self.against_value else ()), *(self.panels or ())):
@@ -138,12 +153,14 @@ class Drawer:
         runs: all of a directory.
         metric, read: what is compared with the paper.
         targets: the paper's numbers.
+        source: the paper with its table or figure, for captions.
     """
 
     runs: Sequence[Runs]
     metric: str = "test_accuracy"
     read: str = "last"
     targets: Targets = dataclasses.field(default_factory=dict)
+    source: str = ""
 
     def chart(self, figure: Figure) -> Chart | None:
         """The chart; None if there are no runs for it."""
@@ -165,7 +182,7 @@ class Drawer:
         own = {(run.task, run.method): run for run in runs}
         default = ["variant", "metric", "x"] if not figure.against_value else ["metric"]
         dimensions = default if figure.panels is None else figure.panels
-        places = {i: [_place(spot, own, name) for name in dimensions] for i, spot in enumerate(spots)}
+        places = {i: [_place(spot, own, name, figure.names) for name in dimensions] for i, spot in enumerate(spots)}
         grouped: dict[tuple[str, ...], list[Spot]] = {}
         for i, spot in enumerate(spots):
             grouped.setdefault(tuple(places[i]), []).append(spot)
@@ -176,12 +193,27 @@ class Drawer:
             shown = [dimensions.index("variant")]
         spread = [count for count in lengths if count > 1]
         columns = spread[-1] if len(spread) > 1 else -(-len(ordered) // -(-len(ordered) // 4))
-        choice = Choice(figure.log, figure.log_x, figure.x_title, figure.y_title, figure.read or self.read)
+        columns = min(columns, 2) if figure.axes == ["paper"] else columns  # names of the rows need room
+        choice = Choice(
+            figure.log, figure.log_x, figure.x_title, figure.y_title, figure.read or self.read, figure.points, figure.band
+        )
         panels = []
         for key, inside in ordered.items():
             title = ", ".join(key[k] for k in shown)
             panels.append(self._panel(figure, choice, title, inside, own, dimensions))
-        return Chart(figure.name, figure.title, panels, columns, self._note(figure, choice.read, runs))
+        kind = (
+            "paper"
+            if figure.axes == ["paper"]
+            else "value"
+            if figure.against_value
+            else "dots"
+            if figure.points
+            else "curve"
+        )
+        printed = any(spot.paper for spot in spots)
+        note = note_of(kind, choice.read, [run.records for run in runs], printed, figure.band, figure.minus or "")
+        shared = figure.against_value and not figure.minus if figure.shared is None else figure.shared
+        return Chart(figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1)
 
     def _positions(self, figure: Figure, runs: Sequence[Runs]) -> list[tuple[str, dict[str, float] | None]]:
         """The horizontal axes, with the prices of those in time."""
@@ -229,24 +261,6 @@ class Drawer:
         styled = named == ["algorithm"] or not named
         return wave_panel(title, curves, choice, _marks(figure, spots), styled)
 
-    def _note(self, figure: Figure, read: str, runs: Sequence[Runs]) -> str:
-        several = max(len(run.records) for run in runs) > 1
-        if figure.axes == ["paper"]:
-            return (
-                f"{read.replace('_', ' ').capitalize()} of each curve. Paper: mean ± standard deviation as printed."
-                " Ours: mean with its 95 % confidence interval, and the single runs (means of the draws, where there are several)."
-            )
-        if figure.minus is not None:
-            return (
-                f"{read.replace('_', ' ').capitalize()} of each curve minus that of {figure.minus} on the same data: every draw"
-                " (or seed, where the data have one draw), and the mean with its 95 % confidence interval."
-            )
-        if figure.against_value:
-            return f"Means, {read.replace('_', ' ')}" + (
-                "; bars: ± one standard deviation over the runs." if several else "."
-            )
-        return "Means of the runs; bands: ± one standard deviation, within their range." if several else ""
-
 
 def drawer(
     records: Sequence[Record],
@@ -254,6 +268,7 @@ def drawer(
     metric: str = "test_accuracy",
     read: str = "last",
     targets: Targets | None = None,
+    source: str = "",
 ) -> Drawer:
     """Runs with what is known about them: the algorithms that labels stand for, and the hyperparameters of their panels.
 
@@ -265,11 +280,8 @@ def drawer(
         for label, runs in by_label(own).items():
             member, experiment = members.get((task, label), (None, None))
             found.append((task, label if member is None else member.method, member, experiment, runs))
-    styles = {
-        method: i for i, method in enumerate(dict.fromkeys(section.shown() for e in experiments for section in e.algorithm))
-    }
-    for _, method, *_ in found:
-        styles.setdefault(method, len(styles))
+    methods = [section.shown() for e in experiments for section in e.algorithm]
+    looks = styles([*methods, *(method for _, method, *_ in found)])
     used: dict[str, dict[str, set[str]]] = {}
     for member, _ in members.values():
         for key, value in _options(member).items():
@@ -282,8 +294,8 @@ def drawer(
             for key, value in options.items()
         )
         variant, beside = task.removesuffix(AUDITED), task.endswith(AUDITED)
-        made.append(Runs(variant, method, styles[method], text, runs, experiment, beside))
-    return Drawer(made, metric, read, targets or {})
+        made.append(Runs(variant, method, looks[method], text, runs, experiment, beside))
+    return Drawer(made, metric, read, targets or {}, source)
 
 
 def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds") -> list[Chart]:
@@ -300,7 +312,10 @@ def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), ag
 
 
 def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
-    """The figures of a recipe, after the paper's numbers beside ours where it has several for a task."""
+    """The figures of a recipe, after the paper's numbers beside ours where it has several for a task.
+
+    Figures of the same metric against a value have the paper's numbers in them.
+    """
     made = [
         Figure(
             name="paper" if metric == draw.metric else f"paper_{metric}",
@@ -311,6 +326,9 @@ def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
         )
         for metric, targets in draw.targets.items()
         if any(len(numbers) > 1 for numbers in targets.values())
+        and not any(
+            figure.against_value and figure.y in (metric, None if metric == draw.metric else metric) for figure in figures
+        )
     ]
     made += figures
     return [chart for figure in made if (chart := draw.chart(figure))]
@@ -330,13 +348,13 @@ def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
     return ", ".join([*parts[:1], *words[1:]]) or spot.method
 
 
-def _place(spot: Spot, own: Mapping[Any, Runs], name: str) -> str:
+def _place(spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None) -> str:
     """The panel or series of a spot in one dimension."""
     if name in DIMENSIONS:
         axis = spot.axis if spot.price is None else f"{spot.axis} {spot.price}"
         return {"variant": spot.task, "algorithm": spot.method, "metric": column_of(spot.metric).title, "x": axis}[name]
     value = _value(own[spot.task, spot.method].experiment, name, spot.method)
-    return f"{name.rpartition('.')[2].replace('_', ' ')} {value}"
+    return (names or {}).get(name, f"{name.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)
 
 
 def _in_order(groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[str]) -> dict[tuple[str, ...], list[Spot]]:

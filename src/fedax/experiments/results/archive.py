@@ -1,6 +1,7 @@
 """Archives of run directories for version control: the numbers, from which the tables can be made again."""
 
 import csv
+import importlib.util
 import io
 import json
 import math
@@ -10,15 +11,20 @@ from pathlib import Path
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.recipes.captions import source_of
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.files import read_text, write, writing
 from fedax.report import Record
+from fedax.report.charts import Chart, column_of
+from fedax.report.figures import save_charts, save_weights
 from fedax.report.numbers import Line, number_of
 from fedax.report.reading import in_rounds, reads_values
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
 """Files of a run directory that are small, beside its settings."""
+CONCLUSION = "conclusion.md"
+"""Written by hand beside the results, two sentences; `top_of` puts it on top of the folder's `README.md`."""
 READS = ("first", "last", "best", "mean_last_10_rounds")
 _HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "outcome", "diverged", "metric")
 
@@ -115,10 +121,39 @@ def tables_of(folder: Path) -> dict[str, str]:
     lines, seconds = lines_of(table, {experiment.name: experiment.observe_every for experiment in experiments})
     comparison = Comparison(recipe, lines, experiments)
     return {
-        "README.md": comparison.readme(versions, [file.name for file in settings_of(folder)], seconds),
+        "README.md": comparison.readme(
+            versions, [file.name for file in settings_of(folder)], seconds, (), top_of(folder, recipe)
+        ),
         "results.csv": comparison.csv(),
         "claims.csv": comparison.claims_csv(),
     }
+
+
+def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Path) -> list[Path]:
+    """Draws charts, and the weights of the clients if the records have them, as PNG files; none without Matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    return [*save_charts(charts, folder, ["png"]), *save_weights(records, folder, ["png"])]
+
+
+def top_of(folder: Path, recipe: Recipe, captions: Mapping[str, str] | None = None) -> list[str]:
+    """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures, where it has them.
+
+    Args:
+        folder: with `conclusion.md` and pictures as PNG files.
+        recipe: whose figures they are.
+        captions: by name, of the pictures in their order; by default all pictures of the folder, with the titles of the figures.
+    """
+    conclusion = folder / CONCLUSION
+    parts = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
+    titles = {figure.name: figure.title for figure in recipe.figure}
+    known = dict.fromkeys((*(captions or ()), *titles, *(file.stem for file in sorted(folder.glob("*.png")))))
+    for name in known:
+        if (folder / f"{name}.png").exists():
+            title = titles.get(name) or ("The paper beside ours" if name == "paper" else column_of(name).title)
+            caption = (captions or {}).get(name) or f"{title}. {source_of(recipe.paper, recipe.shows)}."
+            parts += [f"![{caption}]({name}.png)", f"*{caption}*"]
+    return parts
 
 
 def settings_of(folder: Path) -> list[Path]:

@@ -15,11 +15,12 @@ from fedax.core import InvalidInput, RunExists
 from fedax.core.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
+from fedax.experiments.recipes.captions import source_of
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.figures import charts_of, curves, drawer
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import copy_kept, kept_experiments, runs_csv, settings_of
+from fedax.experiments.results.archive import copy_kept, draw_pictures, kept_experiments, runs_csv, settings_of, top_of
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
@@ -222,6 +223,9 @@ class RunDirectory:
         with writing(target):
             copy_kept(self.path, target)
             write(target / CURVES, packed(about, self.runs))
+            if self.recipe is not None:
+                draw_pictures(self.charts(), self.shown(), target)
+                self._compare(target)
 
     def flush(self) -> None:
         """Rewrites the table, the summary and the report from the records."""
@@ -234,9 +238,10 @@ class RunDirectory:
         write(self.path / "report.html", render(self.page()))
 
     def renew_archive(self) -> list[Path]:
-        """Rewrites the tables and the report of what `keep` has made, and returns the files that it wrote."""
+        """Rewrites the tables, the pictures and the report of what `keep` has made, and returns the files that it wrote."""
         with writing(self.path):
-            files = [*self._number_files(), *self._compare(), self.path / "report.html"]
+            pictures = draw_pictures(self.charts(), [], self.path) if self.recipe is not None else []
+            files = [*pictures, *self._number_files(), *self._compare(), self.path / "report.html"]
             write(files[-1], render(self.page()))
         return files
 
@@ -249,19 +254,22 @@ class RunDirectory:
             write(self.path / name, text)
         return [self.path / name for name in texts]
 
-    def _compare(self) -> list[Path]:
+    def _compare(self, target: Path | None = None) -> list[Path]:
+        """Writes the tables beside the recipe; those of a copy are about its pictures too."""
         if self.recipe is None:
             return []
+        folder = target or self.path
+        top = top_of(folder, self.recipe, {chart.name: chart.caption for chart in self.charts()})
         comparison, others = self.comparison(self.recipe), provenance.others(self.records)
         seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
         texts = {
-            "README.md": comparison.readme(self.versions, files, seconds, others),
+            "README.md": comparison.readme(self.versions, files, seconds, others, top),
             "results.csv": comparison.csv(),
             "claims.csv": comparison.claims_csv(),
         }
         for name, text in texts.items():
-            write(self.path / name, text)
-        return [self.path / name for name in texts]
+            write(folder / name, text)
+        return [folder / name for name in texts]
 
     def page(self) -> Page:
         """The content of the report."""
@@ -284,9 +292,9 @@ class RunDirectory:
     def _figures(self) -> list[Chart]:
         if (recipe := self.recipe) is None:
             return []
-        return charts_of(
-            recipe.figure, drawer(self.shown(), self.experiments, recipe.metric, recipe.table_read, recipe.cells)
-        )
+        source = source_of(recipe.paper, recipe.shows)
+        draw = drawer(self.shown(), self.experiments, recipe.metric, recipe.table_read, recipe.cells, source)
+        return charts_of(recipe.figure, draw)
 
     def comparison(self, recipe: Recipe) -> Comparison:
         """A recipe's numbers and claims beside the runs so far."""

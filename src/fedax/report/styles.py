@@ -1,0 +1,118 @@
+"""Colours, dashes and markers: a method looks the same in every figure and report."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+COLOURS = ("#0072b2", "#d14900", "#00805c", "#b0388f", "#8f6a00", "#5b4fd1", "#646b73", "#a11d33")
+"""Distinguishable for people with colour blindness. `style.css` has the same for light pages."""
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+TINT = 0.25
+"""The part of white in the colour of the further forms of a method."""
+
+_BLUE, _RED, _GREEN, _PINK, _OCHRE, _VIOLET, _GREY, _WINE = range(8)
+_SECOND = 32  # the same colours with other markers, for methods that are rarely in one figure with the first ones
+_METHODS = {
+    "FedAvg": _GREY,
+    "FedProx": _OCHRE,
+    "SCAFFOLD": _GREEN,
+    "q-FedAvg": _PINK,
+    "QFedAvg": _PINK,
+    "FedBC": _BLUE,
+    "FedDANE": _RED,
+    "FedYogi": _VIOLET,
+    "FedNova": _WINE,
+    "FedAvgM": _BLUE + _SECOND,
+    "FedAWARE": _RED + _SECOND,
+    "FedDyn": _PINK + _SECOND,
+    "DFedAvgM": _GREEN + _SECOND,
+    "DSGD": _OCHRE + _SECOND,
+    "Per-FedAvg": _VIOLET + _SECOND,
+    "PerFedAvg": _VIOLET + _SECOND,
+    "pFedMe": _WINE + _SECOND,
+    "PFedMe": _WINE + _SECOND,
+    "FedMGDA+": _GREY + _SECOND,
+    "FedBC-FineTune": _BLUE + 8,
+    "Per-FedBC": _BLUE + 16,
+}
+_FORMS = ("", "as released", "as written")
+"""Of a method, those whose look is the same in every figure."""
+
+
+def styles(labels: Iterable[str]) -> dict[str, int]:
+    """Returns the number of the look of every label: a known method's own, with a further dash for each of its forms.
+
+    A label is a method's name, alone or followed by its form. Other labels take, in their order, the colours that are free.
+
+    >>> styles(["FedAvg", "FedBC", "FedBC as released"]) == {"FedAvg": 6, "FedBC": 0, "FedBC as released": 8}
+    True
+    >>> styles(["Mine", "FedBC"])["FedBC"]
+    0
+    """
+    names = list(dict.fromkeys(labels))
+    found: dict[str, int] = {}
+    taken, seen = set[int](), set[str]()
+    forms = sorted((name for name in names if _method(name)), key=_rank)
+    for name in forms:
+        method = _method(name)
+        form = name.removeprefix(method).strip(" ,")
+        if form in _FORMS:
+            number = _METHODS[method] + 8 * _FORMS.index(form)
+        else:  # settings of a method that is there without others are no further form
+            number = _METHODS[method] + 8 * (len(_FORMS) if method in seen else 0)
+        seen.add(method)
+        found[name] = _free(number, taken)
+        taken.add(found[name])
+    used, number = {style % 8 for style in taken}, 0
+    for name in (name for name in names if name not in found):
+        while len(used) < 8 and number % 8 in used:
+            number += 1
+        found[name] = _free(number, taken, 1)
+        taken.add(found[name])
+        used.add(found[name] % 8)
+        number = found[name] + 1
+    return {name: found[name] for name in names}
+
+
+def colour_of(style: int) -> str:
+    """The colour of a look as hexadecimal digits; lighter for the further forms of a method."""
+    colour = COLOURS[style % 8]
+    if not is_form(style):
+        return colour
+    mixed = [round(int(colour[i : i + 2], 16) * (1 - TINT) + 255 * TINT) for i in (1, 3, 5)]
+    return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+def is_form(style: int) -> bool:
+    """Whether a look is one of a further form: dashed and lighter."""
+    return style // 8 % 4 != 0
+
+
+def dash_of(style: int) -> str:
+    """The dash as Matplotlib calls it; methods have solid lines."""
+    return DASHES[style // 8 % 4]
+
+
+def marker_of(style: int) -> str:
+    """The marker as Matplotlib calls it."""
+    return MARKERS[(style + 3 * (style // 8)) % 8]
+
+
+def _rank(name: str) -> Sequence[int]:
+    """Forms with a look of their own come first, so that others do not take it."""
+    form = name.removeprefix(_method(name)).strip(" ,")
+    return (form not in _FORMS,)
+
+
+def _method(name: str) -> str:
+    """The known method that a label begins with, or nothing."""
+    fits = [method for method in _METHODS if re.match(rf"{re.escape(method)}(?![\w+-])", name)]
+    return max(fits, key=len, default="")
+
+
+def _free(number: int, taken: set[int], step: int = 8) -> int:
+    """The first look from a number on that is not taken and differs from all that are."""
+    looks = {(style % 8, dash_of(style), marker_of(style)) for style in taken}
+    while (number % 8, dash_of(number), marker_of(number)) in looks:
+        number += step
+    return number
