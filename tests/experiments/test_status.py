@@ -23,7 +23,13 @@ def found():
 
 
 def generated(page):
-    return page.split(status.BEGIN)[1].split(status.END)[0]
+    parts = [page.split(begin)[1].split(end)[0] for begin, end in (status.OVERVIEW, status.CELLS)]
+    return "\n".join(parts)
+
+
+def summary(folder):
+    made = status.status_of(folder)
+    return f"{status.overview(made)}\n\n{status.details(made)}"
 
 
 def rows_of(text, head):
@@ -167,9 +173,11 @@ def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, catalo
         (below / "results.csv").write_text(table)
     entry = looked_up(tmp_path)
     assert (entry.found, entry.folder, entry.cell.status) == (word, "dfedavgm-figure-6", "within 2 points")
-    page = status.with_summary(f"By hand.\n{status.BEGIN}\nold\n{status.END}\nMore.\n", status.status_of(tmp_path))
+    marks = "\nold\n".join(status.OVERVIEW) + "\nBetween.\n" + "\nold\n".join(status.CELLS)
+    page = status.with_summary(f"By hand.\n{marks}\nMore.\n", status.status_of(tmp_path))
     assert page.startswith("By hand.\n")
-    assert page.endswith(f"{status.END}\nMore.\n")
+    assert page.endswith(f"{status.CELLS[1]}\nMore.\n")
+    assert f"{status.OVERVIEW[1]}\nBetween.\n{status.CELLS[0]}" in page
     assert "old\n" not in page
     head, ((_, *counts), _) = rows_of(page, "Recipe")
     shown = {name: count for name, count in zip(head[1:], counts, strict=True) if count != "-"}
@@ -198,7 +206,7 @@ def test_marks_of_a_recipe_leave_its_cells_out(tmp_path, catalogue, mark, word):
     catalogue["dfedavgm-figure-6"] = recipe.model_copy(update=update)
     entry = looked_up(tmp_path)
     assert (entry.found, entry.folder) == (word, "")
-    text = status.summary(status.status_of(tmp_path))
+    text = summary(tmp_path)
     assert ("- dfedavgm-figure-6: lost" in text) == (mark == "not_obtainable")
 
 
@@ -257,14 +265,14 @@ def test_reasons_are_written_by_hand_beside_the_page(tmp_path, catalogue):
     (tmp_path / NAME).write_text(GROUPS)
     below = kept_folder(tmp_path, recipe, "paper", seeds="3")
     (below / "results.csv").write_text((below / "results.csv").read_text().replace(",96,0.2,", ",90,0.2,"))
-    text = status.summary(status.status_of(tmp_path))
+    text = summary(tmp_path)
     assert "| Rings | - | - | - | 12 | 1 | - | - | another ring |" in text
     assert "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): another split" in text
     (tmp_path / NAME).write_text(GROUPS.replace("Two shards each", "IID"))
-    text = status.summary(status.status_of(tmp_path))
+    text = summary(tmp_path)
     assert "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): unexplained" in text
     (tmp_path / NAME).unlink()
-    assert "| Sun, Li and Wang, Decentralized Federated Averaging, 2021 | - |" in status.summary(status.status_of(tmp_path))
+    assert "| Sun, Li and Wang, Decentralized Federated Averaging, 2021 | - |" in summary(tmp_path)
 
 
 @pytest.mark.parametrize(

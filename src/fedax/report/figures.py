@@ -122,6 +122,20 @@ def _finish(figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[
     return files
 
 
+def caption_in(png: bytes) -> str:
+    """Returns the caption that `save_charts` has written into a PNG file, or nothing."""
+    place = 8  # behind the signature; chunks are a length, a kind, data and a checksum
+    while place + 12 <= len(png):
+        length = int.from_bytes(png[place : place + 4])
+        kind, data = png[place + 4 : place + 8], png[place + 8 : place + 8 + length]
+        if kind in (b"tEXt", b"iTXt") and data.startswith(b"Description\0"):
+            text = data.removeprefix(b"Description\0")
+            # iTXt: not compressed, no language
+            return text.decode("latin-1") if kind == b"tEXt" else text.removeprefix(bytes(4)).decode()
+        place += length + 12
+    return ""
+
+
 def _style(series: Series) -> dict[str, Any]:
     """Colour, dash and marker of a series, as Matplotlib calls them."""
     if series.kind in ("held", "failed"):

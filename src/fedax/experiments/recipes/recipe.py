@@ -69,6 +69,7 @@ class Recipe(BaseModel):
         more_targets: the same of other metrics, by metric; variances of accuracies over clients in squared points.
         paper_runs: how many runs each of the paper's numbers is of, if it says so.
         repeats: labels whose targets are again the paper's cells of another label, for another form of the same method.
+        formerly: names of recipes that are now part of this one; their folders count until this one has run with all observers.
         counted: whether the targets are numbers that no other recipe has; a figure may show those of a table again.
         not_obtainable: the reason, where the paper's data cannot be had; the recipe then runs on a user's own copy or a stand-in.
         claim: what the paper says.
@@ -95,6 +96,7 @@ class Recipe(BaseModel):
     more_targets: dict[str, dict[str, dict[str, list[float]]]] = {}
     paper_runs: int | None = None
     repeats: dict[str, str] = {}
+    formerly: list[str] = []
     counted: bool = True
     not_obtainable: str = ""
     claim: list[Claim] = []

@@ -17,7 +17,7 @@ from fedax.experiments.recipes.recipe import Recipe
 from fedax.files import read_text, write, writing
 from fedax.report import Record
 from fedax.report.charts import Chart, column_of
-from fedax.report.figures import save_charts, save_weights
+from fedax.report.figures import caption_in, save_charts, save_weights
 from fedax.report.numbers import Line, number_of
 from fedax.report.reading import in_rounds, reads_values
 
@@ -136,23 +136,21 @@ def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Pa
     return [*save_charts(charts, folder, ["png"]), *save_weights(records, folder, ["png"])]
 
 
-def top_of(folder: Path, recipe: Recipe, captions: Mapping[str, str] | None = None) -> list[str]:
+def top_of(folder: Path, recipe: Recipe) -> list[str]:
     """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures, where it has them.
 
     Args:
-        folder: with `conclusion.md` and pictures as PNG files.
+        folder: with `conclusion.md` and pictures as PNG files. Their captions are inside; older ones have the titles of the figures.
         recipe: whose figures they are.
-        captions: by name, of the pictures in their order; by default all pictures of the folder, with the titles of the figures.
     """
     conclusion = folder / CONCLUSION
     parts = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
-    titles = {figure.name: figure.title for figure in recipe.figure}
-    known = dict.fromkeys((*(captions or ()), *titles, *(file.stem for file in sorted(folder.glob("*.png")))))
-    for name in known:
-        if (folder / f"{name}.png").exists():
-            title = titles.get(name) or ("The paper beside ours" if name == "paper" else column_of(name).title)
-            caption = (captions or {}).get(name) or f"{title}. {source_of(recipe.paper, recipe.shows)}."
-            parts += [f"![{caption}]({name}.png)", f"*{caption}*"]
+    titles = {"paper": "The paper beside ours"} | {figure.name: figure.title for figure in recipe.figure}
+    for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
+        if (file := folder / f"{name}.png").exists():
+            title = titles.get(name) or column_of(name).title
+            caption = caption_in(file.read_bytes()) or f"{title}. {source_of(recipe.paper, recipe.shows)}."
+            parts += [f"![{caption}]({file.name})", f"*{caption}*"]
     return parts
 
 

@@ -5,7 +5,8 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from fedax.core import FedaxError, InvalidInput
@@ -19,8 +20,9 @@ from fedax.experiments.results.reasons import Group, Reasons
 from fedax.experiments.results.reuse import identified
 from fedax.files import read_text, write
 
-BEGIN, END = "<!-- cells: begin -->", "<!-- cells: end -->"
-"""In `README.md`, around what is generated."""
+OVERVIEW = "<!-- overview: begin -->", "<!-- overview: end -->"
+CELLS = "<!-- cells: begin -->", "<!-- cells: end -->"
+"""In `README.md`, around what is generated: the papers, and below what is written by hand the recipes and the missed cells."""
 COMPARED = ("paper", "small")
 ELSE = ("older settings", "data not obtainable", "not run")
 
@@ -77,12 +79,33 @@ def status_of(folder: Path) -> Status:
     made = [entry for name, recipe in catalogue.items() for entry in _entries(name, recipe, kept[name])]
     tables = {(recipe.paper, recipe.shows) for recipe in catalogue.values() if recipe.counted}
     claims = [
-        Judged(name, claim.text, next((v for own in kept[name] if (v := own.verdicts.get(claim.text))), "not run"))
+        judged
         for name, recipe in catalogue.items()
-        if recipe.counted or (recipe.paper, recipe.shows) not in tables
-        for claim in recipe.claim
+        for judged in _judged(name, recipe, kept[name], folder, _is_second(recipe, tables))
     ]
     return Status(made, claims, Reasons.read(folder, catalogue))
+
+
+def _is_second(recipe: Recipe, tables: Set[tuple[str, str]]) -> bool:
+    """Whether another recipe, which counts, has the table of the paper that this one begins with."""
+    return not recipe.counted and any(
+        recipe.paper == paper and re.match(rf"{re.escape(shows)}\b", recipe.shows) for paper, shows in tables
+    )
+
+
+def _judged(name: str, recipe: Recipe, kept: Sequence["_Folder"], folder: Path, second: bool) -> list[Judged]:
+    """The claims of a recipe. Those that have not run give way to those of the folders of recipes that are part of it now.
+
+    The `second` recipe of a table repeats the claims about its numbers, but not those about other metrics.
+    """
+    found = {text: verdict for own in reversed(kept) for text, verdict in own.verdicts.items()}
+    own = [claim for claim in recipe.claim if not second or claim.metric not in (None, *recipe.cells)]
+    before = [_Folder.alone(folder / former) for former in recipe.formerly if (folder / former / "results.csv").exists()]
+    earlier = [Judged(name, text, verdict) for old in before for text, verdict in old.verdicts.items()]
+    made = [Judged(name, claim.text, found.get(claim.text, "not run")) for claim in own]
+    return [judged for judged in made if not earlier or judged.verdict != "not run"] + (
+        earlier if any(judged.verdict == "not run" for judged in made) else []
+    )
 
 
 def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry]:
@@ -130,6 +153,11 @@ class _Folder:
                 self.planned[experiment.name] = self.planned.get(experiment.name, 0) + len(experiment.seeds)
         self.expected = _runs(recipe.experiments(self.ran)) if self.ran else {}
         self.comparable = not self.ran or recipe.scale[self.ran].comparable
+
+    @classmethod
+    def alone(cls, path: Path) -> "_Folder":
+        """A folder of a recipe that the package no longer has, beside its own copy of it."""
+        return cls(path, Recipe.parse(read_text(path / "recipe.toml")))
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -207,8 +235,8 @@ def _ours(entry: Entry) -> list[str]:
     return [*own, *verdicts, entry.folder]
 
 
-def summary(status: Status) -> str:
-    """The generated part of the page, as Markdown: the papers, the tables recipe by recipe, and the cells that were missed."""
+def overview(status: Status) -> str:
+    """The papers with their claims and numbers, as Markdown."""
     cells = [entry for entry in status.entries if entry.counted]
     compared = [entry for entry in cells if entry.found == "paper"]
     lost = sum(entry.found == "data not obtainable" for entry in cells)
@@ -218,9 +246,14 @@ def summary(status: Status) -> str:
         f" {_within(compared, 'errors')} within two standard errors, {_missed(compared)} missed (neither). Cell by cell:"
         " [cells.csv](cells.csv)."
     )
-    parts = [text, _overview(status), _ABOUT, "### Recipe by recipe", _by_recipe(status.entries), _AGAIN]
-    parts += [*_obtainable(), *_missed_list(compared, status.reasons), _MADE]
-    return "\n\n".join(parts)
+    return "\n\n".join([text, _overview(status), _ABOUT])
+
+
+def details(status: Status) -> str:
+    """The tables recipe by recipe, and the cells that were missed, as Markdown."""
+    compared = [entry for entry in status.entries if entry.counted and entry.found == "paper"]
+    parts = ["### Recipe by recipe", _by_recipe(status.entries), _AGAIN]
+    return "\n\n".join([*parts, *_obtainable(), *_missed_list(compared, status.reasons), _MADE])
 
 
 _ABOUT = (
@@ -312,15 +345,17 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def with_summary(text: str, status: Status) -> str:
-    """Returns a page with its generated part renewed; what is written by hand stays.
+    """Returns a page with its generated parts made anew; what is written by hand stays.
 
     Raises:
-        InvalidInput: a page without the two marks, each once.
+        InvalidInput: a page without the four marks, each once.
     """
-    if not text.count(BEGIN) == text.count(END) == 1:
-        raise InvalidInput.because("README.md", f"needs the lines {BEGIN} and {END}, once each")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{summary(status)}\n\n{END}{rest.split(END)[1]}"
+    for (begin, end), made in ((OVERVIEW, overview(status)), (CELLS, details(status))):
+        if not text.count(begin) == text.count(end) == 1:
+            raise InvalidInput.because("README.md", f"needs the lines {begin} and {end}, once each")
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n\n{made}\n\n{end}{rest.split(end)[1]}"
+    return text
 
 
 def refresh(folder: Path) -> list[Path]:

@@ -259,7 +259,7 @@ class RunDirectory:
         if self.recipe is None:
             return []
         folder = target or self.path
-        top = top_of(folder, self.recipe, {chart.name: chart.caption for chart in self.charts()})
+        top = top_of(folder, self.recipe)
         comparison, others = self.comparison(self.recipe), provenance.others(self.records)
         seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
         texts = {
