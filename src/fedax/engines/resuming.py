@@ -96,10 +96,12 @@ def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]
         raise InvalidInput.found("run_grid(resume=...)", f"{len(histories)} histories", allowed)
     for history, mine in zip(histories, origins, strict=True):
         known = history.origin
-        if known is None and is_private:
-            reason = "a history that does not say with what privacy it was made"
-            raise InvalidInput.because("run(resume=...)", reason, "Start anew.")
-        for name in mine if known is not None else ():
+        if known is None:
+            if is_private:
+                reason = "a history that does not say with what privacy it was made"
+                raise InvalidInput.because("run(resume=...)", reason, "Start anew.")
+            continue
+        for name in mine:
             if name == "data" and None in (mine[name], known[name]):  # of an engine whose examples are elsewhere
                 continue
             if found := difference(mine[name], known[name], name):

@@ -149,7 +149,7 @@ def _epsilon(renyi: np.ndarray, delta: float) -> float:
     from dp_accounting.rdp import compute_epsilon
 
     assert not np.isnan(renyi).any(), "an order whose divergence is not a number would count as none"
-    return float(compute_epsilon(_orders(), renyi, delta)[0])
+    return float(compute_epsilon(_orders(), renyi.tolist(), delta)[0])
 
 
 @contextlib.contextmanager
