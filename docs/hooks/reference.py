@@ -22,7 +22,11 @@ from fedax.experiments.config.observers import OBSERVERS, ON_DEMAND
 from fedax.experiments.config.schema import schema
 from fedax.experiments.config.sections import SOLVERS
 
-THEORY = [name for name, value in vars(fedax.theory).items() if inspect.ismodule(value) and not name.startswith("_")]
+THEORY = [
+    name
+    for name, value in vars(fedax.theory).items()
+    if getattr(value, "__name__", "").startswith("fedax.theory.") and inspect.ismodule(value)
+]
 MODULES = (
     "fedax",
     "fedax.tasks",
@@ -31,11 +35,17 @@ MODULES = (
     "fedax.data",
     "fedax.codecs",
     "fedax.core",
+    "fedax.attacks",
+    "fedax.graphs",
+    "fedax.layers",
+    "fedax.params",
     "fedax.audit",
     "fedax.privacy",
     *(f"fedax.theory.{name}" for name in THEORY),
 )
 """Those with public names, in the order in which they are read; a name is documented at the first."""
+SMALL = ("fedax.attacks", "fedax.graphs", "fedax.params", "fedax.audit")
+"""Those that use names of other modules, which are no part of them."""
 
 
 class Undocumented(Exception):
@@ -49,14 +59,19 @@ def address(module: str) -> str:
 
 def public(module: Any) -> dict[str, Any]:
     """The classes and functions of ours that a module exports, by name."""
+    own = module.__name__ if module.__name__ in SMALL else "fedax"
     return {
         name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and (inspect.isclass(value) or inspect.isfunction(value))
-        and getattr(value, "__module__", "").startswith("fedax")
-        and (module.__name__ != "fedax.audit" or value.__module__.startswith("fedax.audit"))
+        for name, value in exported(module).items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and getattr(value, "__module__", "").startswith(own)
     }
+
+
+def exported(module: Any) -> dict[str, Any]:
+    """Returns the public names of a module: those of `__all__`, which a lazy module makes when asked for, or all others."""
+    if "__all__" in vars(module):
+        return {name: getattr(module, name) for name in module.__all__}
+    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
 
 def pages() -> dict[str, str]:
@@ -90,7 +105,28 @@ def _module(module: Any, seen: dict[int, str]) -> str:
             own += [f"::: {path}", ""]
     if elsewhere:
         lines += ["On pages of their own: " + ", ".join(sorted(elsewhere)) + ".", ""]
-    return "\n".join(lines + own)
+    return "\n".join(lines + _modules(module) + own)
+
+
+def _modules(module: Any) -> list[str]:
+    """The modules that a module exports by `__all__`, each with what it is about and a link to its page if it has one."""
+    found = {name: value for name, value in exported(module).items() if inspect.ismodule(value)}
+    if not found or "__all__" not in vars(module):
+        return []
+    lines = ["Modules:", ""]
+    for name, value in found.items():
+        about = (inspect.getdoc(value) or "").partition("\n")[0]
+        if value.__name__ in MODULES:
+            title = f"[`{value.__name__}`]({value.__name__}.md)"
+        elif name == "algorithms":
+            title = f"[`{value.__name__}`](../algorithms/index.md)"
+        elif parts := [part for part in MODULES if part.startswith(f"{value.__name__}.")]:
+            links = [f"[{part.rpartition('.')[2]}]({part}.md)" for part in parts]
+            title = f"`{value.__name__}` ({', '.join(links)})"
+        else:
+            title = f"`{value.__name__}`"
+        lines.append(f"- {title}: {about}")
+    return [*lines, ""]
 
 
 def _command_line() -> str:
@@ -139,12 +175,15 @@ def _files() -> str:
     lines += ["| key | default | allowed | |", "| --- | --- | --- | --- |"]
     for key, about in made["properties"].items():
         if key not in (*EXPLAINED, *_sections()):
-            default = "" if key in made["required"] else f"`{_toml(about.get('default'))}`"
+            default = "" if key in made["required"] else f"`{_toml(Experiment.model_fields[FIELDS.get(key, key)].default)}`"
             text = " ".join(meaning.get(key, "").split())
             lines.append(f"| `{key}` | {default or 'needed'} | {_allowed(about)} | {text} |")
     lines += ["", "## `[task]`", "", "| name | options with their defaults |", "| --- | --- |"]
     for name in tasks.task_makers():
-        options = ", ".join(f"`{key} = {_toml(value)}`" for key, value in tasks.defaults(name).items())
+        options = ", ".join(
+            f"`{key}` (needed)" if value is inspect.Parameter.empty else f"`{key} = {_toml(value)}`"
+            for key, value in tasks.defaults(name).items()
+        )
         lines.append(f"| `{name}` | {options} |")
     lines += ["", "Each is described in [`fedax.tasks`](fedax.tasks.md).", "", "## `[solver]`", ""]
     for name, kind in SOLVERS.items():
@@ -167,7 +206,8 @@ def _files() -> str:
         "| --- | --- | --- |",
     ]
     for name, kind in OBSERVERS.items():
-        first = (inspect.getdoc(kind) or "").partition("\n")[0].replace("|", r"\vert{}")  # bars would divide cells
+        about = inspect.getdoc(kind if inspect.isclass(kind) else type(kind())) or ""
+        first = about.partition("\n")[0].replace("|", r"\vert{}")  # bars would divide cells
         lines.append(f"| `{name}` | {first} | {'no' if name in ON_DEMAND else 'yes'} |")
     lines += ["", "## Other tables", ""]
     for name, kind in _sections().items():
@@ -179,6 +219,8 @@ def _files() -> str:
     return "\n".join(lines)
 
 
+FIELDS = {"read": "reads"}
+"""The fields of keys that have another name."""
 EXPLAINED = ("task", "solver", "schedule", "algorithm", "channel")
 INTRODUCTION = """
 A file is everything that a run needs. `fedax validate FILE` checks it with its data and shows it with every default written out,

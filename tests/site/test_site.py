@@ -1,8 +1,10 @@
 """The documentation as a site: it is built without a warning, its links lead somewhere, it loads nothing, its search finds."""
 
 import html
+import importlib
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -44,6 +46,48 @@ def test_every_key_of_a_file_is_explained(hooks):
     text = hooks("reference")._files()
     for key in schema()["properties"]:
         assert f"| `{key}` |" in text or f"`[{key}]`" in text or f"`[[{key}]]`" in text, key
+
+
+def test_every_public_name_has_an_entry(hooks):
+    """On the page of `fedax`: a description, or a link to the page that has it."""
+    import fedax
+
+    reference = hooks("reference")
+    made = reference.pages()
+    text = made["reference/fedax.md"]
+    described = {path.rpartition(".")[2] for path in re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)}
+    linked = set(re.findall(r"\[(\w+)\]\(\.\./algorithms/", text)) | set(
+        re.findall(r"^- \[?`fedax\.(\w+)`", text, flags=re.MULTILINE)
+    )
+    assert {name for name in fedax.__all__ if name not in described | linked} == set()
+    assert {"run", "run_grid", "compare", "start", "Simulation", "EarlyStopping", "load_params", "Graph"} <= described
+    assert {"FedAvg", "SCAFFOLD", "tasks", "observe"} <= linked
+    for module in reference.MODULES:
+        page = made[reference.address(module)]
+        for target in re.findall(r"\]\((fedax[\w.]*\.md)", page):
+            assert f"reference/{target}" in made, f"{module}: {target}"
+        assert ":::" in page, f"{module} has no entry"
+
+
+def test_the_page_of_files_has_no_names_of_the_code_and_no_gaps(hooks):
+    import fedax.experiments.running.trackers
+    from fedax.experiments import config
+
+    constants = set()
+    for module in pkgutil.iter_modules(config.__path__, "fedax.experiments.config."):
+        constants |= {name for name in vars(importlib.import_module(module.name)) if name.isupper() and len(name) > 3}
+    constants |= {name for name in vars(fedax.experiments.running.trackers) if name.isupper()}
+    assert {"OBSERVERS", "ON_DEMAND", "SELECT", "TRACKERS"} <= constants
+    text = hooks("reference")._files()
+    assert set(re.findall(r"\w+", text)) & constants == set()
+    assert "<class" not in text
+    assert "object at 0x" not in text
+    keys = text.partition("## Keys of the file")[2].partition("## `[task]`")[0]
+    observers = text.partition("## `observe`")[2].partition("## Other tables")[0]
+    rows = re.findall(r"^\| `.*$", keys + observers, flags=re.MULTILINE)
+    assert len(rows) > 30
+    assert [row for row in rows if any(cell.strip() == "" for cell in row.replace(r"\|", "").split("|")[1:-1])] == []
+    assert '| `on_bad_client` | `"stop"` |' in text
 
 
 @pytest.mark.thorough

@@ -54,10 +54,11 @@ class Experiment(BaseModel):
 
     Args:
         name: for titles and folder names.
-        rounds, observe_every: communication rounds, at least 0; rounds between observations, at least 1.
-        engine, simulation: where it runs, a name of `ENGINES`; options of `fedax.Simulation`.
+        rounds: communication rounds, at least 0.
+        observe_every: rounds between observations, at least 1.
+        engine: where it runs: `simulation`, with the options of its table, `eager`, `mpi` or `flower`.
         seeds: one run of every algorithm for each, at least one, all different.
-        observe: names of `OBSERVERS`; None takes those that fit the task, without `ON_DEMAND`.
+        observe: names of observers; by default those that fit the task and need not be asked for.
         read: how a curve becomes the number of a table or of the grid's selection: `last`, `best`, `mean_last_<k>_rounds`.
         minimum: of the objective, if it is known; the observer `objective` then also gives the gap to it.
         task: a name of `fedax.tasks` and its options.
@@ -71,7 +72,7 @@ class Experiment(BaseModel):
         channel: codecs of what is sent; nothing is coded by default.
         cost: prices of a simulated time.
         audit: makes every run one of membership inference.
-        trackers: names of `TRACKERS` that get the curves.
+        trackers: programs that get the curves as well: `tensorboard`, `mlflow`, `wandb`.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
         on_bad_client: `stop` or `drop`, of a client whose upload is not finite (see `fedax.run`).
         seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless

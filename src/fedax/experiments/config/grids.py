@@ -26,9 +26,9 @@ SELECT = (
 class GridSection(BaseModel):
     """`[grid]`: lists of values by the name or label of an algorithm, by `solver` or by `schedule`; all combinations run.
 
-    `select` says which member stands for its algorithm: the one with the best value of a metric of `SELECT` in the mean over the
-    runs. It is by default the lowest validation loss if the task keeps examples for validation, else the lowest training loss,
-    as in the papers; test examples select only if they are named. The experiment's `read` says how a curve becomes a number. A
+    `select` says which member stands for its algorithm: the one with the best value of a metric in the mean over the runs. It is
+    by default the lowest validation loss if the task keeps examples for validation, else the lowest training loss, as in the
+    papers; test examples select only if they are named. The experiment's `read` says how a curve becomes a number. A
     member that diverged in any run counts as worst. What is selected on the same runs that are reported looks better than it is,
     so the members run with `seeds` of their own, none of which is among the experiment's; only the selected member then runs
     with those of the experiment. By default there are as many as the experiment has, from the first number after its largest on.
