@@ -5,8 +5,11 @@ given and what is allowed, and are raised before anything is compiled or overwri
 """
 
 import difflib
+import importlib.util
+import sys
 import unicodedata
 from collections.abc import Iterable
+from importlib.metadata import requires
 
 _SHOWN = 300
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -55,6 +58,22 @@ def short(text: str) -> str:
         return text
     cut = f" ... ({len(text) - _SHOWN} characters left out) ... "
     return text[: _SHOWN // 2] + cut + text[-_SHOWN // 2 :]
+
+
+def install_hint(extra: str) -> str:
+    """Returns the command that installs what an extra of fedax needs into the environment of this process.
+
+    It names the packages and not the extra, because fedax itself may come from a checkout or a file.
+
+    >>> install_hint("paper").endswith(' install "matplotlib>=3.9"')
+    True
+    """
+    known = [requirement.partition(";") for requirement in requires("fedax") or ()]
+    needed = [name.strip() for name, _, marker in known if marker.replace("'", '"').strip() == f'extra == "{extra}"']
+    pip = f"{sys.executable} -m pip install"
+    if importlib.util.find_spec("pip") is None:  # environments of uv
+        pip = f"uv pip install --python {sys.executable}"
+    return " ".join([pip, *(f'"{name}"' for name in needed)])
 
 
 class FedaxError(Exception):

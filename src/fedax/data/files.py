@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedax.core import DataError
+from fedax.core.errors import install_hint
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, read_npz, read_whole
 from fedax.data.limits import checked
@@ -32,7 +33,7 @@ def client_files(folder: str | Path, classes: int | None = None, label: str = "y
     Raises:
         DataError: no file, a file that cannot be read, a missing label, text where numbers should be, rows or
             columns that do not match the header or the first file, or what `FederatedData`
-            refuses. Parquet needs `pip install fedax[parquet]`.
+            refuses. Parquet needs the extra `parquet`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +131,7 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        hint = "Run pip install fedax[parquet]."
+        hint = f"Run: {install_hint('parquet')}"
         raise DataError.of(path.name, "a Parquet file without pyarrow", "an installed pyarrow", hint) from error
     try:
         table = parquet.read_table(path)

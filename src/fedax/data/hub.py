@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError
+from fedax.core.errors import install_hint
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice
 from fedax.data.partition import by_user, check_partition, partition_by
@@ -40,7 +41,7 @@ def hub(
     length: int = 64,
     **options: Any,
 ) -> FederatedData:
-    """A data set of the Hugging Face hub as federated data; needs `pip install fedax[hub]`.
+    """A data set of the Hugging Face hub as federated data; needs the extra `hub`.
 
     What is in the cache of the `datasets` library is used without a network, also with `HF_HUB_OFFLINE=1`.
 
@@ -62,7 +63,7 @@ def hub(
         cache: folder of the cache; by default that of the `datasets` library.
         flat: whether images become rows of numbers, as ready-made models take them; otherwise they keep their shape.
         text: the column of texts, in place of `features`: x has their tokens, and `mask` is False for padding. Needs
-            `pip install fedax[text]`.
+            the extra `text`.
         tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training texts of all clients.
         vocabulary: its size, see `fedax.data.Tokens`.
         length: tokens of a text that are kept; shorter ones are filled up.
@@ -167,7 +168,7 @@ def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
-        hint = "Run pip install fedax[hub]."
+        hint = f"Run: {install_hint('hub')}"
         raise DataError.of(f"hub({dataset!r})", "no package datasets", "an installed one", hint) from error
     try:
         if (Path(dataset) / "dataset_dict.json").is_file():

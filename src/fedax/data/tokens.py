@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fedax.core import DataError, InvalidInput
+from fedax.core.errors import install_hint
 from fedax.data.limits import checked, choice, whole
 
 PADDING = 0
@@ -23,7 +24,7 @@ KIND, LENGTH = choice(*SIZES), whole(low=1, high=1 << 20)
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A vocabulary of fixed size, from text to whole numbers and back. Needs `pip install fedax[text]`.
+    """A vocabulary of fixed size, from text to whole numbers and back. Needs the extra `text`.
 
     Token 0 is padding (`PADDING`), and no text has it.
 
@@ -186,7 +187,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("tokenizers")
     except ImportError as error:
-        hint = "Run pip install fedax[text]."
+        hint = f"Run: {install_hint('text')}"
         raise DataError.of("Tokens", "no package tokenizers", "an installed one", hint) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.core.errors import FedaxError, InvalidInput
+from fedax.core.errors import FedaxError, InvalidInput, install_hint
 
 
 class Release(NamedTuple):
@@ -59,7 +59,7 @@ def _dp() -> Any:
     try:
         import dp_accounting
     except ImportError as error:
-        hint = 'pip install "fedax[privacy]"'
+        hint = install_hint("privacy")
         raise FedaxError(f"accounting of privacy needs dp-accounting ({error}). Try: {hint}.") from error
     return dp_accounting
 

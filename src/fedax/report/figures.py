@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import FedaxError, InvalidInput
+from fedax.core.errors import install_hint
 from fedax.files import portable, writing
 from fedax.report.charts import PUBLISHED, Chart, Panel, Series
 from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
@@ -100,7 +101,7 @@ def _figure_maker(formats: Sequence[str]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise FedaxError("Figures need Matplotlib: pip install 'fedax[paper]'.") from error
+        raise FedaxError(f"Figures need Matplotlib. Run: {install_hint('paper')}") from error
     return Figure
 
 

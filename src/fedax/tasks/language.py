@@ -88,7 +88,7 @@ def language(
     l2: float | int = 0.0,
     name: str | None = None,
 ) -> Task:
-    """A language model of the clients' texts: from the tokens so far to the next one. Needs `pip install fedax[text]`.
+    """A language model of the clients' texts: from the tokens so far to the next one. Needs the extra `text`.
 
     Each text is cut into sequences of `length` tokens, of which the last one is filled up; the loss, and the score "accuracy", are
     means over a sequence's tokens without padding. Every sequence counts alike. Its predictions are the probabilities of the token

@@ -2,7 +2,7 @@
 
 import os
 
-from fedax.core.errors import FedaxError
+from fedax.core.errors import FedaxError, install_hint
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -22,7 +22,7 @@ def need_flower() -> None:
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    hint = 'pip install "fedax[flower]"'
+    hint = install_hint("flower")
     try:
         import flwr
     except ImportError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.errors import FedaxError, InvalidInput
+from fedax.core.errors import FedaxError, InvalidInput, install_hint
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Population, Task
 from fedax.core.view import Gradients, Observer, OfClients, Split, View
@@ -72,7 +72,7 @@ def _world() -> Any:
     try:
         import mpi4py.MPI
     except (ImportError, RuntimeError) as error:
-        hint = 'pip install "fedax[mpi]", or mpi4py built against the MPI of the cluster'
+        hint = f"{install_hint('mpi')}, or mpi4py built against the MPI of the cluster"
         raise FedaxError(f"the MPI engine needs mpi4py with an MPI library ({error}). Try: {hint}.") from error
     return mpi4py.MPI.COMM_WORLD
 

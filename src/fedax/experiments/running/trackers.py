@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fedax.core import FedaxError
+from fedax.core.errors import install_hint
 from fedax.engines.loop import Progress
 from fedax.report import Record
 
@@ -94,7 +95,7 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:
-        message = f"tracker {name!r}: {_MODULES[name]} is not installed; pip install 'fedax[{name}]'."
+        message = f"tracker {name!r}: {_MODULES[name]} is not installed. Run: {install_hint(name)}"
         raise FedaxError(message) from error
 
 

@@ -1,0 +1,66 @@
+"""Hints on what to install name packages that can be installed, with or without a release of fedax."""
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedax
+from fedax.core.errors import install_hint
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def call(path, *arguments):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)(*arguments)
+
+
+NEEDED = {
+    "flower": (["flwr"], lambda folder: call("fedax.engines.flower.quiet.need_flower")),
+    "mpi": (["mpi4py", "mpi4py.MPI"], lambda folder: fedax.MPI()),
+    "paper": (["matplotlib.figure", "matplotlib"], lambda folder: call("fedax.report.figures._figure_maker", ["pdf"])),
+    "text": (["tokenizers"], lambda folder: call("fedax.data.tokens._library")),
+    "parquet": (["pyarrow", "pyarrow.parquet"], lambda folder: call("fedax.data.files._parquet", folder / "a.parquet")),
+    "hub": (["datasets"], lambda folder: call("fedax.data.hub._load", "some/data", "train", {})),
+    "privacy": (["dp_accounting"], lambda folder: call("fedax.privacy.accounting._dp")),
+    "tensorboard": (["tensorboardX"], lambda folder: call("fedax.experiments.running.trackers._module", "tensorboard")),
+    "mlflow": (["mlflow"], lambda folder: call("fedax.experiments.running.trackers._module", "mlflow")),
+    "wandb": (["wandb"], lambda folder: call("fedax.experiments.running.trackers._module", "wandb")),
+}
+
+
+@pytest.mark.parametrize("extra", NEEDED)
+def test_a_missing_package_is_named_with_a_command_that_installs_it(extra, monkeypatch, tmp_path):
+    hidden, use = NEEDED[extra]
+    for name in hidden:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(fedax.FedaxError) as found:
+        use(tmp_path)
+    command = re.search(r"(\S+ -m pip|uv pip) install [^.]*(\"[^\"]+\" ?)+", str(found.value))[0]
+    assert re.findall(r'"([^"]+)"', command) == EXTRAS[extra]
+    assert sys.executable in command
+
+
+def test_every_hint_is_that_of_an_extra():
+    for extra in EXTRAS.keys() - {"test", "docs", "dev"}:
+        assert re.findall(r'"([^"]+)"', install_hint(extra)) == EXTRAS[extra]
+
+
+def test_an_environment_without_pip(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert install_hint("paper") == f'uv pip install --python {sys.executable} "matplotlib>=3.9"'
+
+
+def test_nothing_installs_fedax_from_an_index():
+    """It is on none before its first release."""
+    files = [
+        path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".txt")
+    ]
+    files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
+    command = re.compile(r"""install\s+(-\S+\s+)*["'`]?fedax\b""")
+    assert [str(path) for path in files if command.search(path.read_text())] == []
