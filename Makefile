@@ -30,7 +30,7 @@ $(VENV)/.ready-to-test: $(VENV)/.ready
 
 environment: $(VENV)/.ready-to-test ## everything that tests and checks need
 
-demo: $(VENV)/.ready ## compare four methods on three tasks, about three minutes
+demo: $(VENV)/.ready ## compare five methods on three tasks, three to five minutes
 	$(BIN)/fedax demo
 
 test: $(VENV)/.ready-to-test ## all tests but the slow and the thorough ones, and the examples in the documentation

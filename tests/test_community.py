@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import conftest
+from sources import own_files
 
 ROOT = Path(__file__).parent.parent
 HOME = "https://github.com/fedax/fedax"
@@ -222,7 +223,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round(project):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             known |= {distribution(each) for each in importlib.metadata.requires(name) or ()}
     owners, imported = importlib.metadata.packages_distributions(), set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in own_files("src"):
         for name in set(imports(path)) - sys.stdlib_module_names - {"fedax"}:
             own = {distribution(owner) for owner in owners.get(name, [name])}
             assert own & known, f"{path}: {name} is imported and not declared"

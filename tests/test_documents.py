@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sources import own_files
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -23,9 +25,11 @@ def test_readme_examples_run(number, tmp_path, monkeypatch):
 
 
 GUIDES = sorted(
-    str(path.relative_to(ROOT)) for folder in (".", "guides", "project") for path in (ROOT / "docs" / folder).glob("*.md")
+    str(path.relative_to(ROOT))
+    for path in own_files("docs", suffix=".md")
+    if path.parent.relative_to(ROOT / "docs").as_posix() in (".", "guides", "project")
 )
-TUTORIALS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "tutorials").glob("*.py"))
+TUTORIALS = [str(path.relative_to(ROOT)) for path in own_files("docs/tutorials")]
 """Notebooks, which run when the site is built (tests/site)."""
 
 
@@ -95,7 +99,7 @@ QUESTION = re.compile(r"(What|Who|How|Where)\b")
 
 def sentences():
     """The docstrings of the library, its tests and benchmarks, with those of constants, and the lines of the documents."""
-    for path in (path for folder in ("src", "tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))):
+    for path in own_files("src", "tests", "benchmarks"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value.value.strip()

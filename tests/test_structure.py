@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,9 +19,11 @@ import pytest
 import fedax
 from fedax.core.hyper import declared
 from problems import all_algorithms, named
+from sources import ROOT, own_files, tracked
 
 SOURCE = Path(fedax.__file__).parent
-ALGORITHMS = sorted(path for path in (SOURCE / "algorithms").rglob("*.py") if path.name != "__init__.py")
+MODULES = own_files("src/fedax")
+ALGORITHMS = [path for path in own_files("src/fedax/algorithms") if path.name != "__init__.py"]
 ALGORITHM_LINES, ALGORITHM_CODE, ANY_FILE, OVERLAP = 130, 40, 400, 0.2
 
 
@@ -74,7 +77,7 @@ def test_algorithms_do_not_repeat_each_other():
 
 
 def test_files_are_small():
-    sizes = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    sizes = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in MODULES}
     assert {path: size for path, size in sizes.items() if size > ANY_FILE} == {}
 
 
@@ -107,8 +110,7 @@ def test_unknown_names_are_found():
 
 def test_all_names_are_known():
     """Linters cannot tell: they would take the shapes in texts, such as `Float[Array, "clients"]`, for names."""
-    root = SOURCE.parents[1]
-    files = [path for folder in ("src", "tests", "benchmarks", "docs") for path in (root / folder).rglob("*.py")]
+    files = own_files("src", "tests", "benchmarks", "docs")
     assert len(files) > 400
     assert {str(path): names for path in files if (names := unknown_names(path.read_text()))} == {}
 
@@ -116,7 +118,7 @@ def test_all_names_are_known():
 def test_functions_have_few_positional_arguments():
     """At most eight, `self` not counted."""
     many = {}
-    for path in SOURCE.rglob("*.py"):
+    for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
@@ -260,3 +262,31 @@ def test_no_name_is_undefined():
         if not any(token.start <= at < token.end for token in texts):
             undefined.append(f"{each['filename']}:{at[0]}: {each['message']}")
     assert undefined == []
+
+
+@pytest.mark.parametrize("place", ["benchmarks/peers/.environments/lib", "src/fedax/old", "tests/old", "docs/drafts"])
+def test_untracked_folders_are_not_read(place):
+    """Files that git does not know, such as the environments of peers, are no part of the project."""
+    if tracked() is None:
+        pytest.skip("no checkout")
+    folder = ROOT / place
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    foreign = folder / "foreign.py"
+    try:
+        foreign.write_text("print undefined_name" + 500 * "\n")
+        assert foreign not in own_files("src", "tests", "benchmarks", "docs")
+        test_files_are_small()
+        test_all_names_are_known()
+    finally:
+        foreign.unlink()
+        if not existed:
+            shutil.rmtree(ROOT / "benchmarks/peers/.environments" if ".environments" in place else folder)
+
+
+def test_no_test_reads_the_tree_by_itself():
+    """Tests of the project's own files ask `own_files` for them, which leaves out what git does not know."""
+    reads = re.compile(r"""\b(ROOT|SOURCE|root|parents?\[\d\])[^\n]*\.(rglob|glob|iterdir)\(""")
+    allowed = {"sources.py", "test_community.py"}  # the second lists templates of the host
+    found = [path.name for path in own_files("tests") if reads.search(path.read_text())]
+    assert set(found) - allowed == set()

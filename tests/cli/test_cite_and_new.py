@@ -13,6 +13,7 @@ from fedax import cli
 from fedax.algorithms import algorithm_classes
 from fedax.cli.cite import bibtex, entries
 from fedax.cli.new import FAMILIES
+from fedax.experiments.config.experiment import Experiment
 from fedax.tasks import task_makers
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +127,23 @@ def test_names_that_cannot_be_are_refused(name, tmp_path):
     assert result.exit_code == 2
     assert name in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["study", "study.toml", "study.v2", "below/study"])
+def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
+    """With its grid switched on, too: no hyperparameter is selected on examples that are trained on or reported."""
+    assert call("new", "experiment", name).exit_code == 0
+    file = Path(name if name.endswith(".toml") else f"{name}.toml")
+    assert file.exists()
+    assert not Path("study").exists()
+    text = file.read_text()
+    grid = text[text.index("# [grid]") :]
+    file.write_text(text.replace(grid, re.sub(r"^# ", "", grid, flags=re.MULTILINE)))
+    experiment = Experiment.read(file)
+    assert experiment.grid is not None
+    assert (experiment.select, experiment.best_by) == ("validation_loss", "validation_loss")
+    assert experiment.plan().task.validation is not None
+    assert len(experiment.members()) > 4
 
 
 def test_a_new_experiment_is_valid():

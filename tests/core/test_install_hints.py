@@ -4,14 +4,13 @@ import importlib
 import re
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
 import fedax
 from fedax.core.errors import install_hint
+from sources import ROOT, own_files
 
-ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
@@ -58,9 +57,7 @@ def test_an_environment_without_pip(monkeypatch):
 
 def test_nothing_installs_fedax_from_an_index():
     """It is on none before its first release."""
-    files = [
-        path for folder in ("src", "docs") for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".txt")
-    ]
+    files = [path for suffix in (".py", ".md", ".txt") for path in own_files("src", "docs", suffix=suffix)]
     files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
     command = re.compile(r"""install\s+(-\S+\s+)*["'`]?fedax\b""")
     assert [str(path) for path in files if command.search(path.read_text())] == []

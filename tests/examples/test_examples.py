@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+from sources import own_files
+
+SCRIPTS = own_files("examples")
 NEEDED = {
     "flax_batch_norm": "flax",
     "haiku_mlp": "haiku",

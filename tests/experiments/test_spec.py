@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,9 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.config.toml import Source
 from samples import TINY
+from sources import own_files
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+EXAMPLES = own_files("examples", suffix=".toml")
 
 
 def refused(text):

@@ -23,6 +23,7 @@ from deployed import (
     models,
     newest,
     replayed,
+    server_process,
     wait_for_round,
     wait_until_still,
 )
@@ -295,3 +296,31 @@ def test_killed_processes(tmp_path):
     # rounds that were begun and not kept were done anew
     lost = {(t, k) for t, k in before if t < kept} | set(left_out(folder)[len(before) :])
     check_equal(out, replayed(tmp_path, file, lost))
+
+
+@pytest.mark.slow
+def test_a_server_killed_within_its_first_minute(tmp_path):
+    """Long before the first checkpoint by rounds: the run goes on from one by time, to the parameters of the simulation."""
+    folder, out = tmp_path / "d", tmp_path / "out"
+    file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=12, clients=3)
+    file.write_text(file.read_text().replace("checkpoint_every = 1\n", "checkpoint_every = 12\n"))
+    port = free_port()
+    assert fedax_command("deploy", "init", folder, "--experiment", file, "--port", port).returncode == 0
+    deployment, said = Deployment.load(folder), []
+    assert deployment.checkpoint_seconds == 60.0
+    with serving(deployment, said.append), contextlib.ExitStack() as stack:
+        for k in range(3):
+            stack.enter_context(client_process(deployment, k))
+        submit(deployment, out, False)
+        finish = time.monotonic() + 300
+        while not list(out.rglob("round-*")):
+            assert time.monotonic() < finish, "no checkpoint"
+            time.sleep(0.05)
+        os.killpg(server_process(port), signal.SIGKILL)
+    assert not (out / "models").exists(), "it had ended already"
+    kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
+    assert 1 <= kept < 12
+    again = fedax_command("deploy", "resume", folder, out, "--trial")
+    assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
+    assert fedax_command("run", file, "--out", tmp_path / "alone").returncode == 0
+    check_equal(out, tmp_path / "alone")

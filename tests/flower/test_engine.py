@@ -100,6 +100,30 @@ def test_the_run_may_be_continued_by_another_server(tmp_path):
     assert {m.content["order"]["round"] for m in again.grid.messages if m.metadata.message_type == "train"} == {4, 5}
 
 
+@pytest.mark.parametrize("seconds", [1e-6, 60.0], ids=["after each round", "by default"])
+def test_checkpoints_by_time(seconds, tmp_path):
+    """Killed in round 4 of 6, with a checkpoint by rounds only at the end: the first one follows the first round."""
+    algorithm, killed = fedax.SCAFFOLD(), []
+
+    def kill(message, answer):
+        if message.content["order"]["round"] == 4 and not killed:
+            killed.append(message)
+            raise RuntimeError("killed")
+        return [answer]
+
+    options = {"rounds": 6, "observe_every": 6, "checkpoint": tmp_path / "kept", "checkpoint_every": 6}
+    given = {"run": "one", "checkpoint_seconds": seconds}
+    with pytest.raises(RuntimeError, match="killed"):
+        run(algorithm, federation(tmp_path / "d", algorithm, spoil=kill, **given), **options)
+    kept = [int(path.name.removeprefix("round-")) for path in (tmp_path / "kept").glob("round-*")]
+    assert max(kept) == 4 if seconds < 1 else 1 <= max(kept) <= 4
+    engine = federation(tmp_path / "d", algorithm, **given)
+    history = run(algorithm, engine, **options)
+    np.testing.assert_allclose(vector(history), vector(run(algorithm, rounds=6)), rtol=0, atol=1e-12)
+    first = min(m.content["order"]["round"] for m in engine.grid.messages if m.metadata.message_type == "train")
+    assert first == max(kept)
+
+
 def test_versions_of_memories_are_dropped(tmp_path):
     algorithm = fedax.SCAFFOLD()
     options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_every": 1, "rounds": 8}
@@ -152,6 +176,7 @@ def test_personal_models_stay_with_the_clients(tmp_path):
         ({"clients": 0}, "clients"),
         ({"patience": -1}, "patience"),
         ({"largest": 0}, "largest"),
+        ({"checkpoint_seconds": 0}, "checkpoint_seconds"),
     ],
 )
 def test_arguments_out_of_range(options, field, tmp_path):

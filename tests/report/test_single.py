@@ -1,5 +1,9 @@
 """A history shows itself: table, figure, page."""
 
+import json
+import re
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -36,3 +40,66 @@ def test_the_page_is_one_file(history, tmp_path):
     page = (tmp_path / "new" / "run.html").read_text()
     assert "<title>Four" in page
     assert "FedAvg: ok." in page
+
+
+def test_a_history_prints_as_a_short_table(history):
+    lines = str(history).splitlines()
+    assert repr(history) == str(history)
+    assert lines[0] == "FedAvg: 3 rounds, ok"
+    assert lines[1:] == history.table().splitlines()
+    long = fedax.run(fedax.FedAvg(), WIDE, rounds=100, observe=[observe.TrainLoss()])
+    lines = repr(long).splitlines()
+    assert len(lines) < 15
+    assert lines[2].split()[0] == "0"
+    assert lines[-1].split()[0] == "100"
+    none = fedax.run(fedax.FedAvg(), WIDE, rounds=0, observe=[])
+    assert "FedAvg: 0 rounds, ok" in repr(none)
+
+
+def distance(w, x):
+    return ((w["a"][None] - x) ** 2).sum(-1)
+
+
+WIDE = fedax.tasks.from_loss(distance, {"a": np.zeros(1000)}, clients=[np.zeros((2, 1000)), np.ones((3, 1000))])
+
+
+def test_tasks_and_schedules_print_short():
+    """Whatever they hold: no array and no function of the library is shown."""
+    schedules = [fedax.Schedule(), fedax.Schedule(cohort=3, epochs=(1, 5)), fedax.Schedule(times=tuple(range(1, 5000)))]
+    tasks = [WIDE, fedax.tasks.synthetic(clients=3), fedax.tasks.digits("iid", clients=4)]
+    for shown in map(repr, [*tasks, *schedules]):
+        assert len(shown) < 700
+        assert len(shown.splitlines()) < 12
+        assert not any(text in shown for text in ("<function", "<lambda>", "object at 0x", "array("))
+    assert repr(schedules[0]) == "Schedule()"
+    assert repr(schedules[1]) == "Schedule(epochs=(1, 5), cohort=3)"
+    lines = repr(tasks[0]).splitlines()
+    assert lines[0] == "Task"
+    assert ["clients", "2"] in [line.split() for line in lines]
+    assert ["training", "examples", "5"] in [line.split() for line in lines]
+
+
+def test_pages_have_the_settings_and_versions(history, tmp_path):
+    """Those of the runs: the numbers a reader needs to repeat them, also where words stood for numbers."""
+    task = fedax.tasks.synthetic(clients=3)
+    options = {"solver": fedax.SGD(0.0625), "schedule": fedax.Schedule(cohort=2, batch_size=7), "rounds": 1}
+    runs = {
+        "plain": fedax.run_grid([fedax.FedAvg()], task, seed=[5, 8], **options),
+        "proximal": fedax.run(fedax.FedProx(mu=0.375), task, seed=11, **options),
+    }
+    page = fedax.compare(runs, tmp_path / "page.html").read_text()
+    data = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, flags=re.DOTALL)[1])
+    assert set(data["settings"]) == {"plain", "proximal"}
+    plain, proximal = (tomllib.loads(data["settings"][name]) for name in ("plain", "proximal"))
+    assert plain["seed"] == [5, 8]
+    assert proximal["seed"] == 11
+    assert proximal["algorithm"] == "FedProx(mu=0.375)"
+    for settings in (plain, proximal):
+        assert settings["solver"] == "SGD(learning_rate=0.0625)"
+        assert settings["schedule"] == "Schedule(batch_size=7, cohort=2)"
+        assert settings["task"].startswith("Synthetic(1, 1): 3 clients, ")
+        assert settings["rounds"] == 1
+    assert data["versions"]["fedax"] == fedax.__version__
+    assert {"jax", "numpy", "python", "platform"} <= set(data["versions"])
+    history.report(tmp_path / "one.html")
+    assert "SGD(learning_rate=0.5)" in (tmp_path / "one.html").read_text()

@@ -42,11 +42,12 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
 
 
 def new_experiment(file: Path) -> list[Path]:
-    """Writes an experiment file with comments.
+    """Writes an experiment file with comments; `.toml` is added to a name without it.
 
     Raises:
         RunExists: it is there already.
     """
+    file = file if file.suffix == ".toml" else file.with_name(f"{file.name}.toml")
     return _written({file: _text("experiment.toml.txt", file.stem, "")})
 
 

@@ -60,6 +60,10 @@ class Best:
     state: PyTree = dataclasses.field(repr=False, default=None)
 
 
+SHOWN_ROWS = 8
+"""Observations of a history that is printed, and the last one."""
+
+
 def more_is_better(metric: str) -> bool:
     """Of accuracies, AUC and F1 on examples; of losses, errors, gaps and variances, less.
 
@@ -69,9 +73,9 @@ def more_is_better(metric: str) -> bool:
     return ("accuracy" in metric or metric.endswith(("_auc", "_f1"))) and not metric.endswith(("_gap", "_variance"))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class History:
-    """The course of a run.
+    """The course of a run. In a notebook and by `print` it shows itself as a short table.
 
     Attributes:
         rounds: rounds completed at each observation, starting with 0 (the initial model). Shape (observations,).
@@ -96,6 +100,7 @@ class History:
         settings: algorithm, solver, schedule and channel as plain values, by which reports check the premises of theorems.
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain values. `run(resume=history)`
             compares them with its own arguments.
+        arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
     """
 
     algorithm: str
@@ -116,6 +121,11 @@ class History:
     bounds: Any = dataclasses.field(repr=False, default=None)
     settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
+        return f"{head}\n{self.table(every=-(-len(self.rounds) // SHOWN_ROWS))}" if len(self.rounds) else head
 
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.

@@ -73,6 +73,14 @@ class Schedule(LocalWork):
         both = self.weights == "equal" and self.rule.by_size
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
 
+    def __repr__(self) -> str:
+        """The arguments that differ from the defaults, with long lists cut in the middle."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = {name: value for name, value in self.options.items() if value != defaults[name]}
+        texts = {name: repr(value) for name, value in given.items()}
+        cut = {name: text if len(text) <= 60 else f"{text[:40]} ... {text[-12:]}" for name, text in texts.items()}
+        return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
+
     def check_population(self, sizes: Sequence[int]) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
         clients = len(sizes)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.bound import POLICIES, Bound, PerExample, assembled, takes
-from fedax.core.errors import DataError, InvalidInput
+from fedax.core.errors import DataError, InvalidInput, short
 from fedax.core.keys import Index
 from fedax.core.probe import check_per_example, check_rows
 from fedax.core.separate import check_separate
@@ -264,6 +264,20 @@ class Task(eqx.Module):
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
             check_separate("predict", predictions, self.start, self.train.arrays, training=False)
+
+    def __repr__(self) -> str:
+        """A short table: examples, their arrays, scores."""
+        arrays = {name: f"{a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train.arrays.items()}
+        rows = {"name": self.name, "clients": f"{self.train.clients:,}", "training examples": f"{self.train.total:,}"}
+        for split in ("validation", "test"):
+            if (data := getattr(self, split)) is not None:
+                rows[f"{split} examples"] = f"{data.total:,}"
+        if self.holdout is not None:
+            rows["global test set"] = f"{len(next(iter(self.holdout.values()))):,} examples"
+        rows["arrays"] = ", ".join(f"{name}: {form}" for name, form in arrays.items())
+        rows["scores"] = ", ".join(["loss", *self.scores])
+        width = max(map(len, rows))
+        return "\n".join(["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items() if text)])
 
     @property
     def functions(self) -> dict[str, Callable[[PyTree, Any, Any], Any]]:

@@ -20,7 +20,7 @@ from fedax.engines.programs import compiling
 
 CALL_SECONDS = 2.0
 """The time that one call of a program is meant to take at most, unless a single round takes longer."""
-GROWTH = 8
+GROWTH = 64
 """The most that the number of rounds grows from one call to the next. A first call of one round measures the speed."""
 
 

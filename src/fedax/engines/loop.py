@@ -273,10 +273,10 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
                 save()
             for recorder in recorders:
                 recorder.interrupt(done)
-        ended = zip(finished(parts()), grid.fitted, grid.settings, grid.origins(), strict=True)
+        ended = zip(finished(parts()), grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True)
         histories = [
-            dataclasses.replace(history, fitted=fitted, settings=plain, origin=origin)
-            for history, fitted, plain, origin in ended
+            dataclasses.replace(history, fitted=fitted, settings=plain, origin=origin, arguments=arguments)
+            for history, fitted, plain, origin, arguments in ended
         ]
         if not options.personal:
             return histories

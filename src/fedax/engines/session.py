@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound import takes
-from fedax.core.errors import InvalidInput
+from fedax.core.errors import InvalidInput, short
 from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, check_population
 from fedax.core.keys import MOST_SEED
@@ -143,6 +143,26 @@ class Grid:
         data = data_of(self.task, privacy is not None) if options.engine.has_all(self.task) else None
         members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
         return [origin(algorithm, data, seed, self.layout, options.schedule, privacy) for algorithm, seed in members]
+
+    @property
+    def arguments(self) -> list[dict[str, Any]]:
+        """The arguments of each run, as texts and numbers for reports; without those that are not used."""
+        options, train = self.options, self.task.train
+        common = {
+            "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} training examples",
+            "solver": short(repr(options.solver)),
+            "schedule": short(repr(options.schedule)),
+            "channel": options.channel and short(repr(options.channel)),
+            "engine": type(options.engine).__name__,
+            "rounds": options.rounds,
+            "observe_every": options.observe_every,
+            "stop": ", ".join(map(repr, options.rules)) or None,
+            "keep_best": options.keep_best,
+            "on_bad_client": options.on_bad_client,
+        }
+        used = {name: value for name, value in common.items() if value is not None}
+        runs = [(algorithm, seed) for algorithm in self.algorithms for seed in self.seeds]
+        return [{"algorithm": short(repr(algorithm)), "seed": seed} | used for algorithm, seed in runs]
 
     def _facts(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "stop", "observe_every")

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from fedax.core import History, InvalidInput, UnknownName
 from fedax.files import write, writing
 from fedax.report.page import Page, render
 from fedax.report.record import Record
+from fedax.report.versions import versions
 
 
 def curves_of(history: History) -> dict[str, np.ndarray]:
@@ -47,12 +49,25 @@ def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
     return figure
 
 
+def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
+    """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a list where runs differ."""
+    found: dict[str, str] = {}
+    for label, runs in histories.items():
+        names = dict.fromkeys(name for run in runs for name in run.arguments)
+        values = {name: list(dict.fromkeys(run.arguments.get(name, "") for run in runs)) for name in names}
+        found[label] = tomli_w.dumps(
+            {name: several[0] if len(several) == 1 else several for name, several in values.items()}
+        )
+    return {label: text for label, text in found.items() if text}
+
+
 def write_report(history: History, path: Path, title: str) -> None:
     """See `History.report`."""
     record = Record.of(history, task=title, label=history.algorithm, seed=0)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, render(Page(title, f"{history.algorithm}: {record.ending}.", [record])))
+        about = {"settings": settings_of({history.algorithm: [history]}), "versions": versions()}
+        write(path, render(Page(title, f"{history.algorithm}: {record.ending}.", [record], **about)))
 
 
 def compare(
@@ -99,5 +114,6 @@ def compare(
     words = f"{len(histories)} methods, {len(records)} runs." if len(histories) > 1 else f"{len(records)} runs."
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, render(Page(title, words, records)))
+        given = {label: list(runs) if isinstance(runs, Sequence) else [runs] for label, runs in histories.items()}
+        write(path, render(Page(title, words, records, settings=settings_of(given), versions=versions())))
     return path
