@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,7 @@ import pytest
 import fedax
 from fedax.core.hyper import declared
 from problems import all_algorithms, named
-from sources import ROOT, own_files, tracked
+from sources import own_files
 
 SOURCE = Path(fedax.__file__).parent
 MODULES = own_files("src/fedax")
@@ -264,24 +263,23 @@ def test_no_name_is_undefined():
     assert undefined == []
 
 
-@pytest.mark.parametrize("place", ["benchmarks/peers/.environments/lib", "src/fedax/old", "tests/old", "docs/drafts"])
-def test_untracked_folders_are_not_read(place):
+def test_untracked_folders_are_not_read(tmp_path):
     """Files that git does not know, such as the environments of peers, are no part of the project."""
-    if tracked() is None:
-        pytest.skip("no checkout")
-    folder = ROOT / place
-    existed = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    foreign = folder / "foreign.py"
-    try:
-        foreign.write_text("print undefined_name" + 500 * "\n")
-        assert foreign not in own_files("src", "tests", "benchmarks", "docs")
-        test_files_are_small()
-        test_all_names_are_known()
-    finally:
-        foreign.unlink()
-        if not existed:
-            shutil.rmtree(ROOT / "benchmarks/peers/.environments" if ".environments" in place else folder)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "own.py").write_text("own = 1\n")
+    for command in (["init", "--quiet"], ["add", "src/own.py"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
+    for place in ("benchmarks/peers/.environments/lib", "src/old", "src", "docs/drafts"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "foreign.py").write_text("print undefined_name")
+    assert own_files("src", "benchmarks", "docs", "tests", root=tmp_path) == [tmp_path / "src" / "own.py"]
+
+
+def test_without_git_hidden_folders_are_left_out(tmp_path):
+    for place in ("src", "src/.environments/lib"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "a.py").write_text("")
+    assert own_files("src", root=tmp_path) == [tmp_path / "src" / "a.py"]
 
 
 def test_no_test_reads_the_tree_by_itself():
