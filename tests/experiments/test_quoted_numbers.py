@@ -45,7 +45,7 @@ def numbers_of(folder, every):
 
 def quoted(text):
     """The numbers of a text with their decimals: those with a point, and whole ones of percent or points."""
-    plain = re.sub(r"`[^`]*`|\{[^}]*\}|\[[^\]]*\]\([^)]*\)|\([^()]*\d, *\d[^()]*\)", " ", text)
+    plain = re.sub(r"p < 0\.\d+|`[^`]*`|\{[^}]*\}|\[[^\]]*\]\([^)]*\)|\([^()]*\d, *\d[^()]*\)", " ", text)
     return [
         (float(found[1]), len(found[1].partition(".")[2])) for found in NUMBER.finditer(plain) if "." in found[1] or found[2]
     ]
@@ -90,5 +90,5 @@ def test_quoted_numbers_are_those_of_the_folder(text, folders):
 
 def test_a_number_that_the_folder_does_not_have_is_found():
     folder = DOCS / "reproduction" / "fedaware-figure-9"
-    assert missing("FedYogi 85.8 %, FedDyn 84.2 (Synthetic(0.5, 0.5), `0.123`).", [folder]) == []
+    assert missing("FedYogi 85.8 %, FedDyn 84.2 (Synthetic(0.5, 0.5), `0.123`, p < 0.05).", [folder]) == []
     assert missing("FedYogi 82.2 %, FedDyn 84.2, 93 points.", [folder]) == [82.2, 93.0]
