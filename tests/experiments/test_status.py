@@ -49,7 +49,7 @@ def test_the_papers_have_475_numbers(found):
     counts = {}
     for entry in found.entries:
         counts[entry.recipe] = counts.get(entry.recipe, 0) + entry.counted
-    tables = {"1-searched": 25, "2": 105, "3": 75, "6": 75, "7": 75, "8": 75, "9": 20}
+    tables = {"1-searched": 25, "2": 105 + 75, "6": 75, "7": 75, "8": 75, "9": 20}  # Tables 2 and 3 are the same runs
     expected = {f"fedbc-table-{number}": count for number, count in tables.items()}
     assert {name: n for name, n in counts.items() if n} == expected | {"fedaware-table-1": 24, "dfedavgm-figure-6": 1}
     assert sum(counts.values()) == 475
@@ -85,13 +85,8 @@ def test_the_page_begins_with_one_row_for_each_paper(found):
     assert [int(cell) for cell in inferred[5:8]] == [len(own), sum(near), sum(error <= 2 for error in errors)]
     total = sum(int(row[5]) if row[5] != "-" else 0 for row in rows)
     assert total == len(cells)
-    counted = {name: recipe for name in recipes.recipe_files() if (recipe := recipes.load(name)).counted}
     verdicts = sum(int(cell) if cell != "-" else 0 for row in rows for cell in row[1:5])
-    shown = {(recipe.paper, recipe.shows) for recipe in counted.values()}
-    others = [
-        r for name in recipes.recipe_files() if not (r := recipes.load(name)).counted and (r.paper, r.shows) not in shown
-    ]
-    assert verdicts == sum(len(recipe.claim) for recipe in [*counted.values(), *others])
+    assert verdicts == len(found.claims) > 200
 
 
 def test_missed_cells_have_a_cause_or_are_unexplained(found):
@@ -266,7 +261,7 @@ def test_reasons_are_written_by_hand_beside_the_page(tmp_path, catalogue):
     below = kept_folder(tmp_path, recipe, "paper", seeds="3")
     (below / "results.csv").write_text((below / "results.csv").read_text().replace(",96,0.2,", ",90,0.2,"))
     text = summary(tmp_path)
-    assert "| Rings | - | - | - | 12 | 1 | - | - | another ring |" in text
+    assert f"| Rings | - | - | - | {len(recipe.claim)} | 1 | - | - | another ring |" in text
     assert "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): another split" in text
     (tmp_path / NAME).write_text(GROUPS.replace("Two shards each", "IID"))
     text = summary(tmp_path)
