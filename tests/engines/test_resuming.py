@@ -101,6 +101,19 @@ def test_a_budget_holds_for_a_continued_run():
     assert 4 < len(go(channel=private(1.0, budget=1.5 * budget), rounds=30, resume=stopped).bits.up) < 30
 
 
+def test_checkpoints_keep_the_account(tmp_path):
+    """Of the same privacy; other noise does not continue them."""
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
+    go(channel=private(1.0), **kept)
+    whole = go(channel=private(1.0), rounds=4, **kept)
+    assert whole.metrics["epsilon"][-1] == go(channel=private(1.0), rounds=4).metrics["epsilon"][-1]
+    for other in (private(1.3), private(1.0, where="client"), None):
+        with pytest.raises(fedax.InvalidInput, match=r"run\(checkpoint=...\), channel"):
+            go(channel=other, rounds=6, **kept)
+    # a history of a checkpoint continues in memory too
+    assert len(go(channel=private(1.0), rounds=5, resume=whole).bits.up) == 5
+
+
 def test_a_history_of_unknown_privacy_is_refused():
     begun = go(channel=private())
     unknown = fedax.History(**{**vars(begun), "origin": None})

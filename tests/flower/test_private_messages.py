@@ -15,6 +15,7 @@ from flwr.app import RecordDict
 from scipy import stats
 
 import fedax
+from fedax import codecs
 from fedax.core import Observer
 from fedax.deploy.app import _secret
 from fedax.deploy.settings import Deployment
@@ -23,6 +24,7 @@ from fedax.engines.flower.device import Device
 from fedax.engines.flower.member import HIDE
 from fedax.engines.flower.plan import Assignment
 from fedax.engines.flower.records import order_name, record_of
+from marks import thorough
 
 CLIENTS, DIM, CLIP, NOISE, DELTA = 4, 400, 0.5, 4.0, 1e-3
 EVERYONE, METHODS = fedax.Schedule(steps=1, weights="equal"), (fedax.FedAvg(),)
@@ -150,6 +152,28 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     # the account is of the folder, not of the process; one that cannot be read stops the client
     (tmp_path / "client-0" / "account.json").write_text("{")
     assert "cannot be read" in error(device.answer(renamed(order, round=20)))
+
+
+@pytest.mark.parametrize(
+    ("method", "up", "uploads"),
+    [
+        (fedax.SCAFFOLD(), None, 1),
+        thorough(fedax.FedDANE(mu=0.1), None, 2),
+        thorough(fedax.FedAvg(), codecs.Quantizer(b=8), 1),
+        thorough(fedax.FedAWARE(), None, 1),
+    ],
+    ids=["two parts", "two phases", "codec", "gathers"],
+)
+def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
+    """Of several parts, in several phases, behind a codec, with memory, gathered: the account is that of the server."""
+    channel = fedax.Channel(privacy=LOCAL, up=up)
+    assignments = [Assignment(method, fedax.SGD(1.0), EVERYONE, channel)]
+    devices = [Device(task(), k, tmp_path / f"client-{k}", assignments) for k in range(CLIENTS)]
+    given = {"solver": fedax.SGD(1.0), "schedule": EVERYONE, "channel": channel, "observe": [], "rounds": 2}
+    history = fedax.run(method, task(), engine=Flower(Recorded(devices), deadline=5.0), **given)
+    assert history.outcome.ok
+    assert devices[0].outbox.account.uploads == {NOISE / 2: 2 * uploads}
+    assert devices[0].spent(DELTA) == pytest.approx(history.metrics["epsilon"][-1])
 
 
 def test_an_upload_without_noise_is_in_the_account(tmp_path):
