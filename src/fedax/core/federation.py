@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.keys import Index
 from fedax.core.layout import Layout
+from fedax.core.sampling import weighted_subset
 
 Value = TypeVar("Value")
 
@@ -142,6 +143,25 @@ class Cohort(eqx.Module):
         padding = jnp.arange(self.ids.shape[0], dtype=jnp.int32) >= self.count
         return Cohort(self.ids, self.count, self.weights[jnp.lexsort((tickets, padding))], self.terms, self.part)
 
+    def ranks(
+        self, key: Key[Array, ""], clients: int, chances: Float[Array, "clients"] | None = None
+    ) -> Int[Array, "capacity"]:
+        """Ranks the clients in the order in which they were drawn.
+
+        A draw by weights without replacement is in that order already. A cohort of all clients, or one that the schedule drew,
+        has no such order: it gets a random one.
+
+        Args:
+            key: random stream of that order.
+            clients: the size of the population.
+            chances: weights of the draw, None for a draw of the schedule.
+        """
+        order = weighted_subset(key, jnp.ones(clients, self.weights.dtype) if chances is None else chances, clients)
+        ranks = jnp.zeros_like(order).at[order].set(jnp.arange(clients, dtype=order.dtype))[self.ids]
+        if chances is None:
+            return ranks
+        return jnp.where(self.count == clients, ranks, jnp.arange(ranks.shape[0], dtype=ranks.dtype))
+
     @property
     def distinct(self) -> "Cohort":
         r"""The same devices, weighted by `terms`, for methods that keep a sum $\sum_k p_k c_k$ over all clients' memories.
@@ -181,6 +201,16 @@ class Gathered(eqx.Module, Generic[Value]):
         """The weighted mean of uploads that are vectors."""
         vectors: Any = self.value
         return self.shares() @ vectors
+
+    def averaged(self, rows: Float[Array, "capacity dim"]) -> Float[Array, "capacity dim"]:
+        """Replaces every row by the mean over the clients that count, with equal weights."""
+        return jnp.broadcast_to(self.shares(jnp.ones_like(self.weights)) @ rows, rows.shape)
+
+    def exchanged(self, ranks: Int[Array, "capacity"]) -> "Gathered[Value]":
+        """Gives the n-th client by rank the upload of the n-th client by id. Weights and ids stay."""
+        by_rank, by_id = (jnp.lexsort((keys, ~self.valid)) for keys in (ranks, self.ids))
+        value = jax.tree.map(lambda rows: rows.at[by_rank].set(rows[by_id]), self.value)
+        return Gathered(value, self.weights, self.ids, self.valid)
 
     def diversity(self) -> dict[str, Float[Array, ""]]:
         r"""The disagreement of uploads $g_i$ that are vectors, at least 1, in two forms; all clients count alike.

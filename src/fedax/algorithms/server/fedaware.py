@@ -6,8 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from fedax.core import Algorithm, Card, Client, Cohort, Federation, Gathered, Scalar, Upload, Vector, hyper
-from fedax.core.sampling import weighted_subset
+from fedax.core import Algorithm, Card, Client, Cohort, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.gram import ClientVectors
 
 
@@ -75,65 +74,36 @@ class FedAWARE(Algorithm[AwareState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> AwareState:
-        return AwareState(
-            w, ClientVectors.zeros(fed.clients, w, "FedAWARE"), jnp.full(fed.clients, 1 / fed.clients, w.dtype)
-        )
+        momenta = ClientVectors.zeros(fed.clients, w, "FedAWARE")
+        return AwareState(w, momenta, jnp.full(fed.clients, 1 / fed.clients, w.dtype))
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
-        cohort = self.drawn(fed, state)
+        cohort = fed.sample(self.chances(state))
+        cohort = Cohort.either(fed.round == 0, fed.everyone, cohort) if self.startup == "all" else cohort
         sent = fed.gather(self.train, cohort, state.w)
         if self.ids == "mixed":
-            sent = mixed(sent, self.remembered(fed, state, cohort))
-        momenta = state.momenta.updated(sent, self.moved(state, sent))
+            sent = sent.exchanged(self.remembered(fed, state, cohort))
+        updates = sent.averaged(sent.value) if self.shared == "updates" else sent.value
+        moved = self.alpha * state.momenta.of(sent) + (1 - self.alpha) * updates
+        momenta = state.momenta.updated(sent, sent.averaged(moved) if self.shared == "momenta" else moved)
         direction, best = momenta.combined(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
             direction = jnp.where(momenta.known.all(), direction, sent.mean())
         fed.note(gap=best.gap, **sent.diversity())
         return AwareState(state.w - self.lr * direction, momenta, best.weights)
 
-    def moved(self, state: AwareState, sent: Gathered[Vector]) -> Float[Array, "capacity dim"]:
-        """Computes the cohort's new momenta."""
-        updates = averaged(sent, sent.value) if self.shared == "updates" else sent.value
-        momenta = self.alpha * state.momenta.of(sent) + (1 - self.alpha) * updates
-        return averaged(sent, momenta) if self.shared == "momenta" else momenta
-
     def chances(self, state: AwareState) -> Float[Array, "clients"] | None:
-        """Returns the weights by which a cohort is drawn, or None where the schedule draws it."""
-        seen = state.momenta.known
+        """Returns the weights by which a cohort is drawn, first those not seen yet; None where the schedule draws it."""
         weights = state.weights if self.feedback else jnp.ones_like(state.weights)
         if self.startup == "explore":
-            return jnp.where(seen.all(), weights, 1 - seen.astype(weights.dtype))
+            return jnp.where(state.momenta.known.all(), weights, 1 - state.momenta.known.astype(weights.dtype))
         return weights if self.feedback else None
-
-    def drawn(self, fed: Federation, state: AwareState) -> Cohort:
-        """Draws the cohort of a round: by the schedule, by the last weights, or first those not seen yet."""
-        cohort = fed.sample(self.chances(state))
-        return Cohort.either(fed.round == 0, fed.everyone, cohort) if self.startup == "all" else cohort
 
     def remembered(self, fed: Federation, state: AwareState, cohort: Cohort) -> Int[Array, "capacity"]:
         """Computes the rank of every client of a cohort in the order in which the released sampler remembers it."""
-        chances = self.chances(state)
-        # A draw without replacement by weights is an order already. A cohort of all clients, or one that the schedule draws,
-        # has no such order and gets one here.
-        order = weighted_subset(fed.key("ids"), jnp.ones_like(state.weights) if chances is None else chances, fed.clients)
-        ranks = jnp.zeros_like(order).at[order].set(jnp.arange(fed.clients, dtype=order.dtype))[cohort.ids]
-        if chances is not None:
-            ranks = jnp.where(cohort.count == fed.clients, ranks, jnp.arange(ranks.shape[0], dtype=ranks.dtype))
-        if self.startup == "explore":
-            later = jnp.logical_and(jnp.asarray(fed.round) > 0, ~state.momenta.known.all())
-            ranks = jnp.where(later, cohort.ids, ranks)
-        return ranks
+        ranks = cohort.ranks(fed.key("ids"), fed.clients, self.chances(state))
+        exploring = (fed.round > 0) & ~state.momenta.known.all() & (self.startup == "explore")
+        return jnp.where(exploring, cohort.ids, ranks)
 
     def train(self, client: Client, x: Vector) -> Upload[Vector]:
         return Upload(x - client.minimize(start=x))
-
-
-def mixed(sent: Gathered[Vector], ranks: Int[Array, "capacity"]) -> Gathered[Vector]:
-    """Gives the n-th client by rank the upload of the n-th client by id; all else stays."""
-    by_rank, by_id = (jnp.lexsort((keys, ~sent.valid)) for keys in (ranks, sent.ids))
-    return eqx.tree_at(lambda sent: sent.value, sent, sent.value.at[by_rank].set(sent.value[by_id]))
-
-
-def averaged(sent: Gathered[Vector], rows: Float[Array, "capacity dim"]) -> Float[Array, "capacity dim"]:
-    """Replaces every row by the mean over the clients that count, with equal weights."""
-    return jnp.broadcast_to(sent.shares(jnp.ones_like(sent.weights)) @ rows, rows.shape)
