@@ -12,6 +12,7 @@ from fedax.cli import app
 from fedax.cli.theory import PAPERS, suggestions
 from fedax.cli.theory_figures import save_figure
 from fedax.core import InvalidInput
+from fedax.engines.base import starting_point
 from fedax.experiments.config.experiment import Experiment
 from fedax.report.charts import Axis, Panel, Series
 from fedax.theory import estimate, feddane, local_gd
@@ -49,12 +50,100 @@ def values(paper, plan, **options):
     return {row.quantity: row.value for row in suggestions(paper, plan, **options).rows}
 
 
+def closed_form(plan):
+    """Each client's smoothness of softmax regression, in NumPy."""
+    parts = [np.asarray(plan.task.train.client(k)["x"], float) for k in range(plan.task.train.clients)]
+    wide = [np.concatenate([x, np.ones((len(x), 1))], axis=1) for x in parts]
+    return np.array([np.linalg.eigvalsh(x.T @ x)[-1] / (2 * len(x)) for x in wide])
+
+
+def largest_rate(smooth, steps, theta):
+    """Where gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection, with S summed term by term."""
+    worth = sum((1 - theta**j) / (1 - theta) for j in range(1, steps + 1))
+    low, high = 0.0, 1 / (8 * smooth * steps)
+    for _ in range(200):
+        eta = (low + high) / 2
+        gamma = eta * worth - 128 * steps**2 * eta**2 * (eta * worth * smooth**2 + smooth / 2)
+        low, high = (eta, high) if gamma > 0 else (low, eta)
+    return low
+
+
+@pytest.mark.parametrize("where", ["common", "own"])
+@pytest.mark.parametrize("theta", [0.0, 0.9])
+def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
+    """Common or the algorithm's own; C_2 written out."""
+    text = FILE if where == "own" else FILE.replace("[schedule]", f"momentum = {theta}\n[schedule]")
+    text = text if where == "common" else text.replace('"ring"', f'"ring"\nsolver = {{momentum = {theta}}}')
+    found = values("dfedavgm", Experiment.parse(text).plan())
+    smooth, k, noise = (found[name] for name in ("L, the largest of a client", "K", "sigma_l^2, the largest of a client"))
+    b, between, lam = found["B"], found["sigma_g^2"], found["lambda"]
+    eta = largest_rate(smooth, k, theta)
+    assert found["largest eta"] == pytest.approx(eta, rel=1e-6)
+    inertia = 64 * k**2 * theta**2 / (1 - theta) ** 2 * (noise + b**2)
+    c2 = 8 * k * noise + 32 * k**2 * between + inertia + 32 * k**2 * b**2
+    bound = (lam / (1 - lam)) ** 2 * c2 * (eta / 2) ** 2
+    assert found["consensus, mean square"] == pytest.approx(bound, rel=1e-6)
+    assert found["theta"] == theta
+
+
+def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
+    name = 'name = "dfedavgm"'
+    replica = FILE.replace(name, 'name = "quantizeddfedavgm"\nstep = 0.01\nmode = "replica"\nrounding = "floor"')
+    plain, rounded = (values("dfedavgm", Experiment.parse(text).plan()) for text in (FILE, replica))
+    assert rounded["consensus, mean square"] > 0
+    lam, dim = rounded["lambda"], 610
+    moved = math.sqrt(plain["consensus, mean square"]) * (1 - lam) / lam / 2  # sqrt(C_2) eta at half the step size
+    bound = (lam / (1 - lam) * (moved + math.sqrt(dim) * 0.01)) ** 2
+    assert rounded["consensus, mean square"] == pytest.approx(bound, rel=1e-6)
+    paper = Experiment.parse(replica.replace("replica", "paper")).plan()
+    rows = {row.quantity: row for row in suggestions("dfedavgm", paper).rows}
+    assert rows["consensus, mean square"].value == "none"
+    assert "mixed whole" in rows["consensus, mean square"].source
+
+
+def test_estimates_from_lower_bounds_are_marked(plan):
+    rows = {row.quantity: row.source for row in suggestions("dfedavgm", plan, accuracy=0.01).rows}
+    for name in ("consensus, mean square", "best eta for 10,000 rounds"):
+        assert "an estimate, from lower bounds" in rows[name]
+    for name in ("B", "sigma_g^2", "sigma_l^2, the largest of a client"):
+        assert "a lower bound" in rows[name]
+    assert rows["L, the largest of a client"] == "closed form, an upper bound"
+
+
+def test_feddane_with_one_mu_for_each_device():
+    """Theorem 7 written out: exact solutions, L of f at most the mean of the devices' by size."""
+    mu = [1e3, 2e4, 3e3, 5e4]
+    plan = Experiment.parse(FILE.replace("mu = 1e4", f'mu = {mu}\nlabel = "each"')).plan()
+    rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
+    own, b = closed_form(plan), rows["B"].value
+    sizes = np.asarray(plan.task.train.sizes, float)
+    p, m = sizes / sizes.sum(), np.array(mu)
+    whole = p @ own
+    right = p @ (1 / m - whole / m**2 - 1.5 * own / m**2) - (b**2 - 1) * (p @ (whole / m**2 + own / m**2))
+    assert rows["rho of each"].value == pytest.approx(right, rel=1e-3)
+    assert rows["rho of each"].source == "Theorem 7, corrected, if solved exactly: a decrease"
+
+
+def test_feddane_passes_on_the_solver_and_names_missing_premises():
+    text = FILE.replace('name = "sgd"\nlearning_rate = 0.01', 'name = "inexact"\ngamma = 0.05')
+    plan = Experiment.parse(text).plan()
+    rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
+    given = {"smoothness": rows["L, the largest of a client"].value, "dissimilarity": rows["B"].value}
+    rho = feddane.decrease(mu=1e4, inexactness=0.05, concavity=max(-rows["lowest eigenvalue of a client"].value, 0), **given)
+    assert rows["rho of FedDANE mu=10000.0"].value == pytest.approx(rho)
+    for change, why in (("cohort = 2", "cohorts drawn by the clients' shares"), ("dropouts = 0.5", "always answer")):
+        plan = Experiment.parse(text.replace("epochs = 1", f"epochs = 1\n{change}")).plan()
+        rows = {row.quantity: row for row in suggestions("feddane", plan).rows}
+        assert why in rows["rho of FedDANE mu=10000.0"].source
+
+
 @pytest.mark.thorough
 def test_feddane(plan):
     found, losses = values("feddane", plan), estimate.Losses(plan.task)
-    smooth = max(estimate.smoothness(losses, client=k) for k in range(4))
+    smooth = max(closed_form(plan))
     assert found["L, the largest of a client"] == pytest.approx(smooth, rel=1e-3)
-    b = feddane.dissimilarity(losses.gradients(losses.start), losses.shares)
+    w = losses.layout.ravel(starting_point(plan.task, 0)[0])
+    b = feddane.dissimilarity(losses.gradients(w), losses.shares)
     assert found["B"] == pytest.approx(b)
     assert found["best mu"] == pytest.approx(smooth * (4 * b**2 + 1), rel=1e-2)
     rho = feddane.decrease(mu=1e4, smoothness=smooth, dissimilarity=b)

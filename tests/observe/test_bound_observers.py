@@ -119,6 +119,12 @@ def test_the_errors_of_fedbcs_solutions(start):
         assert run.metrics["solve_apart"][t] == pytest.approx(apart)
         delta = fedbc.heterogeneity(gradients(z), low=float(lam.min()), high=float(lam.max()))
         assert run.metrics["solve_heterogeneity"][t] == pytest.approx(delta)
+        ends, at = (float(lam.min()), float(lam.max())), [[A[k] @ (x[j] - B[k]) for j in range(4)] for k in range(4)]
+        others = [(k, j) for k in range(4) for j in range(4) if k != j]
+        largest = max(np.linalg.norm(a * at[k][j] - b * at[j][j]) for k, j in others for a in ends for b in ends)
+        assert run.metrics["solve_heterogeneity_largest"][t] == pytest.approx(largest)
+        steep = max(np.linalg.norm(A[k] @ (x[k] - x[j])) / np.linalg.norm(x[k] - x[j]) for k, j in others)
+        assert run.metrics["solve_smoothness"][t] == pytest.approx(steep)
         z, own = np.asarray(run.params), x
 
 
@@ -148,10 +154,20 @@ def test_the_constants_of_a_ring():
     last = {name: series[-1] for name, series in run.metrics.items()}
     assert last["batch_variance"] == pytest.approx(1.0)
     assert last["mixing"] == pytest.approx(fedax.Graph.ring(5).lam)
+    assert last["graph_period"] == 1
     assert (last["local_steps"], last["local_momentum"]) == (4, 0.5)
     nodes = np.asarray(run.state.all() if not hasattr(run.state, "x") else run.state.x)
     steepest = np.linalg.norm(nodes - np.array([[k, 1.0] for k in range(5)]), axis=1).max()
     assert last["gradient_largest"] == pytest.approx(steepest)
+
+
+def test_a_graph_that_changes_says_its_period():
+    rings = fedax.Graph.sequence([fedax.Graph.ring(4), fedax.Graph.complete(4), fedax.Graph.ring(4)])
+    run = fedax.run(fedax.DFedAvgM(graph=rings), TASK, rounds=0, observe=[LocalWork()])
+    assert run.metrics["graph_period"][0] == 3
+    coded = fedax.QuantizedDFedAvgM(step=0.1, code=fedax.codecs.TopK(0.5))
+    run = fedax.run(coded, TASK, rounds=0, observe=[LocalWork()])
+    assert np.isnan(run.metrics["rounding_square"][0])
 
 
 def test_the_optimum():

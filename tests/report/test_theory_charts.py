@@ -12,14 +12,24 @@ from fedax.theory import dfedavgm, feddane, local_gd
 from problems import quadratic, random_quadratic
 from samples import record
 
+SCHEDULE = {"cohort": None, "sampling": "uniform", "weights": "equal", "batch_size": "full", "steps": 2, "stragglers": 0.0}
 
-def run_of(rounds, **metrics):
+
+def made_with(algorithm, solver="Exact", **options):
+    """Settings as a run keeps them, by which premises are checked."""
+    known = {"algorithm": {"type": algorithm} | options, "solver": {"type": solver}, "schedule": SCHEDULE}
+    return known | {"channel": None, "on_bad_client": "stop"}
+
+
+def run_of(rounds, settings=None, **metrics):
     count = len(rounds)
     found = {
         name: np.broadcast_to(np.asarray(values, float), (count, *np.shape(values)[1:])) for name, values in metrics.items()
     }
     books = {"rounds": np.asarray(rounds), "seconds": np.zeros(count), "bits": np.zeros(count, int)}
-    return Record(task="T", label="A", seed=0, draw=0, metrics=found, outcome=fedax.core.Outcome(), **books)
+    return Record(
+        task="T", label="A", seed=0, draw=0, metrics=found, outcome=fedax.core.Outcome(), settings=settings, **books
+    )
 
 
 def marks(chart):
@@ -51,7 +61,7 @@ FEDDANE = {
 
 def test_feddane_round_by_round():
     """rho is 0.1 with mu = 5 and L = 1: promised and kept, promised and not kept, mu not above the concavity, nothing left."""
-    (chart,) = theory_charts([run_of([0, 1, 2, 3], **FEDDANE)])
+    (chart,) = theory_charts([run_of([0, 1, 2, 3], made_with("FedDANE"), **FEDDANE)])
     assert marks(chart) == {
         "mu > -lambda_min": ([0, 1, 3], [2]),
         "gamma < 1": ([0, 1, 2], [3]),
@@ -68,7 +78,7 @@ def test_feddane_round_by_round():
 
 
 def test_a_promise_is_about_one_round():
-    (chart,) = theory_charts([run_of([0, 2, 3, 4], **FEDDANE)])
+    (chart,) = theory_charts([run_of([0, 2, 3, 4], made_with("FedDANE"), **FEDDANE)])
     assert marks(chart)["f fell by rho |∇f|²"] == ([], [2])
 
 
@@ -81,12 +91,14 @@ def test_local_gradient_descent_on_quadratics():
     for rate, small in ((local_gd.step_size(smooth, 4) * 0.99, True), (local_gd.step_size(smooth, 4) * 1.01, False)):
         schedule = fedax.Schedule(steps=4, batch_size="full", weights="equal")
         observers = [Curvature(), LocalSpread(least), Optimum(jnp.asarray(best))]
-        history = fedax.run(fedax.LocalGD(), task, solver=fedax.SGD(rate), schedule=schedule, rounds=3, observe=observers)
+        method = fedax.LocalGD(returned="mean")
+        history = fedax.run(method, task, solver=fedax.SGD(rate), schedule=schedule, rounds=3, observe=observers)
         (chart,) = theory_charts([Record.of(history, task="T", label="A", seed=0)])
         rounds, found = [0, 1, 2, 3], marks(chart)
         assert found["step size at most 1/(4LH)"] == ((rounds, []) if small else ([], rounds))
         assert found["Lemma 3 at every step"] == (rounds, [])
         assert found["Lemma 2 in every round"] == ((rounds, []) if small else ([], []))
+        assert found["Lemma 2, second inequality"] == ((rounds, []) if small else ([], []))
         assert found["Theorem 1"] == ((rounds[1:], []) if small else ([], []))
         if small:
             given = {"smoothness": smooth, "interval": 4, "rate": rate, "steps": 12}
@@ -107,20 +119,22 @@ GOSSIP = {
     "gradient_variance": [0.0],
     "rounding_square": [0.0],
     "rounding_down": [0.0],
+    "graph_period": [1.0],
 }
+PLAIN, REPLICA = made_with("DFedAvgM", "SGD"), made_with("QuantizedDFedAvgM", "SGD", mode="replica", rounding="floor")
 
 
 def test_consensus_against_lemmas_4_and_5():
     """C_2 = 128, so that the printed bound is 5 and the corrected one 40.5; with rounding down both are larger."""
-    (chart,) = theory_charts([run_of([0, 1, 2], **GOSSIP)])
+    (chart,) = theory_charts([run_of([0, 1, 2], PLAIN, **GOSSIP)])
     setting = dfedavgm.Setting(1.0, 0.0, 0.0, 1.0, 2, 1 / 16, 0.0, 0.9)
     assert curves(chart)["Lemma 4, as printed"][0] == pytest.approx(5.0)
     assert curves(chart)["Lemma 4, corrected"][0] == pytest.approx(dfedavgm.consensus_bound(setting)) == pytest.approx(40.5)
     assert marks(chart)["consensus below Lemma 4, corrected"] == ([1], [2])
-    (chart,) = theory_charts([run_of([0, 1, 2], **GOSSIP | {"rounding_square": [0.5], "rounding_down": [1.0]})])
+    (chart,) = theory_charts([run_of([0, 1, 2], REPLICA, **GOSSIP | {"rounding_square": [0.5], "rounding_down": [1.0]})])
     rounding = dfedavgm.Rounding(2, 0.5, "down")
     assert curves(chart)["Lemma 5, corrected"][0] == pytest.approx(dfedavgm.consensus_bound(setting, rounding))
-    (chart,) = theory_charts([run_of([0, 1, 2], **GOSSIP | {"local_rate": [0.07]})])
+    (chart,) = theory_charts([run_of([0, 1, 2], PLAIN, **GOSSIP | {"local_rate": [0.07]})])
     assert marks(chart)["eta at most 1/(8LK)"] == ([], [0, 1, 2])
     assert marks(chart)["consensus below Lemma 4, corrected"] == ([], [])
 
@@ -132,7 +146,7 @@ def test_surrogates_and_constraints():
         "surrogate_distance": [0.1, 4.0],
         "surrogate_gap": [1e-9, 1e-9],
     }
-    (chart,) = theory_charts([run_of([0, 1], **surrogate)])
+    (chart,) = theory_charts([run_of([0, 1], made_with("FedAWARE"), **surrogate)])
     assert marks(chart)["surrogate diversity finite"] == ([0], [1])
     assert marks(chart)["Theorem 4.1's rho may be positive"] == ([0], [1])
     constraints = {
@@ -142,7 +156,7 @@ def test_surrogates_and_constraints():
         "lagrangian": [1.0, 1.0],
         "smoothness": [[1.0, 1.0], [1.0, 1.0]],
     }
-    (chart,) = theory_charts([run_of([0, 1], **constraints)])
+    (chart,) = theory_charts([run_of([0, 1], made_with("FedBC"), **constraints)])
     assert marks(chart) == {
         "all constraints hold": ([0], [1]),
         "multipliers ≥ 1 + L_i": ([0], [1]),
@@ -160,9 +174,10 @@ def test_local_models_of_fedbc_against_lemma_b_2():
         "smoothness_largest": [1.0, 0.5, 1.0],
         "solve_error_largest": [1.0],
         "solve_apart": [3.9, 4.1, 0.1],
-        "solve_heterogeneity": [0.0],
+        "solve_heterogeneity_largest": [0.0],
+        "solve_smoothness": [0.5],
     }
-    (chart,) = theory_charts([run_of([0, 1, 2], **solves)])
+    (chart,) = theory_charts([run_of([0, 1, 2], made_with("FedBC"), **solves)])
     assert marks(chart)["smallest multiplier > L/2"] == ([0, 1], [2])
     assert marks(chart)["local models as near as Lemma B.2 says"] == ([0], [1])
     np.testing.assert_allclose(curves(chart)["Lemma B.2"], [4.0, 4.0, np.nan])

@@ -324,3 +324,10 @@ def test_step_sizes_beyond_the_lemmas_are_refused():
         dfedavgm.coarsest_accuracy(setting, Rounding(dim=1, width=1.0), gap=1.0, rounds_ratio=1.0)
     with pytest.raises(InvalidInput, match=r"pl_step_size\(rounds=\.\.\.\): got 1; allowed: whole numbers >= 2"):
         dfedavgm.pl_step_size(curvature=1.0, local_steps=1, rounds=1)
+
+
+def test_rounding_without_bias_costs_nothing_at_this_order():
+    setting = Setting(1.0, 0.1, 0.2, gradient_bound=1.0, local_steps=2, rate=1e-3)
+    down, stochastic = (Rounding(dim=9, width=0.1, kind=kind) for kind in ("down", "stochastic"))
+    assert dfedavgm.coarsest_accuracy(setting, stochastic, gap=1.0) == 0
+    assert dfedavgm.coarsest_accuracy(setting, down, gap=1.0) > 0

@@ -252,3 +252,85 @@ def test_stationarity_along_runs_of_the_shortest_combination():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(InvalidInput, match=message):
         call()
+
+
+def test_assumption_3_2_fits_all_points_and_no_smaller_constant_does():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        points, weights = rng.normal(size=(7, 5, 3)), rng.dirichlet(np.ones(5))
+        for b in (1.0, 1.3, 4.0):
+            g = fedaware.dissimilarity_offset(points, weights, dissimilarity=b)
+            room = []
+            for gradients in points:
+                left = sum(p * (row @ row) for p, row in zip(weights, gradients, strict=True))
+                mean = sum(p * row for p, row in zip(weights, gradients, strict=True))
+                room.append(b**2 * (mean @ mean) + g**2 - left)
+                bound = fedaware.diversity_bound(global_variance=g**2, gradient=float(np.linalg.norm(mean)), dissimilarity=b)
+                assert fedaware.diversity(gradients, weights) <= bound * (1 + 1e-12)
+            assert min(room) >= -1e-12
+            assert g == 0 or min(room) < 1e-9
+    with pytest.raises(InvalidInput, match=r"dissimilarity_offset\(gradients=\.\.\.\): got shape \(0, 2, 1\)"):
+        fedaware.dissimilarity_offset(np.ones((0, 2, 1)))
+
+
+def test_theorem_4_1_as_printed():
+    """Term by term in plain Python, with three rounds of surrogate weights near the clients' own."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        weights, steps, diversities = rng.dirichlet(np.full(3, 50.0)), np.array([2, 5, 3]), rng.uniform(1, 3, size=3)
+        tilde = [weights + t * np.array([0.01, -0.01, 0.0]) for t in (0.0, 0.3, 1.0)]
+        eta, beta, smooth, largest, local, between, unequal, rest = *rng.uniform(0.01, 0.05, size=3), *rng.uniform(size=5)
+        right = rest
+        for each, d in zip(tilde, diversities, strict=True):
+            chi2 = sum(float(a / b) ** 2 for a, b in zip(each, weights, strict=True))
+            chi = sum(float(a / b) for a, b in zip(each, weights, strict=True))
+            g = max(3 + chi2 - 2 * chi, 0.0)
+            mean = sum(float(p * k) for p, k in zip(weights, steps, strict=True))
+            rho = 1 - math.sqrt(g) - g - 6 * mean * beta * smooth * largest * math.sqrt(chi2) / d
+            noise = 5 * eta * (local + 6 * 2**2 * between) + unequal
+            right += beta * smooth * largest * math.sqrt(chi2) / (3 * rho * d) * math.sqrt(noise)
+            one = fedaware.rho_as_printed(
+                fedaware.divergence(each, weights),
+                mean_steps=mean,
+                share=beta,
+                smoothness=smooth,
+                gradient_bound=largest,
+                surrogate_diversity=float(d),
+            )
+            assert one == pytest.approx(rho, rel=1e-6)
+        found = fedaware.stationarity_as_printed(
+            [fedaware.divergence(each, weights) for each in tilde],
+            surrogate_diversities=diversities,
+            local_steps=steps,
+            rate=eta,
+            share=beta,
+            smoothness=smooth,
+            gradient_bound=largest,
+            local_variance=local,
+            global_variance=between,
+            heterogeneity=unequal,
+            weights=weights,
+            optimization=rest,
+        )
+        assert found == pytest.approx(right, rel=1e-6)
+
+
+def test_theorem_4_1_as_printed_says_nothing_with_a_client_left_out():
+    given = {"surrogate_diversities": np.ones(1), "local_steps": np.ones(2, int), "rate": 0.1, "share": 0.1}
+    given |= {"smoothness": 1.0, "gradient_bound": 0.0, "local_variance": 0.0, "global_variance": 0.0, "heterogeneity": 0.0}
+    left_out = fedaware.divergence(np.array([1.0, 0.0]))
+    with pytest.raises(InvalidInput, match=r"stationarity_as_printed, rho: got -2.4.*; allowed: numbers above 0"):
+        fedaware.stationarity_as_printed([left_out], **given)
+    with pytest.raises(InvalidInput, match="got 2 divergences and 1 diversities; allowed: one of each for every round"):
+        fedaware.stationarity_as_printed([left_out] * 2, **given)
+
+
+def test_eq_24_is_false_for_the_shortest_combination():
+    """The gradients (2, 0) and (0, 1): their mean is longer than their shortest combination, by which (24) bounds it."""
+    gradients = np.array([[2.0, 0.0], [0.0, 1.0]])
+    square = math.sqrt(np.mean(np.sum(gradients**2, axis=1)))
+    best = np.array([0.2, 0.8])
+    own = fedaware.diversity(gradients, surrogate=best)
+    bound = fedaware.gradient_bound_as_printed(gradient_bound=square, surrogate_diversity=own)
+    assert bound == pytest.approx(np.linalg.norm(best @ gradients))
+    assert np.linalg.norm(gradients.mean(0)) > 1.2 * bound

@@ -72,7 +72,10 @@ def check_run(problem, start, interval, steps, fraction):
     for begin in range(0, steps, interval):
         epoch = np.array(gaps[begin : min(begin + interval, steps)])
         options = {"variance": variance, "smoothness": problem.smoothness, "interval": interval, "rate": rate}
-        assert sum(spreads[begin : begin + len(epoch)]) <= local_gd.spread_bound(gaps=epoch, **options) + slack
+        own = np.array(spreads[begin : begin + len(epoch)])
+        assert own.sum() <= local_gd.spread_bound(gaps=epoch, **options) + slack
+        excess = np.sum(1.5 * problem.smoothness * own - epoch)
+        assert excess <= local_gd.spread_excess_bound(gaps=epoch, **options) + slack
     options = {"variance": variance, "smoothness": problem.smoothness, "interval": interval, "steps": steps, "rate": rate}
     bound = local_gd.bound(distance=float(off[0]), **options)
     gap = problem.gap(np.mean(means[:steps], axis=0))

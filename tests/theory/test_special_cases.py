@@ -73,6 +73,18 @@ def _(d):
     yield "above opposed linear losses", max(found, apart), found
 
 
+@special(local_gd.spread_excess_bound)
+def _(d):
+    given = {"smoothness": d.L, "interval": d.h, "rate": d.rate}
+    gaps = np.full(d.h, d.gap)
+    yield "equal clients", local_gd.spread_excess_bound(gaps=gaps, variance=0.0, **given), -d.gap * d.h / 2
+    found = local_gd.spread_excess_bound(gaps=gaps, variance=d.sigma2, **given)
+    first = 1.5 * d.L * local_gd.spread_bound(gaps=gaps, variance=d.sigma2, **given) - gaps.sum()
+    yield "not below what the first inequality gives", max(found, first), found
+    printed = -gaps.sum() / 2 + 12 * d.L * d.rate**2 * d.h**2 * d.sigma2 * d.h
+    yield "not above the printed one", min(found, printed), found
+
+
 @special(local_gd.mean_gradient_bound)
 def _(d):
     one = local_gd.mean_gradient_bound(spread=0.0, gap=d.gap, smoothness=d.L)
@@ -288,6 +300,47 @@ def _(d):
     yield "lambda = 0: an equality", found, np.sum(d.vectors**2, axis=1)
     exact = fedbc.local_gradient_bound(error=0.0, multiplier=d.L, distance=d.distance)
     yield "an exact solve", exact, (2 * d.L * d.distance) ** 2
+
+
+@special(fedaware.dissimilarity_offset)
+def _(d):
+    points = np.stack([d.vectors, 2 * d.vectors])
+    apart = float(d.weights @ fedaware.dissimilarities(2 * d.vectors, d.weights))
+    yield "B = 1: the largest sigma_g", fedaware.dissimilarity_offset(points, d.weights) ** 2, apart
+    most = fedaware.diversity(d.vectors, d.weights) * (1 + 1e-9)
+    yield "B = D: nothing is left", fedaware.dissimilarity_offset(points, d.weights, dissimilarity=max(most, 1.0)), 0.0
+    same = np.tile(d.vectors[:1], (d.n, 1))
+    yield "equal clients", fedaware.dissimilarity_offset(same[None], d.weights, dissimilarity=1 + 1e-9), 0.0
+
+
+@special(fedaware.gradient_bound_as_printed)
+def _(d):
+    square = math.sqrt(d.weights @ np.sum(d.vectors**2, axis=1))
+    own = fedaware.diversity(d.vectors, d.weights, d.tilde)
+    found = fedaware.gradient_bound_as_printed(gradient_bound=square, surrogate_diversity=own)
+    yield "the surrogate's gradient", found, np.linalg.norm(d.tilde @ d.vectors)
+
+
+@special(fedaware.rho_as_printed)
+def _(d):
+    given = {"mean_steps": 1.0 + d.h, "share": d.share, "smoothness": d.L, "surrogate_diversity": d.B}
+    yield "the clients' own weights at a common minimum", fedaware.rho_as_printed(d.own, gradient_bound=0.0, **given), 1.0
+    g = 0.5 * (3 - math.sqrt(5))  # the root of 1 - sqrt(g) - g, which is 0.382
+    edge = fedaware.Divergence(square=0.0, linear=0.0, gap=g, pearson=g)
+    yield "ends at 0.382", fedaware.rho_as_printed(edge, gradient_bound=d.gradient, **given), 0.0
+
+
+@special(fedaware.stationarity_as_printed)
+def _(d):
+    given = {"rate": d.rate, "share": d.share, "smoothness": d.L, "global_variance": 0.0, "heterogeneity": 0.0}
+    given |= {"surrogate_diversities": np.full(2, d.B), "local_steps": np.full(d.n, d.h)}
+    zero = fedaware.Divergence(square=0.0, linear=0.0, gap=0.0, pearson=0.0)
+    found = fedaware.stationarity_as_printed(
+        [zero] * 2, gradient_bound=d.gradient, local_variance=d.sigma2, optimization=d.gap, **given
+    )
+    yield "no surrogate", found, d.gap
+    none = fedaware.stationarity_as_printed([d.own] * 2, gradient_bound=1e-9, local_variance=0.0, **given)
+    yield "no drift", none, 0.0
 
 
 BOUNDS = [

@@ -88,7 +88,8 @@ def theory(
 ) -> None:
     """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers, rounds.
 
-    Constants are measured at the start, and at the optimum for local gradient descent, whose problems are convex.
+    Smoothness is a bound where it has a closed form. Other constants are measured at the start of the first seed, and at the
+    optimum for local gradient descent, whose problems are convex. Those that this bounds from below are marked.
 
     Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment` writes.
     """

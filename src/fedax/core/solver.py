@@ -77,7 +77,9 @@ class SGD(Descent):
 
     Args:
         learning_rate: $\eta$, above 0, or "theory": $\frac{1}{4LH}$, the largest that Theorem 1 of Local GD allows, with the
-            largest smoothness L of a client at the task's start and the most local steps H of a round, both measured by the run.
+            largest smoothness L of a client and the most local steps H of a round. L is a bound in closed form for logistic and
+            softmax regression and exact for quadratics. For other losses it is an estimate from the run's own start and a trial
+            path, four times the curvature seen, and `History.fitted` says so (`smoothness_estimate`).
         momentum: $\theta$ (heavy ball), in [0, 1).
         clip: the largest norm of g, above 0: a longer one is cut to it, as `optax.clip_by_global_norm` does; infinity for none. g
             is the gradient of the local problem on the minibatch, all terms of it.

@@ -70,7 +70,8 @@ class Measured(Constants):
             each = [smoothness(self.losses, client=k, tolerance=1e-4) for k in range(self.losses.clients)]
             return _positive(np.array(each) * (1 + _ROUNDING), "at the start"), EXACT
         points = [self.losses.layout.ravel(start) for start in self._starts] or [self.losses.start]
-        paths = [trial_smoothness(self.losses, np.asarray(point)) for point in points]
+        with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
+            paths = [trial_smoothness(self.losses, np.asarray(point, float)) for point in points]
         return _positive(SAFETY * np.max(paths, axis=0), "at the start and along a trial path"), ESTIMATE
 
     @property

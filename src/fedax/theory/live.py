@@ -36,7 +36,7 @@ class Descent(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """The part of the rounds in which f fell by what was promised; a promise is about the mean over cohorts."""
+        """The part of the rounds in which f fell by what was promised. With drawn cohorts a promise is about the mean of runs."""
         return float(np.mean(self.measured >= self.promised))
 
 
@@ -51,6 +51,9 @@ def feddane_descent(
     concavity: float = 0.0,
 ) -> Descent:
     r"""Which rounds of FedDANE the theory speaks of, and what they brought.
+
+    The theory is about the exact correction with one mu, neither decayed nor pipelined, and about cohorts of all devices or
+    independent ones drawn by $p_k$ with replacement (`sampling="proportional"`). Of drawn cohorts it promises the mean alone.
 
     The series are `history.metrics` of a run with `observe=[Objective(), Dissimilarity()]` and `observe_every=1`.
 

@@ -386,7 +386,8 @@ class Experiment(BaseModel):
         except InvalidInput as error:
             section, text = self._source.find(place) if self._source else None, str(error)
             clues = ("({key}=", "got {key!r};", "got {value};")
-            named = [k for clue in clues for k, v in (section or {}).items() if clue.format(key=k, value=shown(v)) in text]
+            pairs = section.items() if isinstance(section, dict) else list(enumerate(section or ()))
+            named = [k for clue in clues for k, v in pairs if clue.format(key=k, value=shown(v)) in text]
             self.refuse((*place, *named[:1]), error)
 
 
