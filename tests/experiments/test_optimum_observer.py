@@ -57,3 +57,6 @@ def test_objectives_that_differ_are_refused():
     two = text.replace('"mean"}', '"mean"}, {name = "dfedavgm"}').replace('weights = "equal"', 'weights = "size"')
     with pytest.raises(SpecError, match="allowed: algorithms with one objective"):
         Experiment.parse(two).plan()
+    bent = FILE.partition("task =")[0] + 'task = {name = "digits", model = "mlp", clients = 3}'
+    with pytest.raises(SpecError, match="negative curvature at the start; allowed: convex tasks"):
+        Experiment.parse(bent).plan()

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax import observe
 from fedax.core import Algorithm, InvalidInput, Observer, Schedule, Task
-from fedax.theory.estimate import Losses, Optimum, optimum
+from fedax.theory.estimate import Losses, Optimum, lowest_eigenvalue, optimum, smoothness
 
 OBSERVERS: dict[str, Callable[..., Observer]] = {
     "train_loss": observe.TrainLoss,
@@ -91,6 +91,9 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
         allowed = "algorithms with one objective, of clients that count alike or by size"
         raise InvalidInput.of("observe", "optimum", allowed)
     losses = Losses(task, weights="equal" if equal == {True} else "shares")
+    curved = smoothness(losses, tolerance=1e-2)
+    if lowest_eigenvalue(losses, tolerance=1e-2) < -0.05 * curved:
+        raise InvalidInput.found("observe", "optimum, for a task with negative curvature at the start", "convex tasks")
     found, first = optimum(losses), float(np.linalg.norm(losses.gradient(losses.start)))
     if not found.gradient <= math.sqrt(jnp.finfo(losses.start.dtype).eps) * max(first, 1.0):
         got = f"optimum, for a task on which a gradient of {found.gradient:.2g} remains"
