@@ -58,7 +58,7 @@ def closed_form(plan):
 
 
 def largest_rate(smooth, steps, theta):
-    """Where gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection, with S summed term by term."""
+    """The end of gamma > 0 in gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection, with S summed term by term."""
     worth = sum((1 - theta**j) / (1 - theta) for j in range(1, steps + 1))
     low, high = 0.0, 1 / (8 * smooth * steps)
     for _ in range(200):

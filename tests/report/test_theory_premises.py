@@ -300,7 +300,7 @@ def test_other_ways_to_satisfy_the_premises():
 
 
 def test_settings_of_runs_and_of_files_have_one_form(tmp_path):
-    """What a run keeps of itself has the keys that an experiment's runs have, with the same values."""
+    """The settings that a run keeps have the keys that an experiment's runs have, with the same values."""
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.results.settings import configured
     from samples import TINY

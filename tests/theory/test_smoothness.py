@@ -75,7 +75,7 @@ def test_softmax_regression_has_a_closed_form(classes):
 
 
 def test_softmax_with_opposed_clients_reaches_its_closed_form():
-    """Where two of ten classes have probability 1/2 the curvature is that of the closed form, five times that at 0."""
+    """At a tie of two of ten classes the curvature is that of the closed form, five times that at 0."""
     x = np.array([[2.0, 0.0]])
     task = classification(FederatedData([{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10), Softmax(2, 10))
     tie = softmax_curvature(x, np.zeros((2, 10)), np.array([50.0, 50.0, *[0.0] * 8]))

@@ -1,4 +1,4 @@
-"""What a run was made with, as plain values: by these a report checks the premises of theorems."""
+"""Settings of a run as plain values, by which a report checks the premises of theorems."""
 
 import dataclasses
 import json

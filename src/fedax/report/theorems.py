@@ -1,8 +1,9 @@
-"""What the five papers say about runs: each function returns the statements about an algorithm's runs with different seeds.
+"""Statements of the five papers about runs: each function returns those about an algorithm's runs with different seeds.
 
-None where the runs' observers did not watch what the paper speaks of.
+They are None where the runs' observers did not watch what the paper speaks of.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from fedax.core import InvalidInput
 from fedax.report import premises
-from fedax.report.charts import Mark, Panel, Series
+from fedax.report.charts import Mark, Panel
 from fedax.report.record import Record
 from fedax.report.statements import ONE_SEED, Check, Held, Interval, decided, flags, over_seeds, panel, series_of
 from fedax.theory import dfedavgm, fedbc, feddane, local_gd
@@ -112,8 +113,8 @@ def _clients(run: Record) -> int:
 def _band(title: str, rounds: np.ndarray, label: str, found: Interval) -> Panel:
     """A panel with a mean over seeds and its interval."""
     made = panel(title, rounds, {label: found.mean[: len(rounds)]}, log=False)
-    ends = {"low": found.low[: len(rounds)], "high": found.high[: len(rounds)]}
-    series = [Series(each.label, each.style, each.x, each.y, **ends, marked=each.marked) for each in made.series]
+    low, high = found.low[: len(rounds)], found.high[: len(rounds)]
+    series = [dataclasses.replace(each, low=low, high=high) for each in made.series]
     return Panel(title, made.x, made.y, series, [Mark("", 0.0)])
 
 

@@ -59,7 +59,7 @@ class Measured(Constants):
 
     @property
     def source(self) -> str:
-        """How the smoothness was found: `CLOSED_FORM`, `EXACT` or `ESTIMATE`."""
+        """The origin of the smoothness: `CLOSED_FORM`, `EXACT` or `ESTIMATE`."""
         return self._found[1]
 
     @functools.cached_property
@@ -108,6 +108,9 @@ def is_quadratic(task: Task) -> bool:
 
     Decided by whether JAX can transpose the gradient's program, which it does for affine functions alone: a Hessian that is the
     same at some points would not tell quadratics from losses with kinks.
+
+    Args:
+        task: whose loss it is.
     """
     losses = Losses(task)
     batch: Mapping[str, Any] = {name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()}
@@ -128,6 +131,10 @@ def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "cl
     Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two paths of gradient descent: on
     the client's own loss and on the mean loss. The quotients of gradients and distances of all trial steps count too, so that a
     start in a flat region does not hide the curvature beyond it.
+
+    Args:
+        losses: of the task.
+        start: the point that the path leaves, flat.
     """
     shared = [start, np.zeros_like(start), *_middle_and_end(_descend(losses, start, None).points)]
     found = []
