@@ -131,6 +131,19 @@ def test_what_deployed_runs_cannot_do_is_refused_with_its_field(kind, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+def test_files_that_were_edited_are_checked_before_anything_starts(tmp_path):
+    folder = tmp_path / "d"
+    file = experiment(tmp_path / "experiment.toml", ["fedaware"], clients=3)
+    done = CliRunner().invoke(app, ["deploy", "init", str(folder), "--experiment", str(file)])
+    assert done.exit_code == 0, done.output
+    settings = folder / "deployment.toml"
+    settings.write_text(settings.read_text().replace("secure = 0.0", "secure = 8.0"))
+    done = CliRunner().invoke(app, ["deploy", "run", str(folder), "--trial"])
+    assert done.exit_code == 2
+    assert re.search(r"algorithm\.0: Flower\(secure=\.\.\.\): .*gathers single uploads", done.output.replace("\n", " "))
+    assert not (folder / "logs").exists()
+
+
 SUMS = ("train_loss", "test_loss", "test_accuracy", "client_accuracy", "validation_loss", "validation_accuracy")
 
 
@@ -302,8 +315,8 @@ def test_killed_processes(tmp_path):
 def test_a_server_killed_within_its_first_minute(tmp_path):
     """Long before the first checkpoint by rounds: the run goes on from one by time, to the parameters of the simulation."""
     folder, out = tmp_path / "d", tmp_path / "out"
-    file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=12, clients=3)
-    file.write_text(file.read_text().replace("checkpoint_every = 1\n", "checkpoint_every = 12\n"))
+    file = experiment(tmp_path / "experiment.toml", ["scaffold"], rounds=8, clients=3)
+    file.write_text(file.read_text().replace("checkpoint_every = 1\n", "checkpoint_every = 8\n"))
     port = free_port()
     assert fedax_command("deploy", "init", folder, "--experiment", file, "--port", port).returncode == 0
     deployment, said = Deployment.load(folder), []
@@ -319,7 +332,7 @@ def test_a_server_killed_within_its_first_minute(tmp_path):
         os.killpg(server_process(port), signal.SIGKILL)
     assert not (out / "models").exists(), "it had ended already"
     kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
-    assert 1 <= kept < 12
+    assert 1 <= kept < 8
     again = fedax_command("deploy", "resume", folder, out, "--trial")
     assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
     assert fedax_command("run", file, "--out", tmp_path / "alone").returncode == 0

@@ -92,6 +92,7 @@ def run(
 ) -> None:
     """Run the experiment on the clients, and keep its results in a run directory."""
     from fedax.core import RunExists
+    from fedax.deploy.check import check_experiment
     from fedax.deploy.settings import Deployment
     from fedax.experiments.results.store import fresh
 
@@ -99,6 +100,9 @@ def run(
     path = (out or fresh(deployment.path("runs"), "run")).absolute()
     if path.exists() and any(path.iterdir()):
         raise RunExists(f"{path} is not empty; `fedax deploy resume {folder} {path}` continues it.")
+    check_experiment(
+        deployment.path("experiment.toml"), (), deployment, deployment.clients
+    )  # both files may have been edited
     _follow(folder, path, trial, resume=False)
 
 
