@@ -312,7 +312,6 @@ def test_settings_of_runs_and_of_files_have_one_form(tmp_path):
         history = fedax.run(plan.algorithms[label], plan.task, **plan.arguments_of(label) | {"rounds": 0})
         for name in ("algorithm", "solver", "schedule", "channel"):
             own = history.settings[name]
-            own = own and {key: value for key, value in own.items() if value is not None}  # as files have it
-            assert own == told[name], name
+            assert own == told[name] if told[name] is None else told[name].items() <= own.items(), name
         record = Record.of(history, task="T", label="A", seed=0)
         assert Record.from_bytes(record.to_bytes()).settings == history.settings

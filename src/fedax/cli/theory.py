@@ -174,7 +174,7 @@ def _feddane(question: Question) -> Answer:
 
 
 def _rho(found: Measured, given: dict[str, float], method: FedDANE, plan: Plan, label: str) -> tuple[float | str, str]:
-    """Returns the decrease that is promised for one of the file's algorithms: by Theorems 3 and 5, or by 7 with a mu for each device."""
+    """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a mu for each device."""
     arguments = plan.arguments_of(label)
     solver, mu = arguments["solver"], np.asarray(method.mu, float)
     told = settings_of(method, RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]))
