@@ -1,6 +1,5 @@
 """README, CONTRIBUTING and guides: their examples work, and their prose follows the house style."""
 
-import ast
 import inspect
 import re
 import subprocess
@@ -92,25 +91,6 @@ def test_readme_names_the_two_commands():
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
     assert pictures
     assert all((ROOT / path).exists() for path in pictures)
-
-
-QUESTION = re.compile(r"(What|Who|How|Where)\b")
-
-
-def sentences():
-    """The docstrings of the library, its tests and benchmarks, with those of constants, and the lines of the documents."""
-    for path in own_files("src", "tests", "benchmarks"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value.value.strip()
-    for guide in ("README.md", "CONTRIBUTING.md", *GUIDES, *TUTORIALS):
-        for number, line in enumerate((ROOT / guide).read_text().splitlines(), start=1):
-            yield f"{guide}:{number}", line.lstrip("#-*> |").strip()
-
-
-def test_prose_states_instead_of_asking():
-    """Docstrings and lines of documents open with a noun phrase or an imperative."""
-    assert [f"{place}: {text[:60]}" for place, text in sentences() if QUESTION.match(text)] == []
 
 
 def helped():
