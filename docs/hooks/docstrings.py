@@ -1,5 +1,8 @@
 """The house style of docstrings in the form that mkdocstrings shows: examples as code, one line for each of several arguments."""
 
+import functools
+import importlib
+import inspect
 import re
 from typing import Any
 
@@ -10,8 +13,22 @@ class HouseStyle(griffe.Extension):
     """Rewrites docstrings as they are read."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
+        if obj.docstring is None and obj.path in _entries():
+            obj.docstring = griffe.Docstring(_entries()[obj.path], parent=obj)
         if obj.docstring is not None:
             obj.docstring.value = shown(obj.docstring.value)
+
+
+@functools.cache
+def _entries() -> dict[str, str]:
+    """The docstrings of public functions and classes by their paths: some are made when their module is imported."""
+    import reference
+
+    found = {}
+    for name in reference.MODULES:
+        for value in reference.public(importlib.import_module(name)).values():
+            found[f"{value.__module__}.{value.__qualname__}"] = inspect.getdoc(value) or ""
+    return found
 
 
 def shown(text: str) -> str:
