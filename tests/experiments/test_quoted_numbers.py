@@ -12,6 +12,9 @@ from fedax.experiments.results.archive import kept_experiments, lines_of, readin
 from fedax.report.numbers import number_of
 
 DOCS = Path(__file__).parents[2] / "docs"
+ARTICLE = DOCS / "findings" / "papers.md"
+COUNTED = {0.30, 0.24, 0.83}
+"""Of the article, the mean deviations that `test_the_article_counts_the_cells_of_table_7` has computed."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]*/README\.md)(?:#[^)]*)?\)")
 NUMBER = re.compile(r"(?<![\w.(])[-+]?(\d+(?:\.\d+)?)(?![\w.]*\d)(?=( %| points)?)")
 
@@ -63,16 +66,21 @@ def blocks(text):
 
 
 def statements():
-    """`choose.md`: the text before each link. The page of the reproduction: each row of its hand-written table."""
+    """`choose.md`: the text before each link. The page of the reproduction and the article: each paragraph. All conclusions."""
     for line in blocks((DOCS / "choose.md").read_text()):
         begin = line.find("| ", line.find("| ", 1) + 1) if line.startswith("|") else 0
         for link in LINK.finditer(line):
             yield f"choose.md: {link[1]}", line[begin : link.start()], [DOCS / Path(link[1]).parent]
             begin = link.end()
-    for line in (DOCS / "reproduction" / "README.md").read_text().splitlines():
-        links = [DOCS / "reproduction" / Path(link[1]).parent for link in LINK.finditer(line)]
-        if links and line.startswith("|"):
-            yield f"reproduction: {links[0].name}", line, links
+    for page in (DOCS / "reproduction" / "README.md", ARTICLE):
+        for part in re.split(r"\n\n|\n(?=- )", page.read_text()):
+            links = [(page.parent / link[1]).resolve().parent for link in LINK.finditer(part)]
+            if links and not part.startswith("Folders: "):
+                yield f"{page.parent.name}: {links[0].name}", part.replace("\n", " "), links
+    for file in sorted((DOCS / "reproduction").glob("*/conclusion.md")):
+        text = file.read_text()
+        links = [(file.parent / link[1]).resolve().parent for link in LINK.finditer(text)]
+        yield f"conclusion: {file.parent.name}", text, [file.parent, *links]
 
 
 STATEMENTS = list(statements())
@@ -85,7 +93,46 @@ def test_pages_quote_numbers():
 @pytest.mark.parametrize(("text", "folders"), [s[1:] for s in STATEMENTS], ids=[s[0] for s in STATEMENTS])
 def test_quoted_numbers_are_those_of_the_folder(text, folders):
     assert all(folder.is_dir() for folder in folders)
-    assert missing(text, folders, every=folders[0].parents[0].name == "reproduction" and text.startswith("| [")) == []
+    lost = missing(text, folders, every=not text.startswith("| "))
+    assert [x for x in lost if x not in COUNTED or "cells of" not in text] == []
+
+
+def test_the_article_counts_the_cells_of_table_7():
+    with (DOCS / "reproduction" / "fedbc-table-7-paper" / "results.csv").open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["algorithm"] in ("FedAvg", "FedProx", "FedBC")]
+    value = {
+        read: np.array([float(row[f"{read}_mean"]) for row in rows]) for read in ("paper", "ours", "mean_last_20_rounds")
+    }
+    spread = {read: np.mean([float(row[f"{read}_deviation"]) for row in rows]) for read in value}
+    near = {read: int((np.abs(value[read] - value["paper"]) <= 2).sum()) for read in value}
+    above = {
+        read: sum(
+            value[read][i] > value[read][k]
+            for i, row in enumerate(rows)
+            for k, other in enumerate(rows)
+            if (row["algorithm"], other["algorithm"], row["task"]) == ("FedBC", "FedAvg", other["task"])
+        )
+        for read in value
+    }
+    text, pages = " ".join(ARTICLE.read_text().split()), len({row["task"] for row in rows})
+    last, best = "mean_last_20_rounds", "ours"
+    assert (
+        f"With it, {near[last]} of the {len(rows)} cells of FedAvg, FedProx and FedBC in Table 7 are within 2 points" in text
+    )
+    assert f"Read by the best value over the rounds, {near[best]} of {len(rows)} are." in text
+    shown = (
+        f"{spread['paper']:.2f} points in the paper, {spread[best]:.2f} by the best value, {spread[last]:.2f} by the mean"
+    )
+    assert shown in text
+    assert f"FedBC is above FedAvg in {above[last]} of {pages} partitions" in text
+    assert f"By the best value it is above in {above[best]} of {pages}." in text
+    assert {float(f"{value:.2f}") for value in spread.values()} == COUNTED
+    for page in ("fedbc-table-7-paper/conclusion.md",):
+        text = (DOCS / "reproduction" / page).read_text()
+        assert (
+            f"in {above[best]} of the {pages} partitions by the best value and in {above[last]} by the mean of the last"
+            in text
+        )
 
 
 def test_a_number_that_the_folder_does_not_have_is_found():
