@@ -68,7 +68,8 @@ class LabelFlip(Attack):
 
     Args:
         share, seed: as in `Attack`.
-        classes: C, at least 2.
+        classes: C, at least 2; with 0, the default, the number of classes that the task predicts, or one more than its largest
+            label if it has no predictions.
 
     Example:
         >>> import fedax
@@ -78,7 +79,7 @@ class LabelFlip(Attack):
     Sec. 5 (label flipping attack).
     """
 
-    classes: int = hyper(10, low=2, doc="number of classes")
+    classes: int = hyper(0, low=0, doc="number of classes; 0 is that of the task")
 
     def poisoned(self, task: Task, first: int, clients: int) -> Task:
         labels, offsets = task.train.arrays.get("y"), np.asarray(task.train.offsets)
@@ -87,15 +88,43 @@ class LabelFlip(Attack):
                 "LabelFlip", f"a task with the arrays {sorted(task.train.arrays)}", "one with whole labels 'y'"
             )
         labels = np.array(labels)
-        if labels.max() >= self.classes:
-            raise DataError.of(
-                "LabelFlip(classes=...)", self.classes, f"at least {labels.max() + 1}, one more than the largest label"
-            )
+        classes = self._classes(task, labels, clients)
         for k in self.members(clients):
             if first <= k < first + task.train.clients:
                 rows = slice(offsets[k - first], offsets[k - first + 1])
-                labels[rows] = self.classes - 1 - labels[rows]
+                labels[rows] = classes - 1 - labels[rows]
         return eqx.tree_at(lambda t: t.train.arrays["y"], task, labels)
+
+    def _classes(self, task: Task, labels: np.ndarray, clients: int) -> int:
+        """Returns the number of classes; refuses one by which a label would become none of the task's."""
+        field, needed = "LabelFlip(classes=...)", int(labels.max()) + 1
+        predicted, whole = _predicted(task), task.train.clients == clients
+        if predicted is None and not self.classes and not whole:
+            hint = "One client does not know the labels of the others."
+            raise InvalidInput.of(field, self.classes, "the number of classes, for a task without predictions", hint)
+        most = predicted if predicted is not None else _largest(task) + 1 if whole else None
+        classes = self.classes or most or needed
+        if classes < max(needed, 2):
+            raise DataError.of(field, classes, f"at least {max(needed, 2)}, one more than the largest label")
+        if most is not None and classes > most:
+            raise DataError.of(field, classes, f"at most {most}, the classes of the task", "Leave it out to have these.")
+        return classes
+
+
+def _predicted(task: Task) -> int | None:
+    """The number of classes that a task predicts the probabilities of; None if it has no such predictions."""
+    if task.predictions is None:
+        return None
+    arrays = {name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype) for name, values in task.train.arrays.items()}
+    found = jax.eval_shape(lambda key, rows: task.predictions(task.start(key), rows, None), jax.random.key(0), arrays)
+    return found.shape[1] if getattr(found, "ndim", 0) == 2 else None
+
+
+def _largest(task: Task) -> int:
+    """The largest label among all examples of a task."""
+    parts = [part.arrays for part in (task.train, task.test, task.validation) if part is not None]
+    parts += [] if task.holdout is None else [task.holdout]
+    return max(int(np.max(part["y"], initial=0)) for part in parts)
 
 
 ATTACKS: dict[str, type[Attack]] = {"sign_flip": SignFlip, "noise": Noise, "label_flip": LabelFlip}

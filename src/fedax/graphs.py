@@ -13,7 +13,7 @@ Besides:
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from fedax.core.arguments import checked_arguments as _checked_arguments
 from fedax.core.errors import InvalidInput, UnknownName
 from fedax.core.keys import Index
+from fedax.core.names import ordered_nodes
 
 TOLERANCE = 1e-9
 """The tolerance on sums and symmetry of a given matrix."""
@@ -62,18 +63,33 @@ class Graph(eqx.Module):
 
     @classmethod
     def of(
-        cls, network: Any, mixing: str = "metropolis_hastings", *, name: str = "graph", connected: bool = True
+        cls,
+        network: Any,
+        mixing: str = "metropolis_hastings",
+        *,
+        name: str = "graph",
+        connected: bool = True,
+        order: Iterable[Any] | None = None,
     ) -> "Graph":
-        r"""From an undirected NetworkX graph; its nodes, in their order, are the clients.
+        r"""Makes a graph of an undirected NetworkX graph, whose nodes are the clients.
+
+        Nodes that are the numbers from 0 on are the clients of these numbers, in whatever order they were added.
 
         Args:
             network: a `networkx.Graph`; loops and attributes do not matter.
             mixing: "metropolis_hastings", $w_{il} = 1 / (1 + \max(d_i, d_l))$, or "max_degree", $w_{il} = 1 / (1 + \max_j d_j)$,
                 on the links; the rest of each row stands on the diagonal.
             connected: False allows a graph in several parts, for the members of a sequence and for comparisons.
+            order: all nodes in the order of the clients, such as `task.names`; nodes that are text need it, others are taken as
+                they were added.
 
         Raises:
-            InvalidInput: a directed graph, one without nodes, or one that is not connected.
+            InvalidInput: a directed graph, one without nodes, or one that is not connected; another order than that of all nodes.
+
+        >>> import networkx
+        >>> friends = networkx.Graph([("berta", "anna"), ("berta", "carl")])
+        >>> Graph.of(friends, order=["anna", "berta", "carl"]).degrees.tolist()
+        [[1, 2, 1]]
         """
         if not isinstance(network, nx.Graph) or network.is_directed() or network.is_multigraph():
             raise InvalidInput.found("Graph.of(network=...)", type(network).__name__, "undirected graphs of NetworkX")
@@ -82,8 +98,9 @@ class Graph(eqx.Module):
         clients = len(network)
         if not clients:
             raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
-        place = {node: i for i, node in enumerate(network)}
-        links: list[list[int]] = [sorted({place[v] for v in network[u]} - {place[u]}) for u in network]
+        nodes = ordered_nodes(network, order)
+        place = {node: i for i, node in enumerate(nodes)}
+        links: list[list[int]] = [sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes]
         weigh = MIXINGS[mixing]([len(some) for some in links])
         rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
         for i, row in enumerate(rows):
@@ -234,7 +251,7 @@ class Graph(eqx.Module):
         for attempt in range(ATTEMPTS):
             network = draw(seed * ATTEMPTS + attempt)
             if nx.is_connected(network):
-                return cls.of(network, name=f"{name}({what:g})", **options)
+                return cls.of(network, name=f"{name}({what:g})", order=list(network), **options)
         allowed = "enough links for a connected graph"
         raise InvalidInput.found(f"Graph.{name}", f"{ATTEMPTS} draws with {what:g}, none of them connected", allowed)
 

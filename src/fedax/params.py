@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core.arrays import as_array
 from fedax.files import read, write, writing
 
 FORMATS = ("safetensors", "npz")
@@ -221,9 +222,9 @@ def to_bytes(
             key = _outside(name, names)
             if key in arrays:
                 raise InvalidInput.of("save_params(names=...)", key, "a name of its own for every leaf")
-            arrays[key] = np.asarray(_turned(np.asarray(leaf), name, transpose, back=True), order="C")
+            arrays[key] = np.asarray(_turned(_plain(leaf, name), name, transpose, back=True), order="C")
     own_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
-    arrays |= {f"{_STATE}{name}": np.asarray(leaf, order="C") for name, leaf in own_state}
+    arrays |= {f"{_STATE}{name}": np.asarray(_plain(leaf, name), order="C") for name, leaf in own_state}
     if format == "npz":
         return _npz(arrays)
     from safetensors.numpy import save
@@ -258,6 +259,14 @@ def format_of(path: Path) -> str:
 
 def _is_array(leaf: Any) -> bool:
     return eqx.is_array_like(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _plain(leaf: Any, name: str) -> np.ndarray:
+    """Returns a leaf in this machine's byte order, which is what safetensors writes; refuses masked arrays."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        return as_array(leaf, f"save_params(params=...), leaf {name!r}")
+    array = np.asarray(leaf)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _check_leaves(argument: str, given: Collection[str], own: Sequence[str]) -> None:

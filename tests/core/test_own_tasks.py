@@ -224,7 +224,7 @@ MISTAKES = {
     ),
     "labels as text": (
         lambda: from_loss(cross_entropy, START, lists(y=lambda c: c["y"].astype(str))),
-        r"clients\[0\]\['y'\]: got '<U.*; allowed: arrays of real or whole numbers",
+        r"clients\[0\]\['y'\]: got text such as '1'; allowed: arrays of real or whole numbers",
     ),
     "a start with NaN": (
         lambda: from_loss(cross_entropy, START | {"b": np.array([0.0, np.nan])}, CLIENTS),

@@ -46,8 +46,11 @@ def test_a_play_by_role_in_order():
     text, codes = "One two three. Four.", data.encode("One two three. Four.")
     assert loaded.clients == 1  # B says "Hm." in LEAF's characters, too little for a window
     count = len(text) - 3
-    assert (loaded.sizes.tolist(), loaded.test_sizes.tolist()) == ([count // 2], [count - count // 2])
-    x, y = (np.concatenate([part[0][key] for part in (loaded.train, loaded.test)]) for key in "xy")
+    assert (loaded.sizes.tolist(), loaded.test_sizes.tolist()) == ([count // 2], [count - count // 2 - 3])
+    every = data.play(PLAY, length=3, test_fraction=0.5, split="in_order_rows")  # with the three windows on the border
+    assert every.train[0]["x"].tolist() == loaded.train[0]["x"].tolist()
+    assert every.test[0]["x"][3:].tolist() == loaded.test[0]["x"].tolist()
+    x, y = (np.concatenate([part[0][key] for part in (every.train, every.test)]) for key in "xy")
     assert x.tolist() == [codes[i : i + 3].tolist() for i in range(count)]
     assert y.tolist() == codes[3:].tolist()
     own = data.play(PLAY, length=3, vocabulary="own", test_fraction=0)
@@ -85,7 +88,7 @@ def test_another_tinyshakespeare_is_refused(tmp_path, content, message):
 def test_tinyshakespeare(data_folder):
     if not (data_folder / "shakespeare").is_dir():
         pytest.skip("no tinyshakespeare")
-    loaded = data.tinyshakespeare(stride=80, test_fraction=0.1, folder=data_folder)
+    loaded = data.tinyshakespeare(stride=80, test_fraction=0.1, split="in_order_rows", folder=data_folder)
     text = gzip.decompress((data_folder / "shakespeare" / "tinyshakespeare.txt.gz").read_bytes()).decode()
     said = {}
     for block in text.strip().split("\n\n"):

@@ -1,12 +1,14 @@
 """Availability: the clients that can be reached in a round."""
 
 import bisect
+import copy
 import csv
 import dataclasses
 import math
 import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,6 +20,7 @@ from jaxtyping import Array, Bool, Key
 from fedax.core.errors import DataError, InvalidInput
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.keys import MOST_SEED, Index
+from fedax.core.names import number_of
 from fedax.core.rule import Rule
 
 AVAILABILITY: dict[str, type["Availability"]] = {}
@@ -54,6 +57,10 @@ class Availability(Rule, ABC):
 
     def check(self, clients: int) -> None:
         """Refuses a number of clients that the rule does not fit, before anything is compiled."""
+
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Availability":
+        """Returns the rule for clients of these names, None if they have none; most rules look at numbers only."""
+        return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +99,9 @@ class Daily(Availability):
 
 
 class Interval(NamedTuple):
-    """A line of a trace: a client that is there in the rounds from `first` to before `end`."""
+    """A line of a trace: a client, by number or by name, that is there in the rounds from `first` to before `end`."""
 
-    client: int
+    client: int | str
     first: int
     end: int
     line: int
@@ -104,7 +111,9 @@ class Interval(NamedTuple):
 class Trace(Availability):
     r"""A file of intervals in which clients are there: CSV with the columns `device`, `from` and `to`, in any order.
 
-    `device` is a client's number, from 0. A client can be reached in round t if t times `round_length` lies in one of its intervals
+    `device` is a client's name, or of clients without names the number, from 0. Where the names of all clients end in their own
+    numbers, as `client0`, `client1` and so on, the number stands for the name. A client can be reached in round t if t times
+    `round_length` lies in one of its intervals
     $[\text{from}, \text{to})$; one that has none is never there. The numbers of the file are compared exactly, as decimals.
 
     Args:
@@ -137,12 +146,30 @@ class Trace(Availability):
         object.__setattr__(self, "intervals", _read(self.file, Fraction(str(self.round_length))))
 
     def check(self, clients: int) -> None:
+        self.bound_to(None, clients)
+
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Trace":
+        """Returns the trace with the numbers of the devices in place of their names.
+
+        Raises:
+            DataError: a device that is none of the clients, with its line.
+        """
+        known = names and {name: k for k, name in enumerate(names)}
+        intervals = list[Interval]()
         for interval in self.intervals:
-            if interval.client >= clients:
-                allowed = f"numbers of clients, 0 to {clients - 1}"
-                raise DataError.of(f"{self.file}, line {interval.line}, device", interval.client, allowed)
+            client, where = interval.client, f"{self.file}, line {interval.line}, device"
+            number = known.get(str(client)) if known else None
+            number = number_of(str(client), names, clients, where) if number is None else number
+            intervals.append(interval._replace(client=number))
+        bound = copy.copy(self)
+        object.__setattr__(bound, "intervals", tuple(intervals))
+        return bound
 
     def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+        if not all(isinstance(interval.client, int) for interval in self.intervals):
+            raise DataError.found(
+                self.file, "names of devices", "a trace that is bound to a task's clients: bound_to(names, clients)"
+            )
         client, first, end, _ = (jnp.asarray(column, jnp.int32) for column in zip(*self.intervals, strict=True))
         now = jnp.asarray(round, jnp.int32)
         now = now % jnp.maximum(end.max(), 1) if self.repeat else now
@@ -169,21 +196,30 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
             raise DataError.of(f"{file}, line {header[0]}", names, f"a header with {', '.join(COLUMNS)}, each once")
     if not rows:
         raise DataError.found(file, "no line below the header", "at least one interval")
-    places, found, own = [names.index(name) for name in COLUMNS], [], dict[int, list[tuple[Fraction, Fraction, int]]]()
+    places, found, own = [names.index(name) for name in COLUMNS], [], dict[int | str, list[tuple[Fraction, Fraction, int]]]()
     for line, row in rows:
         if len(row) != len(names):
             raise DataError.of(f"{file}, line {line}", row, f"{len(names)} values, as the header has")
-        device, begin, end = (_number(file, line, name, row[i].strip()) for name, i in zip(COLUMNS, places))
-        if device.denominator != 1 or device > MOST_COUNT:
-            raise DataError.of(f"{file}, line {line}, device", row[places[0]].strip(), "the number of a client, from 0")
+        device = _device(file, line, row[places[0]].strip())
+        begin, end = (_number(file, line, name, row[i].strip()) for name, i in zip(COLUMNS[1:], places[1:]))
         if begin >= end:
             raise DataError.of(
                 f"{file}, line {line}, to", row[places[2]].strip(), f"more than from, {row[places[1]].strip()}"
             )
-        _check_apart(file, own.setdefault(int(device), []), (begin, end, line))
+        _check_apart(file, own.setdefault(device, []), (begin, end, line))
         first, last = (min(math.ceil(t / length), MOST_COUNT) for t in (begin, end))
-        found.append(Interval(int(device), first, last, line))
+        found.append(Interval(device, first, last, line))
     return tuple(found)
+
+
+def _device(file: str, line: int, text: str) -> int | str:
+    """The number of a client if it is written as one, else its name."""
+    if re.fullmatch(r"0|[1-9][0-9]{0,9}", text, re.ASCII) and int(text) <= MOST_COUNT:
+        return int(text)
+    number = re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", text, re.ASCII)
+    if not text or (number and not text.isdigit()):
+        raise DataError.of(f"{file}, line {line}, device", text, "the number of a client, from 0, or a name")
+    return text
 
 
 def _number(file: str, line: int, name: str, text: str) -> Fraction:

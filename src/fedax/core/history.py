@@ -1,6 +1,7 @@
 """The result of a run."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from jaxtyping import PyTree
 
 from fedax.core.bound import looked_at
 from fedax.core.channel import Traffic
+from fedax.core.errors import UnknownName
 from fedax.core.federation import Memory
 
 
@@ -21,6 +23,7 @@ class Outcome:
             rule fired), `"non-finite"` (something is NaN or infinite), `"interrupted"`.
         round: the round, from 0, in which it happened (None for ok).
         client: the client that sent the first non-finite upload, or whose part it is (None otherwise).
+        name: of that client, None if clients have no names.
         part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal model"` of the client, `"the
             server state"`, or an observed loss by its name.
     """
@@ -29,6 +32,7 @@ class Outcome:
     round: int | None = None
     client: int | None = None
     part: str | None = None
+    name: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -37,7 +41,11 @@ class Outcome:
     def __str__(self) -> str:
         when = "" if self.round is None else f" at round {self.round}"
         part = "" if self.part is None else f" in {self.part}"
-        client = "" if self.client is None else f" {'of' if part else 'from'} client {self.client}"
+        client = (
+            ""
+            if self.client is None
+            else f" {'of' if part else 'from'} client {self.client if self.name is None else self.name}"
+        )
         return self.kind + when + part + client
 
 
@@ -73,6 +81,12 @@ def more_is_better(metric: str) -> bool:
     return ("accuracy" in metric or metric.endswith(("_auc", "_f1"))) and not metric.endswith(("_gap", "_variance"))
 
 
+def is_by_client(metric: str, values: np.ndarray, clients: Sequence[str] | None = None) -> bool:
+    """Whether a metric is one number for each client that takes part; `clients` are their names, if known."""
+    each = np.ndim(values) == 2 and metric.startswith(("client_", "local_"))
+    return each and (clients is None or values.shape[1] == len(clients))
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class History:
     """The course of a run. In a notebook and by `print` it shows itself as a short table.
@@ -96,6 +110,7 @@ class History:
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if that changes: a pytree, or the
             clients' memories of theirs.
+        clients: the names of the clients, in their order; None if they have no names.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape (parts,).
         settings: algorithm, solver, schedule and channel as plain values, by which reports check the premises of theorems.
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain values. `run(resume=history)`
@@ -122,6 +137,7 @@ class History:
     settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    clients: tuple[str, ...] | None = dataclasses.field(repr=False, default=None)
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
@@ -170,6 +186,33 @@ class History:
     def about(self) -> dict[str, Any]:
         """The facts that stand beside a model in its file."""
         return {"algorithm": self.algorithm, "rounds": len(self.bits.up), "outcome": str(self.outcome)}
+
+    def by_client(self, metric: str) -> dict[str, np.ndarray]:
+        """Returns a metric that has a number for each client, by the client's name, or its number where clients have no names.
+
+        Args:
+            metric: such as `"client_accuracy"`.
+
+        Returns:
+            For each client the values at all observations.
+
+        Raises:
+            UnknownName: a metric that the run does not have, or that is not one number for each client.
+        """
+        counted = {name: values for name, values in self.metrics.items() if is_by_client(name, values, self.clients)}
+        if metric not in counted:
+            raise UnknownName.among("History.by_client(metric)", metric, counted)
+        values = counted[metric]
+        names = self.clients or [str(k) for k in range(values.shape[1])]
+        return dict(zip(names, values.T, strict=True))
+
+    def named(self, clients: Sequence[str] | None) -> "History":
+        """Returns the history of clients with these names."""
+        if clients is None:
+            return self
+        k, outcome = self.outcome.client, self.outcome
+        outcome = outcome if k is None else dataclasses.replace(outcome, name=clients[k])
+        return dataclasses.replace(self, clients=tuple(clients), outcome=outcome)
 
     def last(self, metric: str) -> float:
         """The final value of a scalar metric."""

@@ -81,12 +81,18 @@ class Schedule(LocalWork):
         cut = {name: text if len(text) <= 60 else f"{text[:40]} ... {text[-12:]}" for name, text in texts.items()}
         return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
 
-    def check_population(self, sizes: Sequence[int]) -> None:
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
+        """Returns the schedule for clients of these names, to which a trace of availability may refer; None if they have none."""
+        if self.reach is None:
+            return self
+        return dataclasses.replace(self, availability=self.reach.bound_to(names, clients))
+
+    def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
         clients = len(sizes)
         self.check_steps(max(sizes))
         if self.reach is not None:
-            self.reach.check(clients)
+            self.reach.bound_to(names, clients).check(clients)
         if self.cohort is not None and self.cohort > clients:
             raise InvalidInput.of("Schedule(cohort=...)", self.cohort, f"1 to {clients}, the number of clients, or None")
 

@@ -140,7 +140,8 @@ def _rows_of(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
 def _differences(expected: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Where values differ by more than rounding; what is not finite is passed over."""
     finite = np.isfinite(expected) & np.isfinite(values)
-    return finite & (np.abs(expected - values) > _tolerance(expected))
+    with np.errstate(all="ignore"):
+        return finite & (np.abs(expected - values) > _tolerance(expected))
 
 
 def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

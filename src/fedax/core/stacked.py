@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Int
 
+from fedax.core.arrays import as_array
 from fedax.core.mapped import blocks
 
 
@@ -44,7 +45,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
             names = list(clients[0])
             if any(len(client) != len(names) for client in clients):
                 return None
-            columns = {name: [np.asarray(client[name]) for client in clients] for name in names}
+            columns = {name: [as_array(client[name], name) for client in clients] for name in names}
             sizes = {name: [len(part) for part in parts] for name, parts in columns.items()}
             if any(own != sizes[names[0]] for own in sizes.values()):
                 return None

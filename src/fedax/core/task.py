@@ -1,5 +1,6 @@
 """Tasks: per-example losses and scores, federated data, the starting point."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -9,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from fedax.core.arrays import as_array, canonical, check_range
 from fedax.core.bound import POLICIES, Bound, PerExample, assembled, takes
-from fedax.core.errors import DataError, InvalidInput, short
+from fedax.core.errors import DataError, InvalidInput, short, shown
+from fedax.core.indices import check_indices
 from fedax.core.keys import Index
+from fedax.core.names import ClientNames
 from fedax.core.probe import check_per_example, check_rows
 from fedax.core.separate import check_separate
 from fedax.core.stacked import Stacked
@@ -22,13 +26,18 @@ Examples: TypeAlias = Mapping[str, Any]
 
 def rows_of(examples: Examples, where: str) -> int:
     """The common number of rows; raises `DataError` on unequal lengths or NaN, naming `where` and the array."""
+    if not examples:
+        raise DataError.found(where, "no arrays", "at least one array, with one row per example")
+    for name, values in examples.items():
+        if not np.ndim(values):
+            raise DataError.found(
+                f"{where}[{name!r}]", f"the single number {shown(values)}", "an array of one row per example"
+            )
     lengths = {name: len(values) for name, values in examples.items()}
     if len(set(lengths.values())) != 1:
         raise DataError.of(where, lengths, "arrays with one row per example, all of the same length")
     for name, values in examples.items():
-        values = np.asarray(values)
-        if values.dtype.kind not in "fiub":
-            raise DataError.of(f"{where}[{name!r}]", str(values.dtype), "arrays of real or whole numbers")
+        values = as_array(values, f"{where}[{name!r}]")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.argwhere(~np.isfinite(values))[0][0])
             raise DataError.found(f"{where}[{name!r}]", f"NaN or infinity in row {row}", "finite numbers")
@@ -98,17 +107,33 @@ class Ragged(eqx.Module):
     largest: int = eqx.field(static=True)
 
     @classmethod
-    def of(cls, clients: Sequence[Examples], *, where: str = "clients", allow_empty: bool = False) -> "Ragged":
+    def of(
+        cls,
+        clients: Sequence[Examples],
+        *,
+        where: str = "clients",
+        allow_empty: bool = False,
+        like: "Ragged | None" = None,
+    ) -> "Ragged":
         """Concatenates the clients' named arrays.
+
+        Args:
+            clients: the arrays of each.
+            where: names them in messages.
+            allow_empty: whether a client may have no examples.
+            like: the training examples, for another part: it has the same arrays, in the same shapes and types.
 
         Raises:
             DataError: no client, an empty client (unless allowed), different names, NaN, unequal lengths or shapes.
         """
         if not len(clients):
             raise DataError.found(where, "an empty list", "at least one client")
+        if like is not None:
+            made = cls.of(clients, where=where, allow_empty=allow_empty)
+            return dataclasses.replace(made, arrays=conformed(made.arrays, like.arrays, where))
         together = Stacked.of(clients)
         if together is not None and together.finite and (allow_empty or together.sizes.min() > 0):
-            return cls.flat(together.arrays, together.sizes)
+            return cls.flat(together.arrays, together.sizes, where)
         names = set(clients[0])  # the first client that does not fit is looked for
         sizes = []
         for k, client in enumerate(clients):
@@ -121,18 +146,18 @@ class Ragged(eqx.Module):
                 )
         arrays = {}
         for name in clients[0]:
-            parts = [np.asarray(client[name]) for client in clients]
+            parts = [as_array(client[name], f"{where}[{k}][{name!r}]") for k, client in enumerate(clients)]
             shapes = {part.shape[1:] for part in parts}
             if len(shapes) > 1:
                 raise DataError.of(f"{where}[...][{name!r}]", sorted(shapes), "the same shape of one example in all clients")
             arrays[name] = np.concatenate(parts)
-        return cls.flat(arrays, sizes)
+        return cls.flat(arrays, sizes, where)
 
     @classmethod
-    def flat(cls, arrays: Examples, sizes: Sequence[int] | np.ndarray) -> "Ragged":
+    def flat(cls, arrays: Examples, sizes: Sequence[int] | np.ndarray, where: str = "data") -> "Ragged":
         """From arrays that already lie in client order, and the clients' sizes. Real numbers get the default float type."""
         offsets = offsets_of(sizes)
-        ready = {name: canonical(values) for name, values in arrays.items()}
+        ready = {name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()}
         return cls(ready, offsets, len(sizes), int(np.max(sizes)))
 
     @property
@@ -163,34 +188,43 @@ class Ragged(eqx.Module):
         return {name: values[rows] for name, values in self.arrays.items()}
 
 
-ALIGNED = 64
-"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where others are copied for each."""
-
-
 def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
     """Consecutive rows of all arrays; in a compiled program."""
     return {name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for name, v in examples.items()}
 
 
-def canonical(values: Any) -> np.ndarray:
-    """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled).
+def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
+    """Returns the arrays of another part of the data in the types of the training examples.
 
-    A read-only copy that CPU devices use without copies of their own; memory-mapped arrays of that type stay in their file.
+    Args:
+        arrays: of the part.
+        like: the training examples.
+        where: names the part in messages.
+
+    Raises:
+        DataError: other names than those of the training examples, rows of another shape, or real numbers for whole ones.
     """
-    values = np.asanyarray(values)
-    kind = jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype)
-    if isinstance(values, np.memmap) and values.dtype == kind:
+    if set(arrays) != set(like):
+        raise DataError.of(where, sorted(arrays), f"the arrays {sorted(like)}, as the training examples have")
+    return {name: _conformed(arrays[name], values, f"{where}[{name!r}]") for name, values in like.items()}
+
+
+def _conformed(values: Any, like: Any, where: str) -> Any:
+    if values.shape[1:] != like.shape[1:]:
+        got, allowed = f"rows of shape {values.shape[1:]}", f"{like.shape[1:]}, as the training examples have"
+        raise DataError.found(where, got, allowed)
+    if values.dtype == like.dtype:
         return values
-    raw = np.empty(values.size * kind.itemsize + ALIGNED, np.uint8)
-    begin = -raw.ctypes.data % ALIGNED
-    copy = raw[begin : begin + values.size * kind.itemsize].view(kind).reshape(values.shape)
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.copyto(copy, values, casting="unsafe")
-    narrowed = values.dtype.kind == "f" and kind.itemsize < values.dtype.itemsize
-    if narrowed and not np.isfinite(copy).all():
-        raise DataError.found("data", "numbers beyond the range", f"numbers that {kind.name} can hold")
-    copy.flags.writeable = False
-    return copy
+    kinds = values.dtype.kind, like.dtype.kind
+    if kinds[1] != "f" and (kinds[0] == "f" or kinds[1] == "b"):
+        whole = np.asarray(values)
+        if kinds[1] == "b" and not np.isin(whole, (0, 1)).all():
+            raise DataError.found(where, f"values of type {values.dtype}", "true or false, as the training examples have")
+        if not np.array_equal(whole, np.floor(whole)):
+            raise DataError.found(where, f"real numbers ({values.dtype})", f"whole numbers ({like.dtype}), as in training")
+        values = whole if kinds[1] == "b" else whole.astype(np.int64)
+    check_range(np.asarray(values), like.dtype, where)
+    return canonical(np.asarray(values).astype(like.dtype), where)
 
 
 class Given(eqx.Module):
@@ -200,6 +234,10 @@ class Given(eqx.Module):
 
     def __call__(self, key: Any) -> PyTree:
         return jax.tree.map(jnp.asarray, self.params)
+
+
+def _client_names(names: Any) -> ClientNames | None:
+    return names if names is None or isinstance(names, ClientNames) else ClientNames(names, "Task(names=...)")
 
 
 class Task(eqx.Module):
@@ -225,6 +263,8 @@ class Task(eqx.Module):
         state: what the model updates without a gradient, such as batch statistics: any pytree of arrays, None if it has none.
         state_policy: `"average"`: sent and averaged with the uploads; `"local"`: every client keeps its own, and the global model
             is looked at with their mean; `"frozen"`: stays as given.
+        names: of the clients, in their order, or None. Traces of availability and results refer to them.
+        columns: names of the columns of x, or None. Tables that predictions are made of are read by them.
 
     Raises:
         InvalidInput: a loss that is not per-example, or couples the examples of a batch without a state or a mask, or data that do
@@ -245,6 +285,8 @@ class Task(eqx.Module):
     frozen: PyTree = None
     state: PyTree = None
     state_policy: str = eqx.field(static=True, default="average")
+    names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
+    columns: tuple[str, ...] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
@@ -255,15 +297,30 @@ class Task(eqx.Module):
             data: Ragged | None = getattr(self, split)
             if data is not None and data.clients != self.train.clients:
                 raise DataError.found(f"Task({split}=...)", f"{data.clients} clients", f"{self.train.clients}, as in train")
-        if self.holdout is not None:
-            rows_of(self.holdout, "holdout")
+        self._check_parts()
+        if self.names is not None and len(self.names) != self.train.clients:
+            raise DataError.of("Task(names=...)", f"{len(self.names)} names", f"{self.train.clients}, one for each client")
         probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")
             check_separate(name, function, self.start, self.train.arrays, training=not self.couples)
+        parts = [part.arrays for part in (self.train, self.test, self.validation) if part is not None]
+        check_indices("loss", self.functions["loss"], self.start, parts + ([] if self.holdout is None else [self.holdout]))
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
             check_separate("predict", predictions, self.start, self.train.arrays, training=False)
+
+    def _check_parts(self) -> None:
+        """Refuses test, validation and unseen examples of another form than the training examples."""
+        parts = {"test": self.test, "validation": self.validation, "held_back": self.held_back and self.held_back.train}
+        form = {name: (values.shape[1:], values.dtype) for name, values in self.train.arrays.items()}
+        held: dict[str, Examples] = {where: data.arrays for where, data in parts.items() if data is not None}
+        if self.holdout is not None:
+            rows_of(self.holdout, "holdout")
+            held["holdout"] = {name: as_array(values, "holdout") for name, values in self.holdout.items()}
+        for where, arrays in held.items():
+            if {name: (values.shape[1:], values.dtype) for name, values in arrays.items()} != form:
+                conformed(arrays, self.train.arrays, where)  # finds the words, or that types alone differ
 
     def __repr__(self) -> str:
         """A short table: examples, their arrays, scores."""

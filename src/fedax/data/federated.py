@@ -7,14 +7,20 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Integer, Shaped
+from jaxtyping import Int, Integer
 
 from fedax.core import DataError
 from fedax.core.arguments import checked_arguments
+from fedax.core.arrays import as_array
 from fedax.core.mapped import blocks
+from fedax.core.names import ClientNames
 from fedax.core.stacked import Stacked
 from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
+from fedax.data.overlap import Overlap as Overlap
+from fedax.data.overlap import divide, drawn
+from fedax.data.overlap import train_size as train_size
+from fedax.data.partition.base import labels_of
 
 Labelled = Mapping[str, Any]
 """`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under names of their own."""
@@ -39,6 +45,8 @@ class FederatedData:
         holdout: a test set that belongs to no client, or None.
         name: for tables and messages.
         validation: as `test`, for choices made while training; see `with_validation`.
+        names: of the clients, in their order, or None. Traces of availability and results refer to them.
+        columns: names of the columns of x, or None. Tables that predictions are made of are read by them.
 
     Raises:
         DataError: no client, a client without training examples, x or y missing, other arrays than the first client has,
@@ -57,6 +65,8 @@ class FederatedData:
     holdout: Labelled | None = None
     name: str = "data"
     validation: Sequence[Labelled] | None = None
+    names: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.classes, int | np.integer) or not 1 <= self.classes <= MOST_CLASSES:
@@ -81,14 +91,23 @@ class FederatedData:
                 raise DataError.of(name, "0 examples in all", "at least 1 example", f"Use None if there is no {name} part.")
         if self.holdout is not None:
             put(self, "holdout", self._fixed(self.holdout, "holdout"))
+        if self.columns is not None:
+            width = np.shape(self.train[0]["x"])[1:]
+            if width != (len(self.columns),):
+                raise DataError.of("columns", f"{len(self.columns)} names", f"None, or a name for each column of x, {width}")
+            put(self, "columns", tuple(self.columns))
+        if self.names is not None:
+            put(self, "names", ClientNames(self.names))
+            if len(self.names) != len(self.train):
+                raise DataError.of("names", f"{len(self.names)} names", f"{len(self.train)}, one for each client")
 
     @classmethod
     @checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)
     def partitioned(
         cls,
-        x: Shaped[np.ndarray, "examples ..."],
-        y: Integer[np.ndarray, "examples"],
-        partition: Sequence[Integer[np.ndarray, "_"]],
+        x: Any,
+        y: Any,
+        partition: Sequence[Any],
         *,
         classes: int,
         test_fraction: float | int = 0.0,
@@ -96,7 +115,9 @@ class FederatedData:
         seed: int = 0,
         holdout: Labelled | None = None,
         name: str = "data",
-        more: Mapping[str, Shaped[np.ndarray, "examples ..."]] | None = None,
+        more: Mapping[str, Any] | None = None,
+        names: Sequence[str] | None = None,
+        together: str | None = None,
     ) -> "FederatedData":
         """From pooled examples and a partition, such as those of `fedax.data.partition`.
 
@@ -106,44 +127,65 @@ class FederatedData:
             partition: for each client the indices of its examples. Examples may be left out, none may appear twice.
             classes: how many.
             test_fraction: share of each client's examples that is kept for testing, in [0, 1); see `train_size`.
-            split: `"shuffled"` draws the test examples, `"in_order"` takes the last ones.
+            split: `"shuffled"` draws the test examples, with all their copies, and takes the last ones of windows that overlap;
+                `"in_order"` takes the last ones. No window that is tested overlaps with one that is trained on. `"shuffled_rows"`
+                and `"in_order_rows"` look at no overlaps, as many released codes do.
             seed: of the draw.
             holdout: as in the class.
             name: as in the class.
             more: further arrays by name, one row per example.
+            names: as in the class.
+            together: a further array, such as the number of the picture that an example was made of: examples that have the same
+                number there stay on one side.
 
-        >>> x, y = np.zeros((10, 3)), np.arange(10) % 2
+        Raises:
+            DataError: labels, indices or arrays of another form; an empty client.
+
+        >>> x, y = np.arange(30.0).reshape(10, 3), np.arange(10) % 2
         >>> data = FederatedData.partitioned(x, y, [np.arange(4), np.arange(4, 10)], classes=2, test_fraction=0.25)
         >>> data.sizes.tolist(), data.test_sizes.tolist()
         ([3, 4], [1, 2])
         """
+        arrays = {key: as_array(v, f"partitioned({key}=...)") for key, v in {"x": x, "y": y, **(more or {})}.items()}
+        labels_of("partitioned", arrays["y"])
+        partition = [_indices(indices, f"partition[{k}]") for k, indices in enumerate(partition)]
         _check_indices(partition, len(y))
-        arrays = {"x": x, "y": y, **(more or {})}
         if any(len(values) != len(y) for values in arrays.values()):
             lengths = {key: len(values) for key, values in arrays.items()}
             raise DataError.of("partitioned", lengths, "arrays with one row per example, all of the same length")
         rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
         order, sizes = np.concatenate(partition), np.array([len(indices) for indices in partition])
         owners = np.repeat(np.arange(len(sizes)), sizes)
-        if split == "shuffled" and len(sizes) > MANY:
+        if split.startswith("shuffled") and len(sizes) > MANY:
             order = order[np.lexsort((rng.random(len(order)), owners))]
-        elif split == "shuffled":
+        elif split.startswith("shuffled"):
             order = np.concatenate([rng.permutation(indices) for indices in partition])
         cuts = np.maximum(1, ((1 - test_fraction) * sizes).astype(int))  # `train_size` of all
-        trained = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes) < np.repeat(cuts, sizes)
-        train, test = (
-            Stacked({key: v[order[part]] for key, v in arrays.items()}, n)
-            for part, n in ((trained, cuts), (~trained, sizes - cuts))
-        )
-        return cls(train, classes, test if test_fraction else None, holdout, name)
+        begins = np.cumsum(sizes) - sizes
+        trained = np.arange(len(order)) - np.repeat(begins, sizes) < np.repeat(cuts, sizes)
+        sides = (order[trained], cuts), (order[~trained], sizes - cuts)
+        if test_fraction and not split.endswith("_rows"):
+            found = None if together is None else Overlap.of(arrays, together)
+            orders, block = np.split(order, begins[1:]), 1.0 if split == "shuffled" else None
+            sides = [_flat(side) for side in zip(*divide(arrays, orders, cuts.tolist(), block, found), strict=True)]
+            if not sides[1][1].any() and (sizes > cuts).any():
+                hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
+                raise DataError.of(
+                    "partitioned(test_fraction=...)", test_fraction, "a share that leaves some client a test example", hint
+                )
+        train, test = (Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides)
+        return cls(train, classes, test if test_fraction else None, holdout, name, names=names)
 
-    @checked(share=TEST_FRACTION, seed=SEED)
-    def with_validation(self, share: float | int, seed: int = 0) -> "FederatedData":
-        """The data with a share of each client's training examples kept for validation.
+    @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
+    def with_validation(
+        self, share: float | int, seed: int = 0, split: str = "shuffled", together: str | None = None
+    ) -> "FederatedData":
+        """Returns the data with a share of each client's training examples kept for validation.
 
-        A client of n examples keeps the whole part of (1 - share) n, but at least one, for training.
+        A client of n examples keeps the whole part of (1 - share) n, but at least one, for training. Copies stay on one side, and
+        windows of a series are split in order; see `fedax.tasks.with_validation`.
 
-        >>> data = FederatedData([{"x": np.ones((4, 1)), "y": [0, 1, 0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
+        >>> data = FederatedData([{"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 0, 1]}, {"x": [[9.0, 9.0]], "y": [1]}], classes=2)
         >>> parts = data.with_validation(0.25)
         >>> parts.sizes.tolist(), [len(client["y"]) for client in parts.validation]
         ([3, 1], [1, 0])
@@ -151,15 +193,22 @@ class FederatedData:
         Args:
             share: in [0, 1).
             seed: of the draw, which is each client's own.
+            split: as in `partitioned`.
+            together: as in `partitioned`.
 
         Raises:
             DataError: no client has enough examples for one of validation, or there are some already.
         """
         if self.validation is not None:
             raise DataError.of("with_validation", "data with validation examples", "data without")
-        rows = [parts_of(int(size), share, seed, k) for k, size in enumerate(self.sizes)]
-        parts = [[_taken(c, own[i]) for c, own in zip(self.train, rows, strict=True)] for i in (0, 1)]
-        return dataclasses.replace(self, train=parts[0], validation=parts[1] if share else None)
+        together_all = Stacked.of(self.train)
+        assert together_all is not None, "looked at before"
+        offsets = np.concatenate([[0], np.cumsum(together_all.sizes)])
+        train, validation = (
+            Stacked({key: v[np.concatenate(rows)] for key, v in together_all.arrays.items()}, [len(own) for own in rows])
+            for rows in drawn(together_all.arrays, offsets, share, seed, split, together)
+        )
+        return dataclasses.replace(self, train=train, validation=validation if share else None)
 
     @property
     def clients(self) -> int:
@@ -230,26 +279,20 @@ class FederatedData:
         return MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
 
 
-def train_size(examples: int, test_fraction: float | int) -> int:
-    """Training examples of a client: the whole part of (1 - test_fraction) examples, but at least one.
-
-    >>> [train_size(n, 0.1) for n in (1, 2, 50)]
-    [1, 1, 45]
-    """
-    return max(1, int((1 - test_fraction) * examples))
+def _flat(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of all clients in one array, and how many each has."""
+    return np.concatenate(rows), np.array([len(own) for own in rows])
 
 
-def parts_of(
-    examples: int, share: float | int, seed: int, client: int
-) -> tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "away"]]:
-    """The rows of a client that stay and those that are kept for validation, each ascending; see `train_size`.
-
-    >>> kept, away = parts_of(5, 0.4, 0, client=3)
-    >>> len(kept), len(away), sorted([*kept.tolist(), *away.tolist()])
-    (3, 2, [0, 1, 2, 3, 4])
-    """
-    order, cut = np.random.default_rng([seed, 2, client]).permutation(examples), train_size(examples, share)
-    return np.sort(order[:cut]), np.sort(order[cut:])
+def _indices(indices: Any, where: str) -> np.ndarray:
+    """The indices of a client's examples as an array of whole numbers."""
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        hint = "Write np.flatnonzero(mask)." if array.dtype.kind == "b" else ""
+        raise DataError.of(
+            where, f"{array.dtype} of shape {array.shape}", "the indices of its examples, whole numbers", hint
+        )
+    return array.astype(np.int64)
 
 
 def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int) -> None:
@@ -279,10 +322,7 @@ def _sizes(clients: Sequence[Labelled]) -> Int[np.ndarray, "clients"]:
 
 
 def _array(values: Any, where: str) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError) as error:  # lists of unequal lengths
-        raise DataError.found(where, f"no array ({error})", "rows of one shape") from error
+    array = as_array(values, where)
     if not array.ndim:
         raise DataError.of(where, values, "an array of one row per example")
     return array

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError
+from fedax.core.arrays import as_array
 from fedax.core.errors import install_hint
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice
-from fedax.data.partition import by_user, check_partition, partition_by
-from fedax.data.partition.base import Partition
+from fedax.data.partition import check_partition, partition_by
+from fedax.data.partition.base import Partition, labels_of
+from fedax.data.partition.sizes import named_users
 from fedax.data.tokens import KIND, LENGTH, Tokens, size_of
 
 
@@ -77,12 +79,13 @@ def hub(
     _check_partition(partition, clients, seed, user, options)
     wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
     table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
-    y = _column(table, label)
+    y = _labels(table, label)
     x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
-    parts = _parts(table, y, partition, clients, seed, user, options)
-    labels = None if held is None else _column(held, label)
+    parts, names = _parts(table, y, partition, clients, seed, user, options)
+    labels = None if held is None else _labels(held, label)
+    _check_classes(table, held, label)
     classes = 1 + int(max(y.max(), 0 if labels is None else labels.max()))
-    arguments = {"classes": classes, "test_fraction": test_fraction, "split": split, "seed": seed}
+    arguments = {"classes": classes, "test_fraction": test_fraction, "split": split, "seed": seed, "names": names}
     found = FederatedData.partitioned(x, y, parts, name=f"{dataset}, {partition}", **arguments)
     if text is not None:
         return _as_tokens(found, _texts(table, text), held and (_texts(held, text), labels), tokens, vocabulary, length)
@@ -108,8 +111,8 @@ def hub_texts(
     seed: int = 0,
     cache: str | Path | None = None,
     **options: Any,
-) -> tuple[list[list[str]], list[str] | None]:
-    """The texts of a data set of the Hugging Face hub by client, and those of the split `test`.
+) -> tuple[list[list[str]] | dict[str, list[str]], list[str] | None]:
+    """The texts of a data set of the Hugging Face hub by client, by name with the partition "user", and those of the split `test`.
 
     Args:
         dataset: its name on the hub, or a folder that `datasets` saved.
@@ -131,8 +134,11 @@ def hub_texts(
     wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
     table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
     texts = _texts(table, text)
-    parts = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
-    return [[texts[row] for row in own] for own in parts], None if held is None else _texts(held, text)
+    parts, names = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
+    by_client = [[texts[row] for row in own] for own in parts]
+    return by_client if names is None else dict(zip(names, by_client, strict=True)), None if held is None else _texts(
+        held, text
+    )
 
 
 def _check_partition(partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]) -> None:
@@ -144,10 +150,13 @@ def _check_partition(partition: str, clients: int, seed: int, user: str | None, 
 
 def _parts(
     table: Any, y: np.ndarray, partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]
-) -> Partition:
+) -> tuple[Partition, list[str] | None]:
+    """Returns the rows of each client, and the names of clients that have some."""
     if partition == "user":
-        return by_user(_column(table, str(user)), **options)
-    return partition_by(partition, y, clients, seed, **options)
+        _there(table, str(user))
+        found = named_users(list(table[str(user)]), **options)
+        return list(found.values()), list(found)
+    return partition_by(partition, y, clients, seed, **options), None
 
 
 def _as_tokens(
@@ -196,6 +205,31 @@ def _column(table: Any, name: str) -> np.ndarray:
     return np.asarray(table[name])
 
 
+def _labels(table: Any, name: str) -> np.ndarray:
+    """A column of labels: whole numbers from 0 on, one for each row."""
+    _there(table, name)
+    raw = list(table[name])
+    for row, value in enumerate(raw):
+        if isinstance(value, str) or value is None:
+            hint = "Number the classes: datasets has class_encode_column." if isinstance(value, str) else "Drop such rows."
+            raise DataError.of(f"hub(label={name!r})", f"{value!r} in row {row}", "labels that are whole numbers", hint)
+    values = labels_of("hub", np.asarray(raw))
+    if values.dtype.kind not in "iub" or (len(values) and int(values.min()) < 0):
+        got = f"{values.dtype}" if values.dtype.kind not in "iub" else f"{values.min()} in row {int(values.argmin())}"
+        hint = "Rows without a label often have -1: drop them." if values.dtype.kind in "iub" else ""
+        raise DataError.of(f"hub(label={name!r})", got, "labels from 0 on", hint)
+    return values
+
+
+def _check_classes(table: Any, held: Any, label: str) -> None:
+    """Refuses a test split whose classes have other names, or another order of names, than those of the training split."""
+    if held is None:
+        return
+    own, other = (getattr(getattr(part, "features", {}).get(label), "names", None) for part in (table, held))
+    if own is not None and other is not None and list(own) != list(other):
+        raise DataError.of(f"hub(label={label!r})", list(other), f"classes {list(own)} in the test split, as in the other")
+
+
 def _texts(table: Any, name: str) -> list[str]:
     _there(table, name)
     found = list(table[name])
@@ -206,13 +240,38 @@ def _texts(table: Any, name: str) -> list[str]:
 
 
 def _inputs(table: Any, name: str, flat: bool) -> np.ndarray:
-    if name not in table.column_names:
-        return _column(table, name)
-    rows = [np.asarray(value) for value in table[name]]
+    _there(table, name)
+    rows = [_pixels(value, f"hub(features={name!r}), row {row}") for row, value in enumerate(table[name])]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) > 1:
         raise DataError.of(f"hub(features={name!r})", f"shapes {shapes[:3]}", "inputs of one shape")
+    kinds = sorted({row.dtype.name for row in rows})
+    if len(kinds) > 1:
+        raise DataError.of(f"hub(features={name!r})", f"images or rows of {kinds}", "inputs of one type")
     x = np.stack(rows)
-    if x.dtype != np.uint8:
-        return x
-    return (x.reshape(len(x), -1) if flat else x).astype(np.float32) / np.float32(255)
+    if x.dtype not in _LARGEST:
+        return as_array(x, f"hub(features={name!r})")
+    largest = np.float32(_LARGEST[x.dtype])
+    return (x.reshape(len(x), -1) if flat else x).astype(np.float32) / largest
+
+
+_LARGEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
+"""The number of a white pixel, by the type of an image's numbers."""
+
+
+def _pixels(value: Any, where: str) -> np.ndarray:
+    """An image or a row of numbers as an array: colours in place of numbers of a palette, black and white as 0 and 255."""
+    if value is None:
+        raise DataError.found(where, "nothing", "an image or numbers in every row", "Drop such rows.")
+    mode = getattr(value, "mode", None) if hasattr(value, "convert") else None
+    if mode == "P":
+        value = value.convert("RGBA" if "transparency" in value.info else "RGB")
+    elif mode == "1":
+        value = value.convert("L")
+    elif mode in ("CMYK", "YCbCr"):
+        value = value.convert("RGB")
+    elif mode in ("I", "F"):
+        hint = "Scale them, and give the column as lists of numbers."
+        raise DataError.found(where, f"an image of mode {mode!r}, of numbers without a largest one", "images of bytes", hint)
+    array = np.asarray(value)
+    return array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array

@@ -113,11 +113,12 @@ def of_users(train: Users, test: Users | None, classes: int, change: Convert, na
     """Users as federated data, one client for each who has training examples; see `leaf`."""
     training = {user: own for user, own in train.items() if own[1]}
     clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
+    names = list(training)
     if test is None:
-        return FederatedData(clients, classes, name=name)
+        return FederatedData(clients, classes, name=name, names=names)
     nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
     others = [change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing for user in training]
-    return FederatedData(clients, classes, others, name=name)
+    return FederatedData(clients, classes, others, name=name, names=names)
 
 
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:

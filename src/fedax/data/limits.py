@@ -34,7 +34,8 @@ def choice(*values: Any) -> Hyper:
 CLIENTS = whole(low=1, high=10_000_000)
 SEED = whole(low=0, high=2**32 - 1)  # what every generator in use here takes
 TEST_FRACTION = real(low=0, high=1)
-SPLIT = choice("shuffled", "in_order")
+SPLIT = choice("shuffled", "in_order", "shuffled_rows", "in_order_rows")
+"""See `fedax.data.overlap` for the rule that the first two follow."""
 EXAMPLES = whole(low=0)  # 0 is all
 
 

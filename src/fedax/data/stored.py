@@ -4,21 +4,23 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from fedax.core import DataError
+from fedax.core.arrays import as_array, canonical
 from fedax.core.mapped import BLOCK
+from fedax.core.names import ClientNames
 from fedax.core.stacked import Stacked
-from fedax.core.task import canonical, offsets_of
+from fedax.core.task import offsets_of
 from fedax.data.federated import MANY, MOST_CLASSES, FederatedData, Labelled
 from fedax.data.folder import MissingFile
 from fedax.data.limits import checked
 
-ABOUT = "about.json"
+ABOUT, NAMES = "about.json", "names.json"
 FORM = 1
 
 
@@ -31,6 +33,7 @@ def write_clients(
     test: Iterable[Labelled] | None = None,
     holdout: Any = None,
     name: str | None = None,
+    names: Sequence[str] | None = None,
 ) -> Path:
     """Writes clients' examples one after the other into a folder, for `stored_clients`.
 
@@ -47,6 +50,7 @@ def write_clients(
         test: the same for test examples, in the same client order; a client may have none.
         holdout: a test set that belongs to no client, or None.
         name: for tables and messages; that of the folder by default.
+        names: of the clients, in their order; those of `FederatedData` by default.
 
     Returns:
         The folder.
@@ -69,6 +73,7 @@ def write_clients(
             raise DataError.found("write_clients", "FederatedData, and classes or parts beside", "one of both")
         data, clients = clients, clients.train
         classes, test, holdout, name = data.classes, data.test, data.holdout, name or data.name
+        names = data.names if names is None else names
     if not isinstance(classes, int | np.integer) or not 1 <= classes <= MOST_CLASSES:
         raise DataError.of("write_clients(classes=...)", classes, f"whole numbers from 1 to {MOST_CLASSES}")
     if folder.exists():
@@ -89,6 +94,10 @@ def write_clients(
             count = written if count is None else count
             if part == "test" and written != count:
                 raise DataError.found("write_clients(test=...)", f"{written} clients", f"{count} clients, as in train")
+        if names is not None:
+            if len(names) != count:
+                raise DataError.of("write_clients(names=...)", f"{len(names)} names", f"{count}, one for each client")
+            (draft / NAMES).write_text(json.dumps([*ClientNames(names)]), encoding="utf-8")
         about = {"form": FORM, "classes": int(classes), "name": name or folder.name, "clients": count}
         (draft / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         draft.rename(folder)
@@ -125,7 +134,16 @@ def stored_clients(folder: str | Path) -> FederatedData:
     train = _read(folder / "train", clients)
     test = _read(folder / "test", clients) if (folder / "test").is_dir() else None
     holdout = dict(_read(folder / "holdout", 1)[0]) if (folder / "holdout").is_dir() else None
-    return FederatedData(train, classes, test, holdout, name)
+    return FederatedData(train, classes, test, holdout, name, names=_stored_names(folder))
+
+
+def _stored_names(folder: Path) -> list[str] | None:
+    if not (folder / NAMES).is_file():
+        return None
+    try:
+        return [str(name) for name in json.loads((folder / NAMES).read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, OSError) as error:
+        raise DataError.found(NAMES, f"a file at {folder / NAMES} that cannot be read ({error})", "a whole file") from error
 
 
 def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any) -> tuple[Any, int]:
@@ -162,7 +180,7 @@ def _blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
     total = 0
     for client in clients:
         block.append(client)
-        total += sum(np.asarray(values).nbytes for values in client.values()) if isinstance(client, Mapping) else 0
+        total += sum(as_array(v, f"...[{k!r}]").nbytes for k, v in client.items()) if isinstance(client, Mapping) else 0
         if total > BLOCK or len(block) == MANY:
             yield block
             block, total = [], 0
@@ -179,7 +197,10 @@ def _checked(block: list[Labelled], part: str, begin: int, classes: int) -> Stac
         raise DataError(re.sub(r"train\[(\d+)\]", lambda at: f"{part}[{begin + int(at[1])}]", str(error))) from error
     together = Stacked.of(block)
     assert together is not None, "looked at"
-    arrays = {key: canonical(v.astype(np.int32) if key == "y" else v) for key, v in together.arrays.items()}
+    arrays = {
+        key: canonical(v.astype(np.int32) if key == "y" else v, f"{part}[...][{key!r}]")
+        for key, v in together.arrays.items()
+    }
     return Stacked(arrays, together.sizes)
 
 

@@ -74,6 +74,8 @@ def in_one_kernel(count: Index, step: Callable[[Index, Carry], Carry], carry: Ca
 
 def _first(x: Any) -> Any:
     numbers = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    if not numbers.size:
+        return jnp.zeros((), numbers.dtype)
     return jax.lax.index_in_dim(numbers.reshape(-1), 0, keepdims=False)
 
 

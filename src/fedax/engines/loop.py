@@ -152,8 +152,10 @@ def run_grid(
         check_kind("run(resume=...)", history, History)
     with settings.engine.team.watched():
         if len(seeds) > 1 and has_symbolic(algorithms, settings):
-            return _run_each_seed(algorithms, task, seeds, settings, before)
-        return _run(Grid(algorithms, task, seeds, settings, _done(before)), before)
+            histories = _run_each_seed(algorithms, task, seeds, settings, before)
+        else:
+            histories = _run(Grid(algorithms, task, seeds, settings, _done(before)), before)
+    return [history.named(task.names) for history in histories]
 
 
 def _run_each_seed(

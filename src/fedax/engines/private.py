@@ -390,7 +390,7 @@ def noise_for(
 def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy) -> Ledger:
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     solver = as_arrays(SGD(), layout.dtype)
-    schedule.check_population(np.asarray(task.train.sizes).tolist())
+    schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
     _check_delta(privacy, task.train.clients)
     setup = Setup(task, solver, schedule, layout, task.train.population, Channel(privacy=privacy))
     found = private_of(as_arrays(algorithm, layout.dtype), setup)

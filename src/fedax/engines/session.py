@@ -103,6 +103,7 @@ class Grid:
                 check_kind("run(algorithm=...)", algorithm, Algorithm)
             for seed in seeds:
                 check_count("seed", seed, 0, MOST_SEED)
+            schedule = schedule.bound_to(task.names, task.train.clients)
             task = started(task, options.params)
             self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
             self._asked = [algorithm for algorithm in algorithms for _ in seeds]

@@ -1,5 +1,6 @@
 """Convolutional networks for images."""
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,7 +19,21 @@ from fedax.models.layers.lay import laid
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
-    """A batch of images of a shape (rows, columns, channels), from one in that shape or flat, of any numbers."""
+    """Returns a batch of images of a shape (rows, columns, channels), from one in that shape or flat, of any numbers.
+
+    One channel may be left out. Other shapes are refused, since the same number of pixels may lie in another order.
+
+    Raises:
+        InvalidInput: rows of another shape.
+
+    >>> as_images(jnp.zeros((2, 12)), (2, 2, 3), float).shape
+    (2, 2, 2, 3)
+    """
+    if tuple(x.shape[1:]) not in (shape, (math.prod(shape),), shape[:2] if shape[2] == 1 else shape):
+        turned = tuple(x.shape[1:]) == (shape[2], *shape[:2])
+        hint = "Channels come last: write x.transpose(0, 2, 3, 1)." if turned else ""
+        allowed = f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in that order"
+        raise InvalidInput.of("images", f"rows of shape {tuple(x.shape[1:])}", allowed, hint)
     return jnp.asarray(x, dtype).reshape(-1, *shape)
 
 

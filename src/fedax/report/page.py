@@ -13,7 +13,7 @@ import numpy as np
 
 from fedax.report.charts import Chart, aligned, plain, staggered
 from fedax.report.reading import in_words
-from fedax.report.record import Record, band, by_draw, by_label, by_task, weights_at
+from fedax.report.record import Record, band, by_draw, by_label, by_task, of_clients, weights_at
 from fedax.report.styles import styles
 from fedax.report.summary import ABOUT, Row, best, columns_of, shown, summarize
 from fedax.report.theory import theory_charts
@@ -68,6 +68,18 @@ PRIVACY = (
     "models protect nobody."
 )
 """The note beside runs with an epsilon."""
+
+MOST_CLIENTS = 200
+"""Rows of the table of clients; a folder's `clients.csv` has all."""
+
+
+def clients_sheet(records: Sequence[Record]) -> list[Sheet]:
+    """Returns a table of the clients' final numbers by name; none where clients have no names or no numbers of their own."""
+    head, rows = of_clients(records)
+    if not rows:
+        return []
+    note = f"The first {MOST_CLIENTS} of {len(rows)} rows." if len(rows) > MOST_CLIENTS else ""
+    return [Sheet("Clients", head, rows[:MOST_CLIENTS], note)]
 
 
 def render(page: Page) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedax.core import History, Outcome
 from fedax.core.errors import printable
+from fedax.core.history import is_by_client
 
 _SUM = b"sha256:"
 
@@ -37,6 +38,7 @@ class Record:
         fitted: numbers that the run put in place of words such as "theory", see `History.fitted`.
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
         versions: of the libraries and the machine that it was made with, if it was taken over from elsewhere.
+        clients: the names of the clients, None if they have none.
         models: by name (`""` is the final one), the arrays of models that are to be kept in files beside the record, or such files;
             empty in a record that is read.
     """
@@ -55,6 +57,7 @@ class Record:
     fitted: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     compiling: np.ndarray | None = None
     versions: dict[str, Any] | None = None
+    clients: list[str] | None = None
     models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -95,12 +98,28 @@ class Record:
             metrics = metrics | {"overflow": clipped[history.rounds].astype(float)}
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
-        return cls(task, label, seed, draw, *books, settings=history.settings, fitted=fitted, compiling=history.compiling)
+        names = None if history.clients is None else list(history.clients)
+        return cls(
+            task,
+            label,
+            seed,
+            draw,
+            *books,
+            settings=history.settings,
+            fitted=fitted,
+            compiling=history.compiling,
+            clients=names,
+        )
 
     @property
     def scalars(self) -> dict[str, np.ndarray]:
         """The metrics that are one number per observation."""
         return {name: values for name, values in self.metrics.items() if values.ndim == 1}
+
+    @property
+    def by_client(self) -> dict[str, np.ndarray]:
+        """The metrics that are one number for each client, shape (observations, clients)."""
+        return {name: values for name, values in self.metrics.items() if is_by_client(name, values, self.clients)}
 
     @property
     def diverged(self) -> bool:
@@ -128,7 +147,8 @@ class Record:
         """As an `.npz` archive, with a SHA-256 sum of it all as the archive's comment."""
         buffer = io.BytesIO()
         meta = {"task": self.task, "label": self.label, "seed": self.seed, "draw": self.draw, "summed": True}
-        meta["outcome"] = dataclasses.asdict(self.outcome)
+        meta["outcome"] = {key: value for key, value in dataclasses.asdict(self.outcome).items() if key != "name" or value}
+        meta |= {} if self.clients is None else {"clients": self.clients}
         meta |= {} if self.settings is None else {"settings": self.settings}
         meta |= {"fitted": self.fitted} if self.fitted else {}
         meta |= {} if self.versions is None else {"versions": self.versions}
@@ -180,6 +200,28 @@ def to_csv(records: Sequence[Record]) -> str:
             which = [record.task, record.label, record.seed, record.draw]
             spent = [int(done), f"{record.seconds[i]:.4f}", int(record.bits[i])]
             table.writerow([*which, *spent, *("" if values is None else f"{values[i]:.9g}" for values in scalars)])
+    return buffer.getvalue()
+
+
+def of_clients(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Returns the head and the rows of a table of the clients' final numbers, of the runs whose clients have names."""
+    named = [record for record in records if record.clients and record.by_client]
+    metrics = list(dict.fromkeys(name for record in named for name in record.by_client))
+    rows = list[list[str]]()
+    for record in named:
+        for k, client in enumerate(record.clients or ()):
+            values = [record.by_client.get(name) for name in metrics]
+            numbers = ["" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}" for value in values]
+            rows.append([record.task, record.label, str(record.seed), str(record.draw), client, *numbers])
+    return ["task", "algorithm", "seed", "draw", "client", *metrics], rows
+
+
+def clients_csv(records: Sequence[Record]) -> str:
+    """Returns the table of the clients' final numbers as CSV, one line for each run and client."""
+    buffer = io.StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
+    head, rows = of_clients(records)
+    table.writerows([head, *rows])
     return buffer.getvalue()
 
 

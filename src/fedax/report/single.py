@@ -9,7 +9,7 @@ import tomli_w
 
 from fedax.core import History, InvalidInput, UnknownName
 from fedax.files import write, writing
-from fedax.report.page import Page, render
+from fedax.report.page import Page, clients_sheet, render
 from fedax.report.record import Record
 from fedax.report.versions import versions
 
@@ -67,7 +67,8 @@ def write_report(history: History, path: Path, title: str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"settings": settings_of({history.algorithm: [history]}), "versions": versions()}
-        write(path, render(Page(title, f"{history.algorithm}: {record.ending}.", [record], **about)))
+        line = f"{history.algorithm}: {record.ending}."
+        write(path, render(Page(title, line, [record], sheets=clients_sheet([record]), **about)))
 
 
 def compare(
@@ -115,5 +116,6 @@ def compare(
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         given = {label: list(runs) if isinstance(runs, Sequence) else [runs] for label, runs in histories.items()}
-        write(path, render(Page(title, words, records, settings=settings_of(given), versions=versions())))
+        about = {"settings": settings_of(given), "versions": versions(), "sheets": clients_sheet(records)}
+        write(path, render(Page(title, words, records, **about)))
     return path

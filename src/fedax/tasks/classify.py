@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fedax.core import InvalidInput, Ragged, Task
+from fedax.core import DataError, InvalidInput, Task
 from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
+from fedax.tasks.clients import parts_of_task
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
 """From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal ones compare equal."""
@@ -108,6 +109,26 @@ def _at_label(logits: Float[Array, "batch classes"], labels: Int[Array, "batch"]
     return jnp.sum(jnp.where(labels[:, None] == classes[None, :], logits, 0.0), axis=1)
 
 
+def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
+    """Refuses tokens that are none of a model's vocabulary."""
+    size = getattr(model, "vocabulary", None)
+    if size is None:
+        return
+    for where in ("train", "test", "validation", "holdout"):
+        part = parts.get(where)
+        x = None if part is None else np.asarray((part if where == "holdout" else part.arrays)["x"])
+        if x is None or not x.size:
+            continue
+        if x.dtype.kind not in "iu":
+            raise DataError.found(
+                f"{where}['x']", f"numbers of type {x.dtype}", f"tokens, whole numbers from 0 to {size - 1}"
+            )
+        low, high = int(x.min()), int(x.max())
+        if low < 0 or high >= size:
+            got = f"token {low if low < 0 else high}"
+            raise DataError.found(f"{where}['x']", got, f"0 to {size - 1}, the vocabulary of {type(model).__name__}")
+
+
 def classification(
     data: FederatedData,
     model: Model,
@@ -135,14 +156,13 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    parts = parts_of_task(data)
+    _check_vocabulary(parts, model)
     task = Task(
         start=Start(model),
         loss=CrossEntropy(model, augment),
-        train=Ragged.of(data.train, where="train"),
+        **parts,
         scores={"accuracy": Accuracy(model, augment)},
-        test=None if data.test is None else Ragged.of(data.test, where="test", allow_empty=True),
-        validation=None if data.validation is None else Ragged.of(data.validation, where="validation", allow_empty=True),
-        holdout=None if data.holdout is None else dict(Ragged.of([data.holdout], where="holdout").arrays),
         l2=l2,
         name=data.name if name is None else name,
         predict=Probabilities(model, augment),

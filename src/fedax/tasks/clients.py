@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.core import DataError
+from fedax.core import DataError, Ragged
+from fedax.core.arrays import as_array
+from fedax.core.names import ClientNames, client_name, grouped_by_name
 from fedax.core.stacked import Stacked
 from fedax.data import FederatedData, client_files
 
@@ -20,6 +22,8 @@ class Clients(NamedTuple):
         holdout: a global test set, or None.
         name: for tables and messages, None if the data have none.
         validation: as `test`.
+        names: of the clients, or None.
+        columns: names of the columns of x, or None.
     """
 
     train: Sequence[Any]
@@ -27,6 +31,8 @@ class Clients(NamedTuple):
     holdout: Any = None
     name: str | None = None
     validation: Sequence[Any] | None = None
+    names: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
 
 
 def read_clients(clients: Any, test: Any = None, column: str | None = None, validation: Any = None) -> Clients:
@@ -42,6 +48,8 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
     Raises:
         DataError: another form, no client, test examples of a client that has no others.
     """
+    if isinstance(clients, Clients):
+        return clients
     if isinstance(clients, str | Path):
         clients = client_files(clients)
     if isinstance(clients, FederatedData):
@@ -50,7 +58,8 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         parts = [
             None if part is None else _listed(part, where) for part, where in ((own, "test"), (validation, "validation"))
         ]
-        return Clients(train, parts[0], clients.holdout, clients.name, parts[1])
+        own_validation = clients.validation if parts[1] is None else parts[1]
+        return Clients(train, parts[0], clients.holdout, clients.name, own_validation, clients.names, clients.columns)
     if isinstance(clients, Mapping) and clients and all(map(is_table, clients.values())):  # the splits of a data set
         splits = dict(clients)
         if "train" not in splits:
@@ -59,7 +68,7 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
             )
         clients, test = splits["train"], splits.get("test") if test is None else test
         validation = splits.get("validation") if validation is None else validation
-    train = _grouped(clients, column, "clients")
+    train, names = _grouped(clients, column, "clients"), None
     if not isinstance(train, dict):
         train = _listed(train, "clients")
         parts = [
@@ -69,8 +78,8 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         if not train:
             raise DataError.found("clients", "no client", "at least one client")
         parts = [_like(train, part, column, where) for part, where in ((test, "test"), (validation, "validation"))]
-        train = list(train.values())
-    return Clients(train, parts[0], validation=parts[1])
+        train, names = list(train.values()), list(train)
+    return Clients(train, parts[0], validation=parts[1], names=names)
 
 
 def _like(train: dict[str, Any], part: Any, column: str | None, where: str) -> list[Any] | None:
@@ -98,30 +107,32 @@ def _grouped(clients: Any, column: str | None, where: str) -> Any:
             if {"x", "y"} <= set(clients) and not any(isinstance(own, Mapping) for own in clients.values()):
                 hint = "Put the clients into a list, or name the column of clients by client=..."
                 raise DataError.of(where, list(clients), "a mapping of names to clients, not of the arrays of one", hint)
-            return dict(clients)
+            return {client_name(name, f"{where}, a name"): own for name, own in clients.items()}
         return clients
-    arrays = _columns(clients, where)
-    if column not in arrays:
-        allowed = "one of the columns " + ", ".join(map(repr, arrays))
-        raise DataError.of("from_loss(client=...)", column, allowed, "It says which client a row belongs to.")
-    owners = np.asarray(arrays.pop(column))
-    names, owner = np.unique(owners.astype(str) if owners.dtype.kind == "O" else owners, return_inverse=True)
+    arrays = _columns(clients, column, where)
+    owners = arrays.pop(str(column))
+    names, owner = grouped_by_name(owners, f"{where}[{column!r}]")
     order, sizes = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(names))
     rows = np.split(order, np.cumsum(sizes)[:-1])
-    found = {str(name): {key: values[own] for key, values in arrays.items()} for name, own in zip(names, rows, strict=True)}
+    found = {name: {key: values[own] for key, values in arrays.items()} for name, own in zip(names, rows, strict=True)}
     return found if len(owners) else {}
 
 
-def _columns(table: Any, where: str) -> dict[str, np.ndarray]:
+def _columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
+    """Returns the columns of a table as arrays, but for the one with the clients, which is returned as it is."""
     if isinstance(table, Mapping):
-        arrays = {str(name): np.asarray(values) for name, values in table.items()}
+        columns = {str(name): values for name, values in table.items()}
     elif hasattr(table, "column_names"):
-        arrays = {name: _stacked(table[name], f"{where}[{name!r}]") for name in table.column_names}
+        columns = {name: table[name] for name in table.column_names}
     elif hasattr(table, "columns"):
-        arrays = {str(name): _stacked(table[name].to_numpy(), f"{where}[{name!r}]") for name in table.columns}
+        columns = {str(name): table[name].to_numpy() for name in table.columns}
     else:
         hint = "Leave client=... out where the clients are apart already."
         raise DataError.found(where, f"a {type(table).__name__}", "a table, with the column of clients", hint)
+    if column not in columns:
+        allowed = "one of the columns " + ", ".join(map(repr, columns))
+        raise DataError.of("from_loss(client=...)", column, allowed, "It says which client a row belongs to.")
+    arrays = {name: values if name == column else _stacked(values, f"{where}[{name!r}]") for name, values in columns.items()}
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError.of(where, lengths, "columns of the same length")
@@ -130,13 +141,20 @@ def _columns(table: Any, where: str) -> dict[str, np.ndarray]:
 
 def _stacked(values: Any, where: str) -> np.ndarray:
     """A column as an array: of numbers, or of a list, an array or a picture in every row."""
-    rows = values if isinstance(values, np.ndarray) and values.dtype.kind != "O" else [np.asarray(value) for value in values]
-    shapes = {np.shape(row) for row in rows} if isinstance(rows, list) else set[tuple[int, ...]]()
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return as_array(values, where)
+    rows = [np.asarray(value) for value in values]
+    shapes = {row.shape for row in rows}
     if len(shapes) > 1:
         raise DataError.of(
             where, f"rows of shapes {sorted(shapes)[:3]}", "rows of one shape", "Pad them, with a mask beside."
         )
-    return np.asarray(rows)
+    if any(row.dtype.kind == "O" for row in rows):
+        row = next(i for i, row in enumerate(rows) if row.dtype.kind == "O")
+        raise DataError.of(
+            f"{where}, row {row}", rows[row].tolist(), "a number in every row", "Drop the row, or fill it in."
+        )
+    return as_array(np.asarray(rows), where)
 
 
 def _listed(clients: Any, where: str) -> Sequence[Any]:
@@ -168,16 +186,29 @@ def named_arrays(clients: Sequence[Any], plain: bool, where: str) -> Sequence[Ma
         if isinstance(client, Mapping) is plain:
             allowed = "an array" if plain else "a mapping of arrays"
             raise DataError.found(f"{where}[{k}]", f"a {type(client).__name__}", f"{allowed}, as the first client has")
-        found.append({"x": _array(client, f"{where}[{k}]")} if plain else {
-            str(name): _array(values, f"{where}[{k}][{name!r}]") for name, values in client.items()
+        found.append({"x": as_array(client, f"{where}[{k}]")} if plain else {
+            str(name): as_array(values, f"{where}[{k}][{name!r}]") for name, values in client.items()
         })  # fmt: skip
     return found
 
 
-def _array(values: Any, where: str) -> np.ndarray:
-    try:
-        return np.asarray(values)
-    except ValueError as error:  # lists of unequal lengths
-        raise DataError.found(
-            where, "rows of unequal shapes", "rows of one shape", "Pad them, with a mask beside."
-        ) from error
+def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[str, Any]:
+    """Returns training, test, validation and holdout examples as arguments of `Task`, all in one form.
+
+    Args:
+        data: of all clients.
+        plain: whether a client is one array.
+
+    Raises:
+        DataError: as `Ragged.of`; a part of another form than the training examples.
+    """
+    train = Ragged.of(named_arrays(data.train, plain, "clients"))
+    parts: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
+    parts["columns"] = data.columns and tuple(data.columns)
+    for where, clients in (("test", data.test), ("validation", data.validation)):
+        if clients is not None:
+            parts[where] = Ragged.of(named_arrays(clients, plain, where), where=where, allow_empty=True, like=train)
+    if data.holdout is not None:
+        only = named_arrays([data.holdout], plain, "holdout")
+        parts["holdout"] = dict(Ragged.of(only, where="holdout", like=train).arrays)
+    return parts

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
+from fedax.core.names import ClientNames, client_name
 from fedax.data import Tokens, texts_by_client
 from fedax.data.federated import train_size
 from fedax.data.limits import TEST_FRACTION, checked, real, whole
@@ -120,6 +121,7 @@ def language(
     ([2, 2], [1, 1], [8, 8, 2, 8])
     """
     train, test, title = _texts(source, folder)
+    named = isinstance(source, str | Path | Mapping)  # a list has numbers alone
     if isinstance(tokens, str):
         if tokens not in SIZES:
             raise UnknownName.among("language(tokens=...)", tokens, SIZES)
@@ -137,17 +139,18 @@ def language(
         cuts = {client: train_size(len(own["y"]), test_fraction) for client, own in pieces.items()}
         tested = [{key: rows[cuts[client] :] for key, rows in own.items()} for client, own in pieces.items()]
         pieces = {client: {key: rows[: cuts[client]] for key, rows in own.items()} for client, own in pieces.items()}
-    chosen = _model(model, length, tokens.size)
+    chosen, own = _model(model, length, tokens.size), Ragged.of(list(pieces.values()), where="train")
     return Task(
         start=Start(chosen),
         loss=NextTokenLoss(chosen),
-        train=Ragged.of(list(pieces.values()), where="train"),
+        train=own,
         scores={"accuracy": NextTokenAccuracy(chosen)},
-        test=None if tested is None else Ragged.of(tested, where="test", allow_empty=True),
+        test=None if tested is None else Ragged.of(tested, where="test", allow_empty=True, like=own),
         holdout=None if holdout is None else dict(tokens.sequences(_listed(holdout), length)),
         l2=l2,
         name=name or title,
         predict=NextTokenProbabilities(chosen),
+        names=ClientNames(pieces) if named else None,
     )
 
 
@@ -160,7 +163,7 @@ def _texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]]
         allowed = "texts by client, in a mapping or a list; or the name or path of such"
         raise InvalidInput.of("language(source=...)", source, allowed)
     clients = source if isinstance(source, Mapping) else {str(k): own for k, own in enumerate(source)}
-    return {str(client): _listed(own) for client, own in clients.items()}, None, "language"
+    return {client_name(client, "language(source=...)"): _listed(own) for client, own in clients.items()}, None, "language"
 
 
 def _listed(texts: Any) -> list[str]:

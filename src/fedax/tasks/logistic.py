@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax import data
-from fedax.core import InvalidInput, Ragged, Task
+from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
 from fedax.data.limits import checked, real
 from fedax.numerics.spectrum import mean_outer_norm
+from fedax.tasks.clients import parts_of_task
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -94,13 +95,8 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
     return Task(
         start=Zeros(shape[0]),
         loss=LogisticLoss(),
-        train=Ragged.of(federated.train, where="train"),
+        **parts_of_task(federated),
         scores={"accuracy": LogisticAccuracy()},
-        test=None if federated.test is None else Ragged.of(federated.test, where="test", allow_empty=True),
-        validation=None
-        if federated.validation is None
-        else Ragged.of(federated.validation, where="validation", allow_empty=True),
-        holdout=None if federated.holdout is None else dict(Ragged.of([federated.holdout], where="holdout").arrays),
         l2=1 / int(federated.sizes.sum()) if l2 is None else l2,
         name=federated.name if name is None else name,
         predict=LogisticProbabilities(),

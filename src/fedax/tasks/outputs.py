@@ -151,15 +151,15 @@ def from_network(
     columns = _columns(network, two, arguments)
     if columns > 1 and "accuracy" not in functions:
         functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
-    made = data._replace(name=name or data.name)
-    task = from_loss(
-        OfOutputs(network, loss, inputs, True),
+    made = data._replace(name=name or data.name, holdout=data.holdout if holdout is None else holdout)
+    trained = OfOutputs(network, loss, inputs, True)
+    if columns:
+        _check_labels(maker, trained, data, columns)
+    return from_loss(
+        trained,
         network.start,
-        made.train,
-        test=made.test,
-        validation=made.validation,
+        made,
         scores=functions,
-        holdout=made.holdout if holdout is None else holdout,
         frozen=frozen,
         compute=compute,
         state=network.state,
@@ -167,9 +167,6 @@ def from_network(
         l2=l2,
         name=made.name,
     )
-    if columns:
-        _check_labels(maker, task, columns)
-    return task
 
 
 def _two(data: Clients) -> Any:
@@ -200,17 +197,20 @@ def _columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
     return form.shape[1] if getattr(form, "ndim", None) == 2 else 0
 
 
-def _check_labels(maker: str, task: Task, columns: int) -> None:
+def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> None:
     """Refuses labels for which the model has no output, if the loss cannot do without: it is not finite for the largest one."""
-    y = np.asarray(task.train.arrays["y"])
-    top = int(y.argmax())
-    if y[top] < columns:
+    client = max(data.train, key=lambda own: np.max(own["y"], initial=-1))
+    top = int(np.argmax(client["y"]))
+    label = int(np.asarray(client["y"])[top])
+    if label < columns:
         return
-    one = {name: jnp.asarray(values[top : top + 1]) for name, values in task.train.arrays.items()}
+    one = {name: jnp.asarray(np.asarray(values)[top : top + 1]) for name, values in client.items()}
+    network = loss.network
+    params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        value = task.functions["loss"](task.start(jax.random.key(0)), one, None)
+        value = loss(params, one, key=None, state=network.state)
     if not np.isfinite(value).all():
-        got = f"the label {y[top]}, of which the loss is {float(value[0])}, for outputs of shape (batch, {columns})"
+        got = f"the label {label}, of which the loss is {float(value[0])}, for outputs of shape (batch, {columns})"
         hint = "Give the model an output for each class" + (", or let the loss take outputs[:, 0]." if columns == 1 else ".")
         raise DataError.found(f"{maker}(clients=...)", got, f"labels from 0 to {columns - 1}", hint)
 

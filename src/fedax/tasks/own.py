@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core import InvalidInput, Layout, Ragged, Task
+from fedax.core import InvalidInput, Layout, Task
+from fedax.core.arrays import as_array, check_range
 from fedax.core.bound import Policy
 from fedax.core.layout import accumulator
 from fedax.core.leaves import Which, chosen, names_of
 from fedax.core.task import Given
-from fedax.tasks.clients import named_arrays, read_clients
+from fedax.tasks.clients import parts_of_task, read_clients
 from fedax.tasks.signature import called_with
 
 
@@ -84,6 +85,7 @@ def from_loss(
         raise InvalidInput.of("from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)")
     data = read_clients(clients, test, client, validation)
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
+    parts = parts_of_task(data if holdout is None else data._replace(holdout=holdout), plain)
     functions = {key: _adapt(function, plain, key) for key, function in {"loss": loss, **(scores or {})}.items()}
     predictions = None if predict is None else _adapt(predict, plain, "predict")
     if state is None and "state" in functions["loss"].takes:
@@ -95,26 +97,15 @@ def from_loss(
     return Task(
         start=start,
         loss=functions.pop("loss"),
-        train=Ragged.of(named_arrays(data.train, plain, "clients")),
+        **parts,
         scores=functions,
-        test=None
-        if data.test is None
-        else Ragged.of(named_arrays(data.test, plain, "test"), where="test", allow_empty=True),
-        holdout=_holdout(data.holdout if holdout is None else holdout, plain),
         l2=l2,
         name=name or data.name or "task",
         frozen=rest,
-        state=None if state is None else jax.tree.map(jnp.asarray, state),
+        state=None if state is None else jax.tree.map(_state_leaf, state),
         state_policy=state_policy,
         predict=None if predictions is None else dataclasses.replace(predictions, types=types),
-        validation=None
-        if data.validation is None
-        else Ragged.of(named_arrays(data.validation, plain, "validation"), where="validation", allow_empty=True),
     )
-
-
-def _holdout(holdout: Any, plain: bool) -> dict[str, Any] | None:
-    return None if holdout is None else dict(named_arrays([holdout], plain, "holdout")[0])
 
 
 Types: TypeAlias = tuple[str | None, ...] | None
@@ -138,9 +129,13 @@ def starting_point(
         got = f"a function that fails with a random key ({type(error).__name__}: {error})"
         raise InvalidInput.found("from_loss(params=...)", got, "a pytree, or a function of a random key", hint) from error
     names, (leaves, structure) = names_of(example), jax.tree.flatten(example)
+    for i, name in enumerate(names):
+        leaves[i] = _plain(leaves[i], name)
+    example = jax.tree.unflatten(structure, leaves)
     out = [False] * len(leaves) if frozen is None else chosen(example, frozen, "from_loss(frozen=...)")
     trains = _is_real_array if isinstance(example, eqx.Module) else _is_number
-    kept = [out_ or not trains(leaf) for out_, leaf in zip(out, leaves, strict=True)]
+    # An array without entries has nothing to train: it goes with the frozen ones.
+    kept = [out_ or not trains(leaf) or not np.size(leaf) for out_, leaf in zip(out, leaves, strict=True)]
     trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
     for name, leaf in zip(names, trained, strict=True):
         if leaf is not None:
@@ -185,6 +180,21 @@ _STATISTICS = (
     "batch_stats", "running_mean", "running_var", "moving_mean", "moving_var", "moving_variance", "num_batches_tracked",
     "mean_ema", "var_ema", "moving_avg",
 )  # fmt: skip
+
+
+def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
+    """Returns an array of NumPy in this machine's byte order; refuses masks, and whole numbers that programs cannot hold."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    where = f"{field}, leaf {name!r}" if name else field
+    plain = as_array(leaf, where) if isinstance(leaf, np.ma.MaskedArray) or not leaf.dtype.isnative else leaf
+    if plain.dtype.kind in "iu":
+        check_range(plain, jax.dtypes.canonicalize_dtype(plain.dtype), where)
+    return plain
+
+
+def _state_leaf(leaf: Any) -> jax.Array:
+    return jnp.asarray(_plain(leaf, "", "from_loss(state=...)"))
 
 
 def _check_leaf(name: str, leaf: Any) -> None:

@@ -2,30 +2,39 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.core.task import Given
-from fedax.data.federated import parts_of
-from fedax.data.limits import SEED, TEST_FRACTION, check
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
+from fedax.data.overlap import Overlap, drawn, drawn_clients
 from fedax.params import load_params
 
+SPLITS = ("train", "test", "validation")
+Clear: TypeAlias = dict[str, Bool[np.ndarray, "examples"]]
+"""By split, marks of its examples."""
 COMMON = ("validation", "held_back", "params")
 """Options that every task by name has."""
 
 
-def with_validation(task: Task, share: float, seed: int = 0) -> Task:
-    """The task with a share of each client's training examples kept for validation.
+def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None) -> Task:
+    """Returns the task with a share of each client's training examples kept for validation.
 
     A client of n examples keeps the whole part of (1 - share) n, but at least one, for training. The draw is each client's own.
+    No example that is put aside is, or overlaps with, one that is trained on: copies stay on one side, and of windows of a series
+    the last ones are put aside, without those that overlap with the others.
 
     Args:
         task: without validation examples.
         share: in [0, 1).
         seed: of the draw.
+        split: `"shuffled"` draws the examples, `"in_order"` takes each client's last ones; `"shuffled_rows"` and `"in_order_rows"`
+            do so without regard to copies and overlaps.
+        together: an array of the examples, such as the number of the picture that each was made of: examples with the same number
+            stay on one side. None otherwise.
 
     Raises:
         InvalidInput: a share out of range, a task that has validation examples.
@@ -37,25 +46,26 @@ def with_validation(task: Task, share: float, seed: int = 0) -> Task:
     >>> parts.train.sizes.tolist(), parts.validation.sizes.tolist()
     ([3, 1], [1, 1])
     """
-    check("with_validation", {"share": TEST_FRACTION, "seed": SEED}, {"share": share, "seed": seed})
+    check(
+        "with_validation",
+        {"share": TEST_FRACTION, "seed": SEED, "split": SPLIT},
+        {"share": share, "seed": seed, "split": split},
+    )
     if not share:
         return task
     if task.validation is not None:
         raise InvalidInput.because("with_validation(task=...)", f"task {task.name!r} already has validation examples")
-    offsets, kept, away = np.asarray(task.train.offsets), [], []
-    for k, size in enumerate(np.diff(offsets)):
-        own, other = parts_of(int(size), share, seed, k)
-        kept.append(offsets[k] + own)
-        away.append(offsets[k] + other)
-    if not any(len(rows) for rows in away):
-        raise DataError.of("validation", share, "a share that leaves some client an example for validation")
+    arrays = {name: np.asarray(values) for name, values in task.train.arrays.items()}
+    kept, away = drawn(arrays, np.asarray(task.train.offsets), share, seed, split, together)
     return dataclasses.replace(task, train=_rows(task.train, kept), validation=_rows(task.train, away))
 
 
 def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
-    """The task without a share of its clients, which never take part and become its `held_back`; see `observe.HeldBack`.
+    """Returns the task without a share of its clients, which never take part and become its `held_back`; see `observe.HeldBack`.
 
     The other clients keep their order, and are numbered anew. Their global test set, if the task has none of its own, is theirs.
+    Clients who share half of their examples or more are drawn together, and examples that those who take part train on are no
+    longer examples of the others.
 
     Args:
         task: of several clients, without such as are held back.
@@ -64,6 +74,7 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
 
     Raises:
         InvalidInput: a share out of range, a task of one client, or one that has held some back.
+        DataError: the clients have their examples in common.
 
     >>> import fedax
     >>> task = with_held_back(fedax.tasks.digits(clients=10), 0.2)
@@ -80,10 +91,33 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
         )
         raise InvalidInput.because("with_held_back(task=...)", got)
     count = min(max(round(share * clients), 1), clients - 1)
-    drawn = np.random.default_rng([seed, 3]).permutation(clients)
-    out, rest = np.sort(drawn[:count]), np.sort(drawn[count:])
-    away = dataclasses.replace(task, **_of_clients(task, out), holdout=None)
+    order = np.random.default_rng([seed, 3]).permutation(clients)
+    parts: dict[str, Ragged] = {split: data for split in SPLITS if (data := getattr(task, split)) is not None}
+    names = task.train.arrays
+    found = Overlap.of({name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()]) for name in names})
+    out = drawn_clients(found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count)
+    rest = np.setdiff1d(np.arange(clients), out)
+    clear = _clear_of(found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out)))
+    left = out[[bool(clear["train"][_rows_of(task.train, k)].any()) for k in out.tolist()]]
+    if not len(left):
+        hint = "Give the clients examples of their own, or hold back a smaller share."
+        raise DataError.of("held_back", share, "a share of clients who have examples that no other client trains on", hint)
+    away = dataclasses.replace(task, **_of_clients(task, left, clear), holdout=None)
     return dataclasses.replace(task, **_of_clients(task, rest), held_back=away)
+
+
+def _rows_of(data: Ragged, client: int) -> slice:
+    return slice(int(data.offsets[client]), int(data.offsets[client + 1]))
+
+
+def _clear_of(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarray, "_"]) -> Clear:
+    """For each part, which of its examples overlap with none that is trained on."""
+    clear, begin = {}, 0
+    for split, data in parts.items():
+        rows = np.arange(begin, begin + data.total)
+        clear[split] = np.isin(rows, found.clear(rows, trained)) if found.any else np.ones(len(rows), bool)
+        begin += data.total
+    return clear
 
 
 def changed_by(
@@ -113,13 +147,16 @@ def _rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
     return Ragged.flat({name: np.asarray(a)[flat] for name, a in data.arrays.items()}, [len(own) for own in rows])
 
 
-def _of_clients(task: Task, clients: Int[np.ndarray, "some"]) -> dict[str, Ragged | None]:
-    """The parts of a task that some of its clients own."""
+def _of_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | None = None) -> dict[str, Any]:
+    """The parts of a task that some of its clients own, and their names; of the examples those that are `clear`."""
 
-    def own(data: Ragged | None) -> Ragged | None:
+    def own(split: str) -> Ragged | None:
+        data: Ragged | None = getattr(task, split)
         if data is None:
             return None
         offsets = np.asarray(data.offsets)
-        return _rows(data, [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients])
+        rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]
+        return _rows(data, rows if clear is None else [part[clear[split][part]] for part in rows])
 
-    return {split: own(getattr(task, split)) for split in ("train", "test", "validation")}
+    parts: dict[str, Any] = {split: own(split) for split in SPLITS}
+    return parts | {"names": task.names and task.names.taken(clients)}

@@ -1,6 +1,6 @@
 """The common part of all partitions."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
@@ -9,6 +9,29 @@ from fedax.core import DataError
 
 Partition: TypeAlias = list[Int[np.ndarray, "_"]]
 """For each client the indices of its examples."""
+
+
+def labels_of(owner: str, labels: Any) -> np.ndarray:
+    """Returns the labels of pooled examples as an array, one for each.
+
+    Raises:
+        DataError: labels of another shape, such as one-hot rows or a column; numbers that are not whole, or missing ones.
+
+    >>> labels_of("dirichlet", [0, 1, 1]).tolist()
+    [0, 1, 1]
+    """
+    field, array = f"{owner}(labels=...)", labels if isinstance(labels, np.ndarray) else np.asarray(labels)
+    if array.ndim != 1:
+        hint = ""
+        if array.ndim == 2:
+            hint = "Write labels[:, 0]." if array.shape[1] == 1 else "Write labels.argmax(axis=1) for one-hot rows."
+        raise DataError.of(field, f"shape {array.shape}", "one label per example, shape (examples,)", hint)
+    if array.dtype.kind == "f" and np.array_equal(array, np.floor(array)) and np.isfinite(array).all():
+        return array.astype(np.int64)
+    texts = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist())
+    if array.dtype.kind not in "iubUS" and not texts:
+        raise DataError.of(field, f"labels of type {array.dtype}", "whole numbers, or names of classes")
+    return array.astype(str) if texts else array
 
 
 def enough(owner: str, examples: int, needed: int, why: str = "") -> None:

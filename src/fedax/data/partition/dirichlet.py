@@ -1,20 +1,20 @@
 """Dirichlet proportions for every class."""
 
+from typing import Any
+
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Int
 
 from fedax.core import DataError
 from fedax.data.limits import CLIENTS, SEED, checked, real, whole
-from fedax.data.partition.base import Partition, enough
+from fedax.data.partition.base import Partition, enough, labels_of
 
 ATTEMPTS = 2000
 """Draws of a Dirichlet partition before giving up: an acceptance rate of 1 % fails with a probability below 1e-8."""
 
 
 @checked(clients=CLIENTS, alpha=real(low=0, open_low=True), seed=SEED, minimum=whole(low=1))
-def dirichlet(
-    labels: Integer[np.ndarray, "examples"], clients: int, alpha: float | int = 0.5, seed: int = 0, minimum: int = 10
-) -> Partition:
+def dirichlet(labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0, minimum: int = 10) -> Partition:
     r"""Each class is divided among the clients in proportions $p \sim \mathrm{Dir}(\alpha, \dots, \alpha)$.
 
     Classes are dealt one after another; a client that already holds $n/N$ examples gets none of the classes that follow, and
@@ -38,6 +38,7 @@ def dirichlet(
     Source: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks (arXiv:1905.12022); as in FedLab's
     `hetero_dir`.
     """
+    labels = labels_of("dirichlet", labels)
     n = len(labels)
     enough("dirichlet", n, clients * minimum, f"{clients} clients x a minimum of {minimum}")
     rng = np.random.default_rng(seed)

@@ -3,17 +3,15 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Int
 
 from fedax.core import DataError
 from fedax.data.limits import CLIENTS, SEED, checked, whole
-from fedax.data.partition.base import Partition, enough
+from fedax.data.partition.base import Partition, enough, labels_of
 
 
 @checked(clients=CLIENTS, shards_per_client=whole(low=1), seed=SEED)
-def label_shards(
-    labels: Integer[np.ndarray, "examples"], clients: int, shards_per_client: int = 2, seed: int = 0
-) -> Partition:
+def label_shards(labels: Any, clients: int, shards_per_client: int = 2, seed: int = 0) -> Partition:
     """Examples sorted by label, cut into equal shards (sizes differ by at most one), and the shards dealt at random.
 
     Args:
@@ -29,6 +27,7 @@ def label_shards(
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, Sec. 3
     (arXiv:1602.05629).
     """
+    labels = labels_of("label_shards", labels)
     count = clients * shards_per_client
     enough("label_shards", len(labels), count, f"{clients} clients x {shards_per_client} shards")
     shards = np.array_split(np.argsort(labels, kind="stable"), count)
@@ -37,7 +36,7 @@ def label_shards(
 
 
 @checked(clients=CLIENTS, seed=SEED)
-def label_histogram(labels: Integer[np.ndarray, "examples"], clients: int, counts: Any = (), seed: int = 0) -> Partition:
+def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) -> Partition:
     """Client k gets exactly `counts[k][c]` examples of class c, drawn at random; what is not asked for is left out.
 
     Args:
@@ -53,6 +52,9 @@ def label_histogram(labels: Integer[np.ndarray, "examples"], clients: int, count
     >>> [labels[part].tolist() for part in label_histogram(labels, 2, [[2, 0], [0, 3]])]
     [[0, 0], [1, 1, 1]]
     """
+    labels = labels_of("label_histogram", labels)
+    if labels.dtype.kind not in "iub" or (len(labels) and labels.min() < 0):
+        raise DataError.of("label_histogram(labels=...)", f"labels of type {labels.dtype}", "whole numbers from 0 on")
     held = np.bincount(labels)
     table = _table(counts, clients, len(held))
     for label, (asked, there) in enumerate(zip(table.sum(axis=0).tolist(), held.tolist())):

@@ -4,9 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from jaxtyping import Integer
-
 from fedax.core import InvalidInput, UnknownName
 from fedax.data.limits import check
 from fedax.data.partition.base import Partition
@@ -59,9 +56,7 @@ def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
     check(function.__name__, function.limits, {"clients": clients, "seed": seed, **options})
 
 
-def partition_by(
-    name: str, labels: Integer[np.ndarray, "examples"], clients: int, seed: int = 0, **options: Any
-) -> Partition:
+def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options: Any) -> Partition:
     """The partition of that name in `PARTITIONS`, with its own options.
 
     Args:

@@ -2,18 +2,18 @@
 
 import math
 import random
+from typing import Any
 
 import numpy as np
-from jaxtyping import Integer
 
 from fedax.core import DataError
 from fedax.data.limits import CLIENTS, SEED, checked, real, whole
-from fedax.data.partition.base import Partition
+from fedax.data.partition.base import Partition, labels_of
 
 
 @checked(clients=CLIENTS, classes_per_client=whole(low=1), ratio=real(low=1), seed=SEED)
 def power_law(
-    labels: Integer[np.ndarray, "examples"],
+    labels: Any,
     clients: int,
     classes_per_client: int = 2,
     ratio: float | int = 1.2,
@@ -46,6 +46,7 @@ def power_law(
     Source: Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational Environments
     (arXiv:2008.11281), as in the released code of Bedi et al., FedBC (arXiv:2206.10815), Tables 4 and 5.
     """
+    labels = labels_of("power_law", labels)
     classes = np.unique(labels)
     if classes_per_client > len(classes):
         allowed = f"at most {len(classes)}, the classes there are"

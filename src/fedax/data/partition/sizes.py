@@ -1,9 +1,12 @@
 """Partitions that do not look at labels."""
 
+from typing import Any
+
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Int
 
 from fedax.core import DataError
+from fedax.core.names import grouped_by_name
 from fedax.data.limits import CLIENTS, SEED, checked, real, whole
 from fedax.data.partition.base import Partition, enough
 
@@ -57,25 +60,31 @@ def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0)
 
 
 @checked(minimum=whole(low=1))
-def by_user(users: Shaped[np.ndarray, "examples"], minimum: int = 1) -> Partition:
-    """One client for each user, in ascending order of their ids; examples keep their order.
+def by_user(users: Any, minimum: int = 1) -> Partition:
+    """One client for each user, in ascending order of their ids, `user2` before `user10`; examples keep their order.
 
     Args:
         users: the id of each example's user, numbers or text.
         minimum: users with fewer examples are left out, and their examples with them.
 
     Raises:
-        DataError: no user has `minimum` examples.
+        DataError: no user has `minimum` examples; an example without a user.
 
     >>> [part.tolist() for part in by_user(np.array([7, 3, 7, 5]))]
     [[1], [3], [0, 2]]
     >>> [part.tolist() for part in by_user(np.array(["b", "a", "b"]), minimum=2)]
     [[0, 2]]
     """
-    order = np.argsort(users, kind="stable")
-    counts = np.unique(users, return_counts=True)[1]
-    parts = [part for part in np.split(order, np.cumsum(counts)[:-1]) if len(part) >= minimum]
-    if not parts:
+    return list(named_users(users, minimum).values())
+
+
+def named_users(users: Any, minimum: int = 1) -> dict[str, Int[np.ndarray, "_"]]:
+    """Returns the examples of each user by name; see `by_user`."""
+    names, owner = grouped_by_name(users, "by_user(users=...)")
+    counts = np.bincount(owner, minlength=len(names))
+    parts = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
+    found = {name: part for name, part in zip(names, parts, strict=True) if len(part) >= minimum}
+    if not found:
         most = f"numbers up to {counts.max(initial=0)}, the examples of the largest user"
         raise DataError.of("by_user(minimum=...)", minimum, most)
-    return parts
+    return found

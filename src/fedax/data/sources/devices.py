@@ -2,14 +2,16 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Integer, Real
+from jaxtyping import Real
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled, train_size
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real, whole
 from fedax.data.partition import Partition
+from fedax.data.partition.base import labels_of
 from fedax.data.sources.mnist import read_images
 
 CLASSES = 10
@@ -17,9 +19,7 @@ FIRST = 5  # examples of each of its two classes that a device has for certain
 
 
 @checked(clients=CLIENTS, sigma=real(low=0), seed=SEED)
-def digit_pairs(
-    labels: Integer[np.ndarray, "examples"], clients: int = 1000, sigma: float | int = 2.0, seed: int = 0
-) -> Partition:
+def digit_pairs(labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed: int = 0) -> Partition:
     r"""Device u holds the classes u mod 10 and (u + 1) mod 10: 5 examples of each, then a log-normal share of what is left.
 
     A class of m examples that has given 5 to each of its N/5 devices divides the other m - N among them in proportion to
@@ -40,6 +40,7 @@ def digit_pairs(
 
     Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), released generator for MNIST.
     """
+    labels = labels_of("digit_pairs", labels)
     if clients % CLASSES:
         raise DataError.of("digit_pairs(clients=...)", clients, "multiples of 10")
     members = [np.flatnonzero(labels == label) for label in range(CLASSES)]
@@ -106,7 +107,7 @@ def mnist_devices(
 )  # fmt: skip
 def letter_devices(
     x: Real[np.ndarray, "examples ..."],
-    labels: Integer[np.ndarray, "examples"],
+    labels: Any,
     clients: int = 200,
     classes_per_client: int = 3,
     prefix: bool = False,
@@ -137,6 +138,9 @@ def letter_devices(
 
     Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), released generator for FEMNIST.
     """
+    labels = labels_of("letter_devices", labels)
+    if len(x) != len(labels):
+        raise DataError.of("letter_devices(x=...)", f"{len(x)} inputs", f"{len(labels)}, one for each label")
     members = [np.flatnonzero(labels == label) for label in range(CLASSES)]
     if sum(map(len, members)) < len(labels):
         outside = labels[(labels < 0) | (labels >= CLASSES)][0]

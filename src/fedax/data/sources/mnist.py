@@ -9,7 +9,8 @@ from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, verify
 from fedax.data.idx import read_idx
 from fedax.data.limits import EXAMPLES, SEED, SPLIT, TEST_FRACTION, checked, choice, whole
-from fedax.data.partition import by_user, check_partition
+from fedax.data.partition import check_partition
+from fedax.data.partition.sizes import named_users
 from fedax.data.sources.pool import Images, read_arrays
 
 CHECKSUMS = {
@@ -136,7 +137,8 @@ def mnist_writers(
     verify("mnist_writers", CHECKSUMS["mnist_writers"], plain, path, _WRITERS_HOW)
     images = read_images("mnist", folder)
     images, writers = (images.merged(), np.concatenate(ids)) if merged else (images, ids[0])
-    return images.of(by_user(writers, minimum), "MNIST by writer", test_fraction, split, seed)
+    parts = named_users(writers, minimum)
+    return images.of(list(parts.values()), "MNIST by writer", test_fraction, split, seed, list(parts))
 
 
 def read_images(name: str, folder: str | Path | None) -> Images:

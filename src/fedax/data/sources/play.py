@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData, Labelled, train_size
+from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, read_whole, verify
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
+from fedax.data.overlap import Overlap, divide, train_size
 from fedax.data.text import LEAF_CHARACTERS, encode, windows
 
 CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -28,6 +29,7 @@ def roles_of(text: str) -> dict[str, str]:
         DataError: a block of text that does not begin with `Name:`.
     """
     said: dict[str, list[str]] = {}
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         head, _, speech = block.strip().partition("\n")
         if not head.endswith(":"):
@@ -63,8 +65,9 @@ def play(
             tinyshakespeare one `$`), `"own"` for those of the text, sorted.
         seed: of the split.
         test_fraction: share of each client's windows kept for testing, in [0, 1).
-        split: `"in_order"` takes the last ones; `"shuffled"` draws them, as the released codes do: then a window that is tested
-            overlaps with others that are trained on.
+        split: `"in_order"` takes the last ones, `"shuffled"` a block at a random place, both without those that overlap with
+            windows that are trained on. `"in_order_rows"` and `"shuffled_rows"` keep these; `"shuffled_rows"` draws single
+            windows, as the released codes do, most of which then overlap with others that are trained on.
         name: for tables and messages.
 
     Raises:
@@ -77,22 +80,38 @@ def play(
     said = roles_of(text)
     known = LEAF_CHARACTERS if vocabulary == "leaf" else "".join(sorted(set("".join(said.values()))))
     rng = np.random.default_rng([seed, 1])
-    train: list[Labelled] = []
-    test: list[Labelled] = []
+    x: list[np.ndarray] = []
+    y: list[np.ndarray] = []
+    orders: list[np.ndarray] = []
+    names: list[str] = []
+    begin = 0
     for role, speech in said.items():
         kept = "".join(character for character in speech if character in known)
-        x, y = windows(encode(kept, known, f"role {role!r}"), length, stride)
-        if len(y) < minimum:
+        own_x, own_y = windows(encode(kept, known, f"role {role!r}"), length, stride)
+        if len(own_y) < minimum:
             continue
-        order = rng.permutation(len(y)) if split == "shuffled" else np.arange(len(y))
-        cut = train_size(len(y), test_fraction)
-        train.append({"x": x[order[:cut]], "y": y[order[:cut]]})
-        test.append({"x": x[order[cut:]], "y": y[order[cut:]]})
-    if not train:
+        orders.append(begin + (rng.permutation(len(own_y)) if split.startswith("shuffled") else np.arange(len(own_y))))
+        begin += len(own_y)
+        x.append(own_x)
+        y.append(own_y)
+        names.append(role)
+    if not names:
         raise DataError.of(
             f"{name}(minimum=...)", minimum, "numbers that some role reaches", "Take fewer or shorter windows."
         )
-    return FederatedData(train, len(known), test if test_fraction else None, name=name)
+    sizes = [len(rows) for rows in orders]
+    counts = [train_size(n, test_fraction) for n in sizes]
+    if split.endswith("_rows") or not test_fraction:
+        parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
+    else:
+        # Where windows begin is known here. A random block begins at the same part of every role's text.
+        places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(np.arange(len(sizes)) << 32, sizes)
+        block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
+        overlap = Overlap(np.arange(sum(sizes)), places, length + 1)
+        parts = divide({}, orders, counts, block, overlap)
+    every_x, every_y = np.concatenate(x), np.concatenate(y)
+    train, test = ([{"x": every_x[rows], "y": every_y[rows]} for rows in side] for side in zip(*parts, strict=True))
+    return FederatedData(train, len(known), test if test_fraction else None, name=name, names=names)
 
 
 @checked()
@@ -115,7 +134,7 @@ def tinyshakespeare(
         vocabulary: "leaf" or "own".
         seed: of the split.
         test_fraction: share of each client's windows kept for testing, in [0, 1).
-        split: "in_order" or "shuffled".
+        split: "in_order", "shuffled", "in_order_rows" or "shuffled_rows".
         folder: where `tinyshakespeare.txt` or `.txt.gz` lies, or their folder `shakespeare`.
 
     Raises:

@@ -61,7 +61,13 @@ class Images:
         return self.of(parts, f"{name}, {partition}", test_fraction, split, seed)
 
     def of(
-        self, parts: Partition, name: str, test_fraction: float | int = 0.0, split: str = "shuffled", seed: int = 0
+        self,
+        parts: Partition,
+        name: str,
+        test_fraction: float | int = 0.0,
+        split: str = "shuffled",
+        seed: int = 0,
+        names: Sequence[str] | None = None,
     ) -> FederatedData:
         """The same under a partition given as indices."""
         return FederatedData.partitioned(
@@ -74,6 +80,7 @@ class Images:
             seed=seed,
             holdout={"x": pixels(self.test_x), "y": self.test_y} if len(self.test_y) else None,
             name=name,
+            names=names,
         )
 
 

@@ -2,9 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedax.core import DataError
+from fedax.core.names import natural
 from fedax.data.folder import MissingFile, read_whole
 from fedax.data.leaf import leaf_folders, read_users
 from fedax.data.limits import checked
@@ -48,7 +49,11 @@ def texts_by_client(source: str | Path = "tinyshakespeare", folder: str | Path |
     if not os.path.isdir(path):
         allowed = "'tinyshakespeare', 'shakespeare', a file of plays, or a folder with one .txt file for each client"
         raise MissingFile.of("texts_by_client(source=...)", str(source), allowed)
-    files = {file.name.removesuffix(".gz").removesuffix(".txt"): file for file in sorted(path.iterdir()) if _is_text(file)}
+    files = dict[str, Path]()
+    for file in sorted(path.iterdir(), key=_by_name):
+        if _is_text(file) and files.setdefault(_client_of(file), file) != file:
+            got = f"two files of {_client_of(file)!r} in {path}"
+            raise DataError.found("texts_by_client(source=...)", got, "one file for each client")
     if not files:
         raise MissingFile.of("texts_by_client(source=...)", f"no .txt file in {path}", "one for each client")
     return Texts({client: [_read(file)] for client, file in files.items()})
@@ -67,12 +72,20 @@ def _windows(folder: Path) -> dict[str, list[str]]:
     return {user: [before + after for before, after in zip(x, y, strict=True)] for user, (x, y) in held.items()}
 
 
+def _client_of(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".txt")
+
+
+def _by_name(path: Path) -> Any:
+    return natural(path.name)
+
+
 def _is_text(path: Path) -> bool:
     return path.name.endswith((".txt", ".txt.gz")) and path.is_file()
 
 
 def _read(path: Path) -> str:
     try:
-        return read_whole(path).decode("utf-8-sig")
+        return read_whole(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "text in UTF-8") from error

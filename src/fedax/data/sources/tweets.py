@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 from fedax.core import DataError, InvalidInput
-from fedax.data.federated import FederatedData, Labelled, parts_of
+from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
 from fedax.data.leaf import Convert, Users, leaf_folders, of_users, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
+from fedax.data.overlap import drawn
 
 
 def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
@@ -158,7 +159,8 @@ def sent140(
         folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
         minimum: of the table, users with fewer tweets are left out, as LEAF's `-k` does.
         clients: of the table, so many of the others, drawn at random; all by default.
-        test_fraction: of the table, share of each user's tweets kept for testing, drawn at random, in [0, 1).
+        test_fraction: of the table, share of each user's tweets kept for testing, drawn at random with all tweets of the same text,
+            in [0, 1).
         seed: of the draws.
 
     Raises:
@@ -221,10 +223,14 @@ def _users(
             raise InvalidInput.of(
                 "sent140(clients=...)", clients, f"1 to {len(every)}, the users with {minimum} tweets, or None"
             )
-        drawn = np.sort(np.random.default_rng([seed, 4]).permutation(len(every))[:clients])
-        every = {user: every[user] for user in (list(every)[k] for k in drawn)}
+        some = np.sort(np.random.default_rng([seed, 4]).permutation(len(every))[:clients])
+        every = {user: every[user] for user in (list(every)[k] for k in some)}
     parts: tuple[Users, Users] = {}, {}
-    for k, (user, (x, y)) in enumerate(every.items()):
-        for part, rows in zip(parts, parts_of(len(y), test_fraction, seed, k), strict=True):
-            part[user] = [x[i] for i in rows], [y[i] for i in rows]
+    texts = [tweet[-1] for x, _ in every.values() for tweet in x]
+    same = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
+    offsets = np.cumsum([0, *(len(y) for _, y in every.values())])
+    sides = drawn(same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)")
+    for part, side in zip(parts, sides, strict=True):
+        for begin, rows, (user, (x, y)) in zip(offsets.tolist(), side, every.items(), strict=False):
+            part[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
     return parts[0], parts[1] if test_fraction else None

@@ -291,7 +291,7 @@ class Experiment(BaseModel):
                 check_auditable(task)
         with self._at("schedule"):
             schedule = schedule_of(self.schedule)
-            schedule.check_population(np.asarray(task.train.sizes).tolist())
+            schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
         members = self.members()
         made = {member.label: member.algorithm.make() for member in members}
         own = {m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)} for m in members}
@@ -299,7 +299,7 @@ class Experiment(BaseModel):
             observers = self._observers(task, [(made[label], own[label]["schedule"]) for label in made])
         with self._at("grid"):
             for member, arguments in own.items():
-                arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist())
+                arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist(), task.names)
                 check_population(made[member], task.train.clients)
         stop = [section.make() for section in (self.stop, self.early_stopping) if section is not None]
         for section, metric in self._watched().items():

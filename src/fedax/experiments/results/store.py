@@ -31,7 +31,8 @@ from fedax.lock import held, holder
 from fedax.report import Page, Record, render
 from fedax.report.charts import Chart
 from fedax.report.leaks import audits_among, leak_csv
-from fedax.report.record import by_task, to_csv
+from fedax.report.page import clients_sheet
+from fedax.report.record import by_task, clients_csv, of_clients, to_csv
 from fedax.report.summary import Row, counted, summarize
 
 
@@ -85,7 +86,8 @@ class RunDirectory:
 
     Files: `config.toml` (`config-<n>.toml` if several), `versions.json`, `runs/<n>.npz` (all observations of a run, with
     those of the single clients), `models/<n>.safetensors` (its final model), `metrics.csv` (all scalars as one long table),
-    `runs.csv` (the numbers of every run), `summary.json`, `report.html`.
+    `runs.csv` (the numbers of every run), `clients.csv` (the clients' own numbers at the end, where clients have
+    names), `summary.json`, `report.html`.
 
     Attributes:
         path: the folder.
@@ -231,6 +233,8 @@ class RunDirectory:
         """Rewrites the table, the summary and the report from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
         self._number_files()
+        if of_clients(self.records)[1]:
+            write(self.path / "clients.csv", clients_csv(self.records))
         if audits_among(self.records):
             write(self.path / "audit.csv", leak_csv(self.records))
         self._compare()
@@ -277,6 +281,7 @@ class RunDirectory:
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
         sheets = self.comparison(self.recipe).sheets() if self.recipe else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
+        sheets += clients_sheet(self.records)
         charts = self._figures()
         reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
         made = self.versions | ({"taken over": others} if others else {})

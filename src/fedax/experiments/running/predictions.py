@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
-from fedax.core.task import canonical, rows_of
+from fedax.core.task import conformed, rows_of
 from fedax.data.files import TABLES
 from fedax.data.folder import read_npz
 
@@ -21,10 +22,11 @@ PIECE = 2048
 
 
 class Chosen(NamedTuple):
-    """Examples by name, and the client of each where there is one."""
+    """Examples by name, the client of each where there is one, and the names of clients that have some."""
 
     arrays: dict[str, np.ndarray]
     client: Int[np.ndarray, "examples"] | None
+    names: Sequence[str] | None = None
 
 
 def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen:
@@ -47,7 +49,7 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
         raise InvalidInput.of("--split", split, f"one that task {task.name!r} has: {', '.join(have)}")
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
     own = slice(None) if client is None else owners == client
-    return Chosen({name: np.asarray(values)[own] for name, values in data.arrays.items()}, owners[own])
+    return Chosen({name: np.asarray(values)[own] for name, values in data.arrays.items()}, owners[own], owner.names)
 
 
 def examples_of(task: Task, path: Path) -> Chosen:
@@ -63,8 +65,13 @@ def examples_of(task: Task, path: Path) -> Chosen:
         held = read_npz(path)
     elif path.suffix in TABLES:
         columns = TABLES[path.suffix](path)
-        features = [values for name, values in columns.items() if name != "y"]
-        held = {"x": np.column_stack(features)} if features else {}
+        names = [name for name in columns if name != "y"] if task.columns is None else task.columns
+        for name in names:
+            if name not in columns:
+                raise UnknownName.among(f"{path.name}, column", name, columns)
+        if left := [name for name in columns if name not in names and name != "y"]:
+            raise DataError.of(path.name, left, f"the columns {list(names)} of the task, and y", "Leave the others out.")
+        held = {"x": np.column_stack([columns[name] for name in names])} if names else {}
         held |= {"y": columns["y"]} if "y" in columns else {}
     else:
         raise DataError.of("--data", str(path), "names that end in .npz, " + ", ".join(TABLES))
@@ -76,15 +83,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
             path.name, f"no array {missing[0]!r}", f"the arrays {sorted(known)} of the task; y may be missing"
         )
     rows_of(held, path.name)
-    arrays: dict[str, np.ndarray] = {}
-    for name, values in held.items():
-        like, own = known[name], np.asarray(values)
-        if own.shape[1:] != like.shape[1:]:
-            raise DataError.found(f"{path.name}[{name!r}]", f"rows of shape {own.shape[1:]}", f"{tuple(like.shape[1:])}")
-        whole = np.issubdtype(like.dtype, np.integer)
-        if whole and not np.array_equal(own, np.floor(own)):
-            raise DataError.found(f"{path.name}[{name!r}]", "numbers that are not whole", "whole numbers")
-        arrays[name] = canonical(own).astype(like.dtype)
+    arrays = conformed(held, {name: known[name] for name in held}, path.name)
     return Chosen(arrays, None)
 
 
@@ -107,7 +106,9 @@ def predicted(task: Task, params: PyTree, examples: dict[str, np.ndarray]) -> np
 def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
     """A line for each example: its client and true label, where they are known, and the prediction."""
     values = predicted(task, params, chosen.arrays)
-    columns: dict[str, Any] = {} if chosen.client is None else {"client": chosen.client}
+    columns: dict[str, Any] = {}
+    if chosen.client is not None:
+        columns["client"] = chosen.client if chosen.names is None else np.array(chosen.names, dtype=str)[chosen.client]
     columns |= {"y": chosen.arrays["y"]} if "y" in chosen.arrays and chosen.arrays["y"].ndim == 1 else {}
     flat = values.reshape(len(values), -1)
     if values.ndim == 2:

@@ -1,0 +1,254 @@
+"""Examples that overlap: exact copies, and windows of one series or text. Splits keep them on one side.
+
+The one rule of every split in this library: what is drawn for testing, for validation or as unseen clients shares no example with
+what is trained on, and no part of a series.
+
+- Copies, of which all arrays are equal, stay together, also across clients. So do examples that share the value of an array, such
+  as the number of the picture that they were made of, where it is named: `together="picture"`.
+- Windows that overlap are split in order: the last ones are put aside, and those that overlap with windows that are trained on
+  are left out.
+- Otherwise examples are drawn one by one.
+
+`"shuffled_rows"` and `"in_order_rows"` split without regard to overlaps, as many released codes do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from fedax.core import DataError
+from fedax.data.series import hashes, places_of
+
+FEW = 16
+"""An example that more clients have says nothing about which of them are alike."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Which of some pooled examples overlap.
+
+    Attributes:
+        copies: for each example a number that its copies share.
+        places: for each example where it begins in its series, far apart for different series; None if there are no windows.
+        extent: two windows overlap if they begin less than this apart.
+    """
+
+    copies: Int[np.ndarray, "examples"]
+    places: Int[np.ndarray, "examples"] | None = None
+    extent: int = 0
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], together: str | None = None) -> "Overlap":
+        """Compares examples by their arrays.
+
+        Args:
+            arrays: of all clients, one row per example.
+            together: the array of which equal values make copies; by default all arrays have to be equal.
+
+        >>> windows = np.lib.stride_tricks.sliding_window_view(np.random.default_rng(0).normal(size=9), 4)
+        >>> Overlap.of({"x": windows}).places.tolist()
+        [0, 1, 2, 3, 4, 5]
+        """
+        plain = {name: np.asarray(values) for name, values in arrays.items()}
+        if together is not None:
+            if together not in plain or plain[together].ndim != 1:
+                raise DataError.of(
+                    "together", together, f"None, or an array of one number per example among {sorted(plain)}"
+                )
+            return cls(np.unique(plain[together], return_inverse=True)[1])
+        copies = np.unique(hashes(plain), return_inverse=True)[1]
+        for values in plain.values():
+            if values.ndim < 2 or values.shape[1] < 3 or len(values) < 3:
+                continue
+            length = values.shape[1]
+            if (places := places_of(values, copies)) is not None:
+                # what follows a window, such as its label, belongs to the series too
+                following = [v.shape[1] if v.ndim > 1 else 1 for v in plain.values() if v is not values]
+                return cls(
+                    copies, places, length + max((n for n in following if n < length), default=min(len(following), 1))
+                )
+        return cls(copies)
+
+    @property
+    def any(self) -> bool:
+        """Whether some examples overlap."""
+        return self.places is not None or (len(self.copies) > 0 and int(self.copies.max()) + 1 < len(self.copies))
+
+    def clear(self, rows: Int[np.ndarray, "_"], of: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
+        """Returns those of some rows that overlap with none of others."""
+        rows = rows[~np.isin(self.copies[rows], self.copies[of])]
+        if self.places is None or not len(of) or not len(rows):
+            return rows
+        begins, own = np.sort(self.places[of]), self.places[rows]
+        after = np.searchsorted(begins, own)
+        far = begins[-1] + 2 * self.extent + own.max()  # nobody begins there
+        behind = np.where(after < len(begins), begins[np.minimum(after, len(begins) - 1)], far) - own
+        before = own - np.where(after > 0, begins[np.maximum(after - 1, 0)], -far)
+        return rows[np.minimum(behind, before) >= self.extent]
+
+
+def divide(
+    arrays: Mapping[str, Any],
+    orders: Sequence[Int[np.ndarray, "_"]],
+    counts: Sequence[int],
+    block: float | None = 1.0,
+    found: Overlap | None = None,
+) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
+    """Divides each client's examples into those that are trained on and those put aside, by the rule of this module.
+
+    Args:
+        arrays: of all examples.
+        orders: for each client its rows, in the order in which they are drawn: the last ones are put aside.
+        counts: for each client how many rows are trained on, at least 1.
+        block: of windows, where the block that is put aside begins, from 0 for the first to 1 for the last ones; None leaves the
+            orders as they are, for rows that are split in a given order.
+        found: which examples overlap, where that is known.
+
+    Returns:
+        For each client the rows that are trained on and those put aside, in their order. Without overlaps these are the first
+        `counts` rows and the others; with copies, sizes may differ a little, and windows at the edges of a block are in neither.
+    """
+    some = any(count < len(rows) for rows, count in zip(orders, counts, strict=True))
+    found = Overlap.of(arrays) if found is None and some else found
+    plain = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
+    if found is None or not found.any:
+        return plain
+    if found.places is not None and block is not None:
+        plain = [_block(rows, count, found.places, block) for rows, count in zip(orders, counts, strict=True)]
+    elif block is not None:
+        return _together(found.copies, orders, counts)
+    if found.places is None:  # in a given order, in which equal examples may come again
+        return plain
+    trained = np.concatenate([kept for kept, _ in plain])
+    return [(kept, found.clear(away, trained)) for kept, away in plain]
+
+
+def drawn(
+    arrays: Mapping[str, Any],
+    offsets: Int[np.ndarray, "bounds"],
+    share: float | int,
+    seed: int,
+    split: str = "shuffled",
+    together: str | None = None,
+    field: str = "validation",
+) -> tuple[list[Int[np.ndarray, "_"]], list[Int[np.ndarray, "_"]]]:
+    """Returns the rows of each client that stay and those that are put aside for validation, each ascending.
+
+    Args:
+        arrays: of all clients, in client order.
+        offsets: where each client's rows begin, and the number of all.
+        share: to be put aside, in [0, 1); a client of n examples keeps the whole part of (1 - share) n, but at least one.
+        seed: of the draw, which is each client's own.
+        split: see `fedax.data.limits.SPLIT`.
+        together: see `Overlap.of`.
+        field: the argument with the share, for messages.
+
+    Raises:
+        DataError: nothing is left to put aside.
+    """
+    sizes = np.diff(offsets)
+    rngs = (np.random.default_rng([seed, 2, k]) for k in range(len(sizes)))
+    within = [rng.permutation(n) if split.startswith("shuffled") else np.arange(n) for rng, n in zip(rngs, sizes.tolist())]
+    orders = [begin + rows for begin, rows in zip(offsets.tolist(), within)]
+    counts = [train_size(int(n), share) for n in sizes]
+    if split.endswith("_rows"):
+        parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
+    else:
+        found = None if together is None else Overlap.of(arrays, together)
+        parts = divide(arrays, orders, counts, 1.0 if split == "shuffled" else None, found)
+    if share and not any(len(away) for _, away in parts):
+        hint = "Examples that overlap with others, copies or windows, cannot be put aside alone." if max(sizes) > 1 else ""
+        raise DataError.of(
+            field,
+            share,
+            f"a share that leaves some client an example for {'validation' if field == 'validation' else 'testing'}",
+            hint,
+        )
+    return [np.sort(kept) for kept, _ in parts], [np.sort(away) for _, away in parts]
+
+
+def drawn_clients(
+    copies: Int[np.ndarray, "examples"], sizes: Sequence[int], order: Int[np.ndarray, "clients"], count: int
+) -> Int[np.ndarray, "some"]:
+    """Returns clients to set apart, the first ones of an order; clients who share half of their examples come together.
+
+    Args:
+        copies: of the clients' training examples, see `Overlap`.
+        sizes: of the clients.
+        order: of all clients.
+        count: how many; fewer if those who share examples are more.
+
+    >>> drawn_clients(np.array([0, 1, 2, 0, 1]), [2, 1, 2], np.array([0, 1, 2]), 1).tolist()
+    [1]
+    """
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    table = coo_array((np.ones(len(copies)), (owners, copies)), (len(sizes), int(copies.max()) + 1)).tocsr()
+    having = np.bincount(table.indices, minlength=table.shape[1])  # clients that have a copy
+    table = table[:, (having > 1) & (having <= FEW)]
+    common = (table @ (table > 0).T.astype(float)).tocoo()  # of the examples of one client those that another has, too
+    close = 2 * common.data >= np.asarray(sizes)[common.row]
+    links = coo_array((np.ones(close.sum()), (common.row[close], common.col[close])), common.shape)
+    group = connected_components(links, directed=False)[1]
+    members = np.bincount(group)
+    out, seen = list[int](), set[int]()
+    for client in order.tolist():
+        own = int(group[client])
+        if own not in seen and len(out) + members[own] <= count:
+            out += np.flatnonzero(group == own).tolist()
+        seen.add(own)
+        if len(out) == count:
+            break
+    return np.sort(out or order[:count])
+
+
+def train_size(examples: int, test_fraction: float | int) -> int:
+    """Training examples of a client: the whole part of (1 - test_fraction) examples, but at least one.
+
+    >>> [train_size(n, 0.1) for n in (1, 2, 50)]
+    [1, 1, 45]
+    """
+    return max(1, int((1 - test_fraction) * examples))
+
+
+def _block(
+    rows: Int[np.ndarray, "_"], count: int, places: Int[np.ndarray, "_"], block: float
+) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
+    """A block of consecutive windows, and the others."""
+    ordered = rows[np.argsort(places[rows], kind="stable")]
+    begin = round(block * count)
+    away = slice(begin, begin + len(rows) - count)
+    return np.delete(ordered, away), ordered[away]
+
+
+def _together(
+    copies: Int[np.ndarray, "examples"], orders: Sequence[Int[np.ndarray, "_"]], counts: Sequence[int]
+) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
+    """Draws examples with all their copies, of whatever client, and leaves every client one to train on."""
+    owners = {int(copy): list[int]() for copy in copies[np.concatenate(orders)]}
+    for client, rows in enumerate(orders):
+        for copy in copies[rows].tolist():
+            owners[copy].append(client)
+    aside, left = dict[int, bool](), [len(rows) for rows in orders]
+    for client, (rows, count) in enumerate(zip(orders, counts, strict=True)):
+        room = left[client] - count
+        for copy in copies[rows[::-1]].tolist():
+            if room <= 0:
+                break
+            if copy in aside:
+                continue
+            who = owners[copy]
+            needed = {other: who.count(other) for other in set(who)}
+            aside[copy] = needed[client] <= room and all(left[other] > number for other, number in needed.items())
+            if aside[copy]:
+                room -= needed[client]
+                for other, number in needed.items():
+                    left[other] -= number
+        for copy in copies[rows].tolist():
+            aside.setdefault(copy, False)
+    marks = [np.array([aside[copy] for copy in copies[rows].tolist()], bool) for rows in orders]
+    return [(rows[~mark], rows[mark]) for rows, mark in zip(orders, marks, strict=True)]

@@ -1,0 +1,175 @@
+"""Windows of a series or text, told by their contents: hashes of rows, and where each row begins in its series."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Int
+
+SAMPLE = 1024
+"""Examples among which windows are looked for; with some, all examples are compared."""
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1 << 20
+
+
+def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A number for each row, which equal rows have in common."""
+    total = np.zeros(len(next(iter(arrays.values()))), np.uint64)
+    for turn, name in enumerate(sorted(arrays)):
+        values = arrays[name]
+        width = max(1, int(np.prod(values.shape[1:])))
+        step = max(1, _BLOCK // width)
+        for begin in range(0, len(values), step):
+            block = values[begin : begin + step, ...]
+            numbers = _digests(block) if width * values.itemsize >= 64 else _steps(block, whole=True)
+            total[begin : begin + step] += _mixed(numbers + np.uint64(turn + 1))
+    return total
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Numbers of which equal ones have equal bytes: 0 in place of -0."""
+    return np.ascontiguousarray(values + values.dtype.type(0) if values.dtype.kind == "f" else values.astype(np.int64))
+
+
+def _digests(values: np.ndarray) -> np.ndarray:
+    """A number for each row, by its bytes."""
+    rows = _plain(values).reshape(len(values), -1).view(np.uint8)
+    digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
+    return np.frombuffer(digests, np.uint64)
+
+
+def _steps(values: np.ndarray, whole: bool = False) -> np.ndarray:
+    """A number for each row and step of the second axis, or for each row if `whole`."""
+    plain = _plain(values)
+    bits = plain.view(f"u{plain.dtype.itemsize}").astype(np.uint64)
+    flat = bits.reshape(len(values), 1 if whole or values.ndim < 2 else values.shape[1], -1)
+    with np.errstate(over="ignore"):
+        own = _mixed(np.arange(1, flat.shape[2] + 1, dtype=np.uint64) * _BASE)
+        numbers = _mixed(flat + own).sum(axis=2, dtype=np.uint64)
+    return numbers[:, 0] if whole else numbers
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Spreads the bits of 64-bit numbers (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def places_of(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.ndarray | None:
+    """Where each window begins in its series; None if the rows are no windows that overlap."""
+    if (shift := _shift_in_order(values)) is not None:
+        return _places_in_order(values, shift)
+    first = np.unique(copies, return_index=True)[1]  # one of all copies
+    if len(first) < 3:
+        return None
+    spread = np.sort(first[:: max(1, len(first) // SAMPLE)])
+    together = np.sort(first)[:SAMPLE]
+    longest = max(_longest_shift(values[rows]) for rows in (together, spread))
+    if not longest:
+        return None
+    rows = np.sort(first)
+    after, shift = _successors(_steps(values[rows]), longest)
+    places = _walk(after, shift, values.shape[1])
+    number = np.empty(len(first), np.int64)
+    number[copies[rows]] = places
+    return number[copies]
+
+
+def _shift_in_order(values: np.ndarray) -> int | None:
+    """The shift by which at least half of the rows go on in the next one, and in no other row; None if there is none."""
+    pairs = np.linspace(0, len(values) - 2, min(len(values) - 1, 64)).astype(int)
+    some, after, length = values[pairs], values[pairs + 1], values.shape[1]
+    others = values[(pairs + 1 + len(values) // 2) % len(values)]
+    for s in range(1, length):
+        fits, chance = (_equal(some[:, s:], part[:, : length - s]) for part in (after, others))
+        if fits.mean() >= 0.5 and fits.sum() >= 2:
+            return s if chance.mean() <= 0.1 else None
+    return None
+
+
+def _places_in_order(values: np.ndarray, shift: int) -> np.ndarray:
+    """Places of windows that follow one another; another series begins where one does not go on."""
+    goes_on, length = np.empty(len(values) - 1, bool), values.shape[1]
+    step = max(1, _BLOCK // length)
+    for begin in range(0, len(goes_on), step):
+        rows = np.asarray(values[begin : begin + step + 1])
+        goes_on[begin : begin + step] = _equal(rows[:-1, shift:], rows[1:, : length - shift])
+    return np.cumsum(np.concatenate([[0], np.where(goes_on, shift, 4 * length)]))
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Whether rows are equal."""
+    return (a == b).reshape(len(a), -1).all(axis=1)
+
+
+def _longest_shift(values: np.ndarray) -> int:
+    """The largest shift at which rows that go on in others are no chance; 0 if they are no windows.
+
+    Chance is what there is if the other rows are read backwards. A twentieth of the rows, and two, have to go on in others.
+    """
+    length, steps = values.shape[1], _steps(values)
+    by_chance, at = _successors(steps, length - 1, backwards=True)
+    longest = length - 1
+    if (by_chance >= 0).any():
+        longest = int(at[by_chance >= 0].min()) - 1 - max(2, length // 10)
+    after, _ = _successors(steps, longest)
+    return max(longest, 0) if int((after >= 0).sum()) >= max(2, len(values) // 20) else 0
+
+
+def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """For each row the one that it goes on in, -1 if there is none, and how many steps later that one begins, at most `longest`.
+
+    Overlaps that say nothing do not count: those of one value only, and those that several rows have in common.
+    """
+    count, length = steps.shape
+    with np.errstate(over="ignore"):
+        powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)]))
+        sums, others = (_summed(part * powers[:length]) for part in (steps, steps[:, ::-1] if backwards else steps))
+        changes = _summed(steps[:, 1:] != steps[:, :-1])
+    after, shift = np.full(count, -1), np.zeros(count, np.int64)
+    for s in range(1, longest + 1):
+        open_ = np.flatnonzero(after < 0)
+        if not len(open_):
+            break
+        with np.errstate(over="ignore"):
+            ends = sums[open_, length] - sums[open_, s]  # of steps s to length, by the powers of s and on
+            begins = others[:, length - s] * powers[s]
+        telling = changes[open_, length - 1] > changes[open_, s]
+        distinct, where, times = np.unique(begins, return_index=True, return_counts=True)
+        at = np.minimum(np.searchsorted(distinct, ends), len(distinct) - 1)
+        fits = telling & (distinct[at] == ends) & (times[at] == 1) & (where[at] != open_)
+        _, where_end, times_end = np.unique(ends, return_inverse=True, return_counts=True)
+        fits &= times_end[where_end] == 1
+        after[open_[fits]], shift[open_[fits]] = where[at[fits]], s
+    return after, shift
+
+
+def _summed(values: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, ... columns."""
+    total = np.cumsum(values, axis=1, dtype=np.uint64)
+    return np.concatenate([np.zeros((len(values), 1), np.uint64), total], axis=1)
+
+
+def _walk(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
+    """Places along chains of windows; chains that end in others are laid beside them."""
+    places = np.full(len(after), -1, np.int64)
+    heads = np.setdiff1d(np.arange(len(after)), after[after >= 0])
+    base = 0
+    follow, steps = after.tolist(), shift.tolist()
+    for head in [*heads.tolist(), *range(len(after))]:
+        chain, row = list[int](), head
+        on_it = set[int]()
+        while row >= 0 and places[row] < 0 and row not in on_it:
+            chain.append(row)
+            on_it.add(row)
+            row = follow[row]
+        if not chain:
+            continue
+        offsets = np.cumsum([0, *(steps[k] for k in chain[:-1])])
+        joins = row >= 0 and places[row] >= 0
+        start = places[row] - steps[chain[-1]] - offsets[-1] if joins else base
+        places[chain] = start + offsets
+        base = max(base, int(start + offsets[-1]) + 4 * length)
+    return places - places.min()

@@ -1,0 +1,117 @@
+"""Names of clients from files to results: histories, records, tables, pages and predictions."""
+
+import csv
+import io
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core import UnknownName
+from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
+from fedax.report.record import Record, clients_csv
+from fedax.tasks import with_held_back
+
+NAMES = ["client1", "client2", "client10"]
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Clients with as many test examples as the number in their name; only the first feature of the test examples tells labels."""
+    folder = tmp_path_factory.mktemp("clients")
+    for part in ("train", "test"):
+        (folder / part).mkdir()
+        for name in NAMES:
+            n = int(name.removeprefix("client"))
+            rows = "".join(f"{i % 2},{n + i / 64},{i % 2}\n" for i in range(2 * n if part == "train" else n))
+            (folder / part / f"{name}.csv").write_text("a,b,y\n" + rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        task = fedax.tasks.client_files(folder)
+        watch = [fedax.observe.ClientAccuracy(), fedax.observe.TrainLoss()]
+        return task, fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=2, observe=watch)
+
+
+def test_histories_have_the_numbers_of_a_client_by_name(runs):
+    task, history = runs
+    assert history.clients == tuple(NAMES)
+    found = history.by_client("client_accuracy")
+    assert list(found) == NAMES
+    for k, name in enumerate(NAMES):
+        values, own = np.asarray(found[name]), task.test.client(k)
+        predicted = np.asarray(task.predictions(history.params, jax.tree.map(jax.numpy.asarray, own), None)).argmax(1)
+        assert len(own["y"]) == int(name.removeprefix("client"))
+        assert values.shape == (3,)
+        np.testing.assert_allclose(values[-1], (predicted == own["y"]).mean(), rtol=1e-6)
+    with pytest.raises(UnknownName, match="client_accuracy"):
+        history.by_client("train_loss")
+
+
+def test_tables_and_pages_name_the_clients(runs, tmp_path):
+    _, history = runs
+    record = Record.of(history, task="files", label="FedAvg", seed=0)
+    again = Record.from_bytes(record.to_bytes())
+    assert again.clients == NAMES
+    head, *rows = csv.reader(io.StringIO(clients_csv([again])))
+    assert [row[head.index("client")] for row in rows] == NAMES
+    values = [float(row[head.index("client_accuracy")]) for row in rows]
+    np.testing.assert_allclose(values, history.metrics["client_accuracy"][-1], rtol=1e-6)
+    history.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in page for name in NAMES)
+
+
+def test_predictions_name_the_clients(runs):
+    task, history = runs
+    head, *rows = csv.reader(io.StringIO(predictions_csv(task, history.params, of_split(task, "test"))))
+    owners = [row[head.index("client")] for row in rows]
+    assert owners == [name for name in NAMES for _ in range(int(name.removeprefix("client")))]
+
+
+def test_predictions_read_columns_by_name(runs, tmp_path):
+    task, _ = runs
+    (tmp_path / "new.csv").write_text("b,a\n5,1\n6,0\n")
+    assert examples_of(task, tmp_path / "new.csv").arrays["x"].tolist() == [[1, 5], [0, 6]]
+    (tmp_path / "other.csv").write_text("b,c\n5,1\n")
+    with pytest.raises(UnknownName, match=r"other.csv, column: got 'a'; allowed: one of b, c"):
+        examples_of(task, tmp_path / "other.csv")
+    (tmp_path / "more.csv").write_text("b,a,c\n5,1,2\n")
+    with pytest.raises(fedax.core.DataError, match=r"more.csv: got \['c'\]; allowed: the columns \['a', 'b'\] of the task"):
+        examples_of(task, tmp_path / "more.csv")
+
+
+def test_a_broken_client_is_named(folder):
+    task = fedax.tasks.from_loss(
+        lambda w, e: (w - e["x"]) ** 2, 0.0, {"anna": {"x": np.ones(2)}, "berta": {"x": np.full(2, 1e30)}}
+    )
+    history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(1e30), rounds=3)
+    assert history.outcome.kind == "non-finite"
+    assert history.outcome.client is not None
+    assert str(history.outcome).endswith(f"client {['anna', 'berta'][history.outcome.client]}")
+
+
+def test_unseen_clients_keep_their_names(folder):
+    parts = with_held_back(fedax.tasks.client_files(folder), 0.3, seed=2)
+    assert sorted([*parts.names, *parts.held_back.names]) == sorted(NAMES)
+    assert len(parts.held_back.names) == 1
+    history = fedax.run(fedax.FedAvg(), parts, rounds=1, observe=[fedax.observe.ClientAccuracy()])
+    assert history.clients == tuple(parts.names)
+
+
+def test_clients_without_names_are_numbered():
+    task = fedax.tasks.digits(clients=3, test_fraction=0.2)
+    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()])
+    assert history.clients is None
+    assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]
+    assert clients_csv([Record.of(history, task="digits", label="FedAvg", seed=0)]).count("\n") == 1

@@ -1,0 +1,500 @@
+"""Inputs are taken as they are meant or refused in a sentence: names, ranges, shapes, types of numbers."""
+
+import gzip
+import string
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedax
+from fedax.core import DataError, InvalidInput, Trace
+from fedax.core.names import natural
+from fedax.data import (
+    PARTITIONS,
+    FederatedData,
+    client_files,
+    stored_clients,
+    write_clients,
+)
+from fedax.tasks import classification, from_loss, with_held_back
+
+QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True)
+TYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i2", ">i4", ">i8", ">u4"]
+
+
+@pytest.fixture(autouse=True)
+def as_users_run():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def squares(w, examples):
+    return (w - examples["x"]) ** 2
+
+
+def loss(w, x):
+    return (w - x) ** 2
+
+
+@QUICK
+@given(kind=st.sampled_from(TYPES), data=st.data())
+def test_whole_numbers_arrive_as_they_are_or_are_refused(kind, data):
+    """Of every type, up to its ends: as a list of clients, as one array in files, and in a test part."""
+    limits = np.iinfo(kind)
+    edge = st.sampled_from([limits.min, limits.max, max(limits.min, -(2**31)), min(limits.max, 2**31 - 1)])
+    values = np.array(data.draw(st.lists(edge | st.integers(limits.min, limits.max), min_size=1, max_size=4)), dtype=kind)
+    fits = limits.kind == "u" and int(values.max()) < 2**32 and values.dtype.itemsize >= 4
+    fits = fits or bool((values.astype(object) >= -(2**31)).all() and (values.astype(object) < 2**31).all())
+    if not fits:
+        with pytest.raises(DataError, match=r"\['x'\]: got -?\d+ in row \d+; allowed: whole numbers from"):
+            fedax.core.Ragged.of([{"x": values}])
+        return
+    held = fedax.core.Ragged.of([{"x": values}]).arrays["x"]
+    assert held.dtype.isnative
+    assert held.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("part", ["clients", "test", "holdout", "validation"])
+def test_numbers_beyond_32_bits_are_refused_in_every_part(part):
+    good, bad = {"x": np.array([1, 2])}, {"x": np.array([1, 4_000_000_000])}
+    parts = {"clients": [good], part: bad if part == "holdout" else [bad]}
+    with pytest.raises(DataError, match=r"4000000000 in row 1; allowed: whole numbers from -2147483648 to 2147483647"):
+        from_loss(squares, 0.0, **parts)
+
+
+def test_numbers_beyond_32_bits_are_refused_in_data_files_and_models(tmp_path):
+    x, y = np.array([[4_000_000_000], [1]]), np.array([0, 1])
+    message = r"\['x'\]: got 4000000000 in row 0"
+    with pytest.raises(DataError, match=message):
+        classification(FederatedData([{"x": x, "y": y}], 2), fedax.models.Softmax(1, 2))
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(DataError, match=message):
+        fedax.tasks.client_files(tmp_path)
+    with pytest.raises(DataError, match=message):
+        write_clients(tmp_path / "stored", [{"x": x, "y": y}], 2)
+    assert not (tmp_path / "stored").exists()
+    with pytest.raises(DataError, match=r"leaf 'table': got 4000000000 in row 0"):
+        from_loss(lambda p, x: (p["w"] - x) ** 2, {"w": 0.0, "table": x}, [[1.0]], frozen="table")
+    with pytest.raises(DataError, match=r"from_loss\(state=...\): got 4000000000 in row 0"):
+        from_loss(lambda w, x, state: ((w - x) ** 2, state), 0.0, [[1.0]], state={"table": x})
+
+
+@QUICK
+@given(classes=st.integers(2, 12), clients=st.integers(2, 6), share=st.floats(0.2, 1.0))
+def test_flipped_labels_are_labels_of_the_task(classes, clients, share):
+    labels = np.arange(clients * classes) % classes
+    data = FederatedData([{"x": np.eye(classes)[part], "y": part} for part in np.split(labels, clients)], classes)
+    attack = fedax.attacks.LabelFlip(share=share)
+    task = classification(data, fedax.models.Softmax(classes, classes))
+    poisoned = np.asarray(attack.poisoned(task, 0, clients).train.arrays["y"]).reshape(clients, -1)
+    for k, own in enumerate(poisoned):
+        before = np.split(labels, clients)[k]
+        assert own.tolist() == (classes - 1 - before if k in attack.members(clients) else before).tolist()
+    with pytest.raises(DataError, match=rf"LabelFlip\(classes=...\): got {classes + 1}; allowed: at most {classes}"):
+        fedax.attacks.LabelFlip(share=share, classes=classes + 1).poisoned(task, 0, clients)
+
+
+def test_flipped_labels_of_two_classes():
+    """The case of a task without predictions, and of one client of several, who does not know the others' labels."""
+    clients = [{"x": np.ones(2), "y": np.array([0, 1])}] * 5
+    task = from_loss(lambda w, e: (w - e["y"].astype(e["x"].dtype)) ** 2, 0.0, clients)
+    flipped = fedax.attacks.LabelFlip(share=0.4).poisoned(task, 0, 5).train.arrays["y"]
+    assert sorted(set(np.asarray(flipped).tolist())) == [0, 1]
+    with pytest.raises(InvalidInput, match=r"One client does not know the labels of the others"):
+        fedax.attacks.LabelFlip(share=1.0).poisoned(task, 0, 9)
+
+
+def looked_up(w, examples):
+    return (w["table"][examples["item"]] - examples["x"]) ** 2
+
+
+def taken_along(w, examples):
+    rows = w["table"][None] * examples["x"][:, None]
+    return jnp.take_along_axis(rows, examples["item"][:, None], axis=1)[:, 0] ** 2
+
+
+def looked_up_words(w, examples):
+    return (w["table"][jnp.stack([examples["item"], examples["item"]], 1)].sum(1) - examples["x"]) ** 2
+
+
+@pytest.mark.parametrize("lookup", [looked_up, taken_along, looked_up_words])
+@pytest.mark.parametrize("part", ["clients", "test", "holdout"])
+@pytest.mark.parametrize(("item", "fits"), [(4, True), (5, False), (-1, False), (10**6, False)])
+def test_whole_numbers_are_checked_against_what_they_index(lookup, part, item, fits):
+    params, good = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32), "item": np.array([0, 1, 2])}
+    bad = good | {"item": np.array([0, item, 2])}
+    parts = {"clients": [good], part: bad if part == "holdout" else [bad]}
+    if fits:
+        assert from_loss(lookup, params, **parts).train.total == 3
+        return
+    with pytest.raises(DataError, match=r"Task\(loss=...\): got whole numbers 'item' from .*allowed: indices within tables"):
+        from_loss(lookup, params, **parts)
+
+
+def test_numbers_that_index_nothing_may_be_any():
+    params, x = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32)}
+    task = from_loss(
+        lambda w, e: (w["table"][0] - e["x"]) ** 2 * e["count"], params, [x | {"count": np.array([7, -3, 100])}]
+    )
+    assert task.train.total == 3
+
+
+@pytest.mark.parametrize("model", [fedax.models.Bigram(5), fedax.models.BagOfTokens(5, 5)])
+@pytest.mark.parametrize("token", [5, -1])
+def test_tokens_are_those_of_the_vocabulary(model, token):
+    data = [{"x": np.array([[0, 1], [2, 4]]), "y": np.array([0, 1])}]
+    assert classification(FederatedData(data, 5), model).train.total == 2
+    bad = [{"x": np.array([[0, 1], [2, token]]), "y": np.array([0, 1])}]
+    for given_ in (FederatedData(bad, 5), FederatedData(data, 5, bad), FederatedData(data, 5, holdout=bad[0])):
+        with pytest.raises(DataError, match=rf"\['x'\]: got token {token}; allowed: 0 to 4, the vocabulary of"):
+            classification(given_, model)
+
+
+@pytest.mark.parametrize("shape", [(12, 12, 3), (8, 8, 1), (6, 4, 2)])
+def test_images_are_compared_not_reshaped(shape):
+    rows, columns, channels = shape
+    model = fedax.models.CNN(shape, (fedax.models.Stage(2, 3),), (4,), 2)
+    good = [shape, (rows * columns * channels,)] + [(rows, columns)] * (channels == 1)
+    bad = [(channels, rows, columns), (columns, rows, channels) if rows != columns else (rows * columns, channels)]
+    y = np.array([0, 1, 0])
+    for form in good:
+        assert classification(FederatedData([{"x": np.ones((3, *form)), "y": y}], 2), model).train.clients == 1
+    for form in bad:
+        with pytest.raises(InvalidInput, match=r"rows of shape|logits|fails on examples of shapes"):
+            classification(FederatedData([{"x": np.ones((3, *form)), "y": y}], 2), model)
+    with pytest.raises(InvalidInput, match=r"Channels come last: write x.transpose\(0, 2, 3, 1\)"):
+        model(model.init(jax.random.key(0)), np.ones((3, *bad[0])))
+
+
+@pytest.mark.parametrize("part", ["test", "validation", "holdout"])
+@QUICK
+@given(
+    own=st.integers(1, 4),
+    other=st.integers(1, 4),
+    labels=st.sampled_from([(), (1,), (2,)]),
+    form=st.sampled_from([(), (1,)]),
+)
+def test_parts_have_the_shapes_of_the_training_examples(part, own, other, labels, form):
+    def score(w, examples):
+        return (w - examples["x"].sum(1)) ** 2
+
+    train = [{"x": np.ones((2, own)), "y": np.zeros((2, *form))}]
+    given_ = {"x": np.ones((3, other)), "y": np.zeros((3, *labels))}
+    options = {part: given_ if part == "holdout" else [given_]}
+    if own == other and labels == form:
+        assert from_loss(score, 0.0, train, **options).train.total == 2
+        return
+    with pytest.raises(DataError, match=rf"{part}.*: got rows of shape .*; allowed: .* as the training examples have"):
+        from_loss(score, 0.0, train, **options)
+
+
+def test_parts_get_the_types_of_the_training_examples():
+    task = from_loss(loss, 0.0, [[1.0, 2.0]], test=[[3, 4]], holdout=[5])
+    assert task.test.arrays["x"].dtype == task.holdout["x"].dtype == np.float32
+    counts = from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.0]}])
+    assert counts.test.arrays["x"].dtype == np.int32
+    with pytest.raises(DataError, match=r"test\['x'\]: got real numbers .*; allowed: whole numbers"):
+        from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.5]}])
+    with pytest.raises(DataError, match=r"test: got \['z'\]; allowed: the arrays \['x'\]"):
+        from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"z": [3]}])
+
+
+PARTITIONED = {"dirichlet": {"minimum": 1}, "shards": {}, "power_law": {"classes_per_client": 1, "ratio": 1.0}}
+
+
+@pytest.mark.parametrize("name", PARTITIONED)
+@QUICK
+@given(classes=st.integers(2, 4), form=st.sampled_from(["one-hot", "column", "row"]))
+def test_partitions_take_one_label_for_each_example(name, classes, form):
+    labels = np.arange(12 * classes) % classes
+    other = {"one-hot": np.eye(classes, dtype=int)[labels], "column": labels[:, None], "row": labels[None]}[form]
+    options = {"clients": 2, **PARTITIONED[name]}
+    parts = PARTITIONS[name](labels, **options)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    with pytest.raises(DataError, match=r"labels=...\): got 'shape \(.*allowed: one label per example"):
+        PARTITIONS[name](other, **options)
+    with pytest.raises(DataError, match=r"labels=...\): got 'shape \(.*allowed: one label per example"):
+        FederatedData.partitioned(np.ones((len(other), 2)), other, [np.arange(len(other))], classes=classes)
+    same = PARTITIONS[name](labels.astype(float), **options)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, same, strict=True))
+
+
+@pytest.mark.parametrize("indices", [[True, False, True], [0.0, 1.0], [[0, 1]], ["0", "1"]])
+def test_indices_of_a_partition_are_whole_numbers(indices):
+    with pytest.raises(DataError, match=r"partition\[0\]: got .*; allowed: the indices of its examples, whole numbers"):
+        FederatedData.partitioned(np.ones((3, 2)), np.zeros(3, int), [np.array(indices)], classes=1)
+
+
+NAMES = st.text(string.ascii_letters + string.digits + " _-", min_size=1, max_size=6).filter(lambda name: name.strip())
+
+
+@QUICK
+@given(names=st.lists(NAMES, min_size=1, max_size=5, unique=True), seed=st.integers(0, 99), kind=st.sampled_from("cfd"))
+def test_clients_of_tables_keep_their_names(names, seed, kind):
+    """A frame, a frame of categories, and a dict of columns, with rows in any order."""
+    rng = np.random.default_rng(seed)
+    owners = rng.permutation(np.repeat(names, 3)).tolist()
+    values = np.arange(len(owners), dtype=float)
+    table = {"who": owners, "x": values}
+    if kind != "d":
+        table = pd.DataFrame(table)
+    if kind == "c":
+        table["who"] = table["who"].astype("category")
+    task = from_loss(squares, 0.0, table, client="who")
+    assert sorted(task.names, key=natural) == list(task.names)
+    assert sorted(task.names) == sorted(names)
+    for k, name in enumerate(task.names):
+        assert task.train.client(k)["x"].tolist() == [v for v, owner in zip(values, owners, strict=True) if owner == name]
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT, ""], ids=str)
+@pytest.mark.parametrize("form", ["frame", "dict", "mapping"])
+def test_a_missing_client_is_no_client(missing, form):
+    if form == "mapping":
+        clients, column = {"a": {"x": [1.0]}, missing: {"x": [2.0]}}, None
+    else:
+        table = {"who": ["a", missing, "b"], "x": [1.0, 2.0, 3.0]}
+        clients, column = pd.DataFrame(table) if form == "frame" else table, "who"
+    with pytest.raises(DataError, match=r"allowed: a name or number for each client. Drop these rows"):
+        from_loss(squares, 0.0, clients, client=column)
+
+
+def test_numbers_as_clients_are_the_same_in_every_part():
+    """Numbers that a missing value elsewhere made real are the whole ones of the other part."""
+    train, test = pd.DataFrame({"who": [3, 12, 3], "x": [1.0, 2.0, 3.0]}), pd.DataFrame({"who": [12.0], "x": [5.0]})
+    task = from_loss(squares, 0.0, train, client="who", test=test)
+    assert list(task.names) == ["3", "12"]
+    assert task.test.sizes.tolist() == [0, 1]
+    with pytest.raises(DataError, match="1 and '1', which have the same name"):
+        from_loss(squares, 0.0, {"who": [1, "1"], "x": [1.0, 2.0]}, client="who")
+
+
+def files(folder, **tables):
+    for name, text in tables.items():
+        (folder / f"{name}.csv").write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder
+
+
+@QUICK
+@given(
+    count=st.integers(1, 25),
+    first=st.integers(0, 3),
+    test=st.booleans(),
+    ending=st.sampled_from([".csv", ".csv.gz", ".npz"]),
+)
+def test_files_are_matched_to_clients_by_name(tmp_path_factory, count, first, test, ending):
+    folder = tmp_path_factory.mktemp("clients")
+    (folder / "train").mkdir()
+    (folder / "test").mkdir(exist_ok=test)
+    numbers = range(first, first + count)
+    for place, some in (("train", numbers), ("test", [n for n in numbers if n % 2 == 0] if test else [])):
+        for n in some:
+            path = folder / place / f"client{n}{ending}"
+            if ending == ".npz":
+                np.savez(path, x=np.full((2, 1), float(n)), y=[0, 0])
+            else:
+                text = f"h,y\r\n{n},0\r\n{n},0\r\n".encode()
+                path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    tested = test and any(n % 2 == 0 for n in numbers)
+    if not tested:
+        (folder / "test").rmdir()
+    data = client_files(folder)
+    assert list(data.names) == [f"client{n}" for n in numbers]
+    for n, train in zip(numbers, data.train, strict=True):
+        assert train["x"].tolist() == [[n], [n]]
+    for n, own in zip(numbers, data.test or (), strict=tested):
+        assert own["x"].tolist() == [[n], [n]] * (n % 2 == 0)
+
+
+def trace(path, *devices):
+    path.write_text("device,from,to\n" + "".join(f"{device},0,9\n" for device in devices))
+    return Trace(str(path))
+
+
+@QUICK
+@given(names=st.lists(NAMES.map(str.strip), min_size=2, max_size=8, unique=True), data=st.data())
+def test_a_trace_names_clients(tmp_path_factory, names, data):
+    """A name stands for its client; a number for a client without names, or whose own number it is."""
+    chosen = data.draw(st.sampled_from(names))
+    if chosen.isdigit() or chosen.startswith("-"):
+        return
+    rule = trace(tmp_path_factory.mktemp("trace") / "t.csv", chosen)
+    there = rule.bound_to(names, len(names)).there(jax.random.key(0), 0, len(names))
+    assert np.flatnonzero(there).tolist() == [names.index(chosen)]
+
+
+def test_a_trace_by_number_trains_the_client_of_that_number(tmp_path):
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    files(folder, **{f"client{n}": f"h,y\n{n},0\n{n + 0.5},1\n" for n in range(12)})
+    task = fedax.tasks.client_files(folder)
+    for device in ("2", "client2"):
+        rule = trace(tmp_path / "t.csv", device)
+        history = fedax.run(fedax.FedAvg(), task, schedule=fedax.Schedule(availability=rule, cohort=3), rounds=1)
+        assert history.notes["available"].tolist() == [1]
+        bound = rule.bound_to(task.names, 12).there(jax.random.key(0), 0, 12)
+        assert [task.names[k] for k in np.flatnonzero(bound)] == ["client2"]
+    (folder / "client0.csv").unlink()
+    shifted = fedax.tasks.client_files(folder)  # client 2 is the second one now: a number could be either
+    for task_, device, message in (
+        (shifted, "2", "allowed: names of clients: 'client1', 'client2', 'client3'.* Clients have names"),
+        (task, "anna", "allowed: names of clients"),
+        (task, "99", "allowed: names of clients"),
+    ):
+        schedule = fedax.Schedule(availability=trace(tmp_path / "t.csv", device))
+        with pytest.raises(DataError, match=message):
+            fedax.run(fedax.FedAvg(), task_, schedule=schedule, rounds=1)
+
+
+def test_names_go_with_clients(tmp_path):
+    clients = {name: {"x": np.arange(6.0).reshape(3, 2) + i, "y": [0, 1, 0]} for i, name in enumerate("dcba")}
+    data = FederatedData(list(clients.values()), 2, names=list(clients))
+    assert list(data.with_validation(0.4).names) == list("dcba")
+    assert list(stored_clients(write_clients(tmp_path / "stored", data)).names) == list("dcba")
+    task = classification(data, fedax.models.Softmax(2, 2))
+    parts = with_held_back(task, 0.5, seed=1)
+    assert sorted([*parts.names, *parts.held_back.names]) == list("abcd")
+    for half in (parts, parts.held_back):
+        for k, name in enumerate(half.names):
+            np.testing.assert_array_equal(half.train.client(k)["x"], clients[name]["x"].astype(np.float32))
+    with pytest.raises(DataError, match=r"names: got 'a' twice"):
+        FederatedData(list(clients.values()), 2, names=["a", "b", "a", "c"])
+    with pytest.raises(DataError, match=r"names: got '1 names'; allowed: 4, one for each client"):
+        FederatedData(list(clients.values()), 2, names=["a"])
+
+
+COLUMN = st.text(string.ascii_letters, min_size=1, max_size=5).filter(lambda name: name.lower() not in ("y", "index", "nan"))
+
+
+@QUICK
+@given(
+    columns=st.lists(COLUMN, min_size=1, max_size=3, unique=True),
+    rows=st.integers(2, 5),
+    start=st.integers(0, 5),
+    heading=st.sampled_from(["", "Unnamed: 0", "__index_level_0__", "index"]),
+)
+def test_the_index_of_a_saved_frame_is_no_feature(tmp_path_factory, columns, rows, start, heading):
+    folder = tmp_path_factory.mktemp("clients")
+    rng = np.random.default_rng(start)
+    for client in ("a", "b"):
+        frame = pd.DataFrame(rng.normal(size=(rows, len(columns))), columns=columns)
+        frame["y"] = rng.integers(0, 2, rows)
+        frame.index = range(start, start + rows)
+        frame.to_csv(folder / f"{client}.csv", index_label=heading)
+    with pytest.raises(DataError, match=r"the column .*index=False.*drop=\["):
+        client_files(folder)
+    data = client_files(folder, drop=[heading])
+    assert data.train[0]["x"].shape == (rows, len(columns))
+    frame.to_csv(folder / "a.csv", index=False)
+    frame.to_csv(folder / "b.csv", index=False)
+    np.testing.assert_allclose(client_files(folder).train[1]["x"], frame[columns], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h,y\n1_000,0\n", r"'1_000' in row 1 of the column 'h'; allowed: numbers, such as 1000"),
+        ("h,y\n1,cat\n2,dog\n", r"'cat' in row 1 of the column 'y'; .*Number the classes from 0 on, or .*label="),
+        ("h,kind,y\n1,cat,0\n", r"'cat' in row 1 of the column 'kind'; .*drop=\['kind'\].*label='kind'"),
+        ("h,y\n1,0\n,1\n", r"'' in row 2 of the column 'h'; .*Fill the cell"),
+        ("h,y\n\uff11,0\n", r"in row 1 of the column 'h'"),
+        ("h,species\n1,0\n", r"allowed: the name 'y' of the labels among them. .*label="),
+    ],
+)
+def test_cells_that_are_no_numbers_are_named(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        client_files(files(tmp_path, a=text))
+
+
+def test_columns_that_are_left_out_may_hold_anything(tmp_path):
+    files(tmp_path, a="id,h,y\nanna,1.5,0\nberta,2.5,1\n")
+    assert client_files(tmp_path, drop="id").train[0]["x"].tolist() == [[1.5], [2.5]]
+    for drop in (["y"], 3, [None]):
+        with pytest.raises(DataError, match=r"client_files\(drop=...\)"):
+            client_files(tmp_path, drop=drop)
+    with pytest.raises(InvalidInput, match="none of the files has a column 'ide'"):
+        client_files(tmp_path, drop=["id", "ide"])
+
+
+MAKE = {
+    "fortran order": lambda x: np.asfortranarray(x),
+    "reversed": lambda x: x[::-1][::-1],
+    "other byte order": lambda x: x.astype(x.dtype.newbyteorder()),
+    "double": lambda x: x.astype(">f8"),
+    "half": lambda x: x.astype(np.float16),
+    "bfloat16": lambda x: jnp.asarray(x, jnp.bfloat16),
+    "lists": lambda x: x.tolist(),
+    "jax": jnp.asarray,
+    "nothing masked": lambda x: np.ma.masked_array(x, False),
+}
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_types_that_are_taken(make, tmp_path):
+    x, y = np.arange(-6, 6, dtype=np.float32).reshape(4, 3), np.array([0, 1, 1, 0])
+    given_ = [{"x": make(x), "y": make(y.astype(np.int64)) if make is MAKE["other byte order"] else y}]
+    for held in (
+        FederatedData(given_, 2).train[0],
+        stored_clients(write_clients(tmp_path / "stored", given_, 2)).train[0],
+        from_loss(lambda w, e: (w - e["x"].sum(1)) ** 2, 0.0, given_).train.client(0),
+    ):
+        np.testing.assert_array_equal(np.asarray(held["x"], np.float32), x)
+        np.testing.assert_array_equal(held["y"], y)
+
+
+REFUSED = {
+    "masked": (lambda x: np.ma.masked_array(x, x > 0), "masked array with masked entries"),
+    "sparse": (scipy.sparse.csr_array, r"sparse array .*toarray\(\)"),
+    "sparse matrix": (scipy.sparse.coo_matrix, r"sparse array .*toarray\(\)"),
+    "complex": (lambda x: x * 1j, "complex numbers"),
+    "dates": (lambda x: x.astype("M8[D]"), "dates"),
+    "text": (lambda x: x.astype(str), "text such as"),
+    "objects": (lambda x: np.array([[None] * x.shape[1]] * len(x)), "objects such as None"),
+    "ragged": (lambda x: [[1.0], [1.0, 2.0]], "rows of unequal shapes"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_types_that_are_refused(make, message, tmp_path):
+    x = np.arange(6.0).reshape(2, 3)
+    given_ = [{"x": make(x), "y": np.array([0, 1])}]
+    for use in (
+        lambda: FederatedData(given_, 2),
+        lambda: from_loss(lambda w, e: (w - e["x"].sum(1)) ** 2, 0.0, given_),
+        lambda: write_clients(tmp_path / "stored", given_, 2),
+    ):
+        with pytest.raises(DataError, match=message):
+            use()
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "npz"])
+@QUICK
+@given(
+    kind=st.sampled_from(["<f4", ">f4", "<f8", ">f8", "<f2", ">f2", ">i4", "i8"]),
+    shape=st.lists(st.integers(0, 3), max_size=3),
+    order=st.sampled_from("CF"),
+)
+def test_models_of_any_type_are_read_as_they_were_saved(tmp_path_factory, ending, kind, shape, order):
+    path = tmp_path_factory.mktemp("model") / f"m.{ending}"
+    leaf = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(kind), order=order)
+    fedax.save_params({"w": leaf}, path, state={"s": leaf})
+    held = fedax.load_params(path)
+    np.testing.assert_array_equal(held["w"], leaf)
+    assert held["w"].dtype == leaf.dtype.newbyteorder("=")
+
+
+def test_leaves_without_entries_are_kept_as_they_are():
+    params = {"w": jnp.zeros(()), "none": jnp.zeros((0, 3))}
+    task = from_loss(lambda p, x: (p["w"] - x) ** 2 + p["none"].sum(), params, [[1.0, 2.0], [3.0]])
+    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(batch_size="full"), "rounds": 2}
+    plain = fedax.run(fedax.FedAvg(), from_loss(loss, 0.0, [[1.0, 2.0], [3.0]]), **options)
+    for engine in (fedax.Simulation(), fedax.Eager()):
+        history = fedax.run(fedax.FedAvg(), task, engine=engine, **options)
+        assert history.params["none"].shape == (0, 3)
+        np.testing.assert_allclose(history.params["w"], plain.params, rtol=1e-6)
