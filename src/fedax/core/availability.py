@@ -1,7 +1,6 @@
 """Availability: the clients that can be reached in a round."""
 
 import bisect
-import copy
 import csv
 import dataclasses
 import math
@@ -161,7 +160,9 @@ class Trace(Availability):
             number = known.get(str(client)) if known else None
             number = number_of(str(client), names, clients, where) if number is None else number
             intervals.append(interval._replace(client=number))
-        bound = copy.copy(self)
+        bound = object.__new__(type(self))  # without reading the file again
+        for field in dataclasses.fields(self):
+            object.__setattr__(bound, field.name, getattr(self, field.name))
         object.__setattr__(bound, "intervals", tuple(intervals))
         return bound
 
