@@ -140,7 +140,7 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
     """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures, where it has them.
 
     Args:
-        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older ones have the titles of the figures.
+        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older ones have the figures' titles.
         recipe: whose figures they are.
     """
     conclusion = folder / CONCLUSION
