@@ -113,10 +113,10 @@ class LabelFlip(Attack):
 
 def _predicted(task: Task) -> int | None:
     """The number of classes that a task predicts the probabilities of; None if it has no such predictions."""
-    if task.predictions is None:
+    if (predictions := task.predictions) is None:
         return None
     arrays = {name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype) for name, values in task.train.arrays.items()}
-    found = jax.eval_shape(lambda key, rows: task.predictions(task.start(key), rows, None), jax.random.key(0), arrays)
+    found = jax.eval_shape(lambda key, rows: predictions(task.start(key), rows, None), jax.random.key(0), arrays)
     return found.shape[1] if getattr(found, "ndim", 0) == 2 else None
 
 

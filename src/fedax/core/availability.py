@@ -153,11 +153,11 @@ class Trace(Availability):
         Raises:
             DataError: a device that is none of the clients, with its line.
         """
-        known = names and {name: k for k, name in enumerate(names)}
+        known = {name: k for k, name in enumerate(names or ())}
         intervals = list[Interval]()
         for interval in self.intervals:
             client, where = interval.client, f"{self.file}, line {interval.line}, device"
-            number = known.get(str(client)) if known else None
+            number = known.get(str(client))
             number = number_of(str(client), names, clients, where) if number is None else number
             intervals.append(interval._replace(client=number))
         bound = object.__new__(type(self))  # without reading the file again

@@ -84,7 +84,7 @@ def _extremes(parts: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[
 
 
 def _out_of_bounds(function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]) -> str | None:
-    """What is out of bounds, in words; None if nothing is."""
+    """Returns what is out of bounds, in words; None if nothing is."""
     key = tuple((name, values.shape, str(values.dtype), values.tobytes()) for name, values in sorted(rows.items()))
     try:
         return _evaluated(_Case(function, start, rows), key)

@@ -31,7 +31,7 @@ _IN_EVALUATION = "In evaluation, with the key None, use the running statistics o
 
 
 _Pair = tuple[str, np.ndarray, np.ndarray]
-"""What was changed, and the values of the same examples before and after."""
+"""The change in words, and the values of the same examples before and after."""
 
 
 def check_separate(
@@ -138,7 +138,7 @@ def _rows_of(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
 
 
 def _differences(expected: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Where values differ by more than rounding; what is not finite is passed over."""
+    """Returns where values differ by more than rounding; what is not finite is passed over."""
     finite = np.isfinite(expected) & np.isfinite(values)
     with np.errstate(all="ignore"):
         return finite & (np.abs(expected - values) > _tolerance(expected))

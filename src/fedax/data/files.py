@@ -80,11 +80,11 @@ def client_files(
 
 
 def _names(drop: Any, label: str) -> tuple[str, ...]:
-    names = (drop,) if isinstance(drop, str) else tuple(drop) if isinstance(drop, list | tuple) else (None,)
+    names = [drop] if isinstance(drop, str) else list(drop) if isinstance(drop, list | tuple) else [None]
     if not all(isinstance(name, str) for name in names) or label in names:
         allowed = "a list of names of columns, without the label's"
         raise DataError.of("client_files(drop=...)", drop, allowed)
-    return names
+    return tuple(map(str, names))
 
 
 class _Order:

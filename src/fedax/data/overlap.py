@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fedax.core import DataError
@@ -187,7 +187,8 @@ def drawn_clients(
     [1]
     """
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    table = coo_array((np.ones(len(copies)), (owners, copies)), (len(sizes), int(copies.max()) + 1)).tocsr()
+    table = csr_array((np.ones(len(copies)), (owners, copies)), (len(sizes), int(copies.max()) + 1))
+    table.sum_duplicates()
     having = np.bincount(table.indices, minlength=table.shape[1])  # clients that have a copy
     table = table[:, (having > 1) & (having <= FEW)]
     common = (table @ (table > 0).T.astype(float)).tocoo()  # of the examples of one client those that another has, too

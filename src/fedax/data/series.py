@@ -58,7 +58,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def places_of(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.ndarray | None:
-    """Where each window begins in its series; None if the rows are no windows that overlap."""
+    """Returns where each window begins in its series; None if the rows are no windows that overlap."""
     if (shift := _shift_in_order(values)) is not None:
         return _places_in_order(values, shift)
     first = np.unique(copies, return_index=True)[1]  # one of all copies

@@ -44,7 +44,7 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
         return Chosen({name: np.asarray(values) for name, values in task.holdout.items()}, None)
     owner, name = (task.held_back, "test") if split == "held_back" else (task, split)
     data: Ragged | None = getattr(owner, name, None)
-    if data is None:
+    if owner is None or data is None:
         have = [known for known in SPLITS if getattr(task, known) is not None]
         raise InvalidInput.of("--split", split, f"one that task {task.name!r} has: {', '.join(have)}")
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
