@@ -78,10 +78,8 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
     Raises:
         DataError: numbers beyond the range of that type.
 
-    >>> canonical(np.array([2**32 + 1]))
-    Traceback (most recent call last):
-        ...
-    fedax.core.errors.DataError: data: got 4294967297 in row 0; allowed: whole numbers from -2147483648 to 2147483647 ...
+    >>> canonical(np.asfortranarray([[1, 2], [3, 4]], dtype=">i2")).tolist()
+    [[1, 2], [3, 4]]
     """
     values = np.asanyarray(values)
     kind = np.dtype(jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype.newbyteorder("=")))

@@ -187,11 +187,14 @@ def drawn_clients(
     [1]
     """
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    table = csr_array((np.ones(len(copies)), (owners, copies)), (len(sizes), int(copies.max()) + 1))
+    width = int(copies.max()) + 1
+    table = csr_array((np.ones(len(copies)), (owners, copies)), (len(sizes), width))
     table.sum_duplicates()
-    having = np.bincount(table.indices, minlength=table.shape[1])  # clients that have a copy
-    table = table[:, (having > 1) & (having <= FEW)]
-    common = (table @ (table > 0).T.astype(float)).tocoo()  # of the examples of one client those that another has, too
+    having = np.bincount(table.indices, minlength=width)  # clients that have a copy
+    table = csr_array(table[:, (having > 1) & (having <= FEW)])
+    marks = table.copy()
+    marks.data[:] = 1
+    common = (table @ marks.T).tocoo()  # of the examples of one client those that another has, too
     close = 2 * common.data >= np.asarray(sizes)[common.row]
     links = coo_array((np.ones(close.sum()), (common.row[close], common.col[close])), common.shape)
     group = connected_components(links, directed=False)[1]

@@ -66,6 +66,7 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
         seed: of what is drawn.
         options: of the partition, see `partition_options`.
 
+    >>> import numpy as np
     >>> [len(part) for part in partition_by("shards", np.arange(20) % 10, clients=5, shards_per_client=1)]
     [4, 4, 4, 4, 4]
 
