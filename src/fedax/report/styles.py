@@ -1,7 +1,7 @@
 """Colours, dashes and markers: a method looks the same in every figure and report."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 COLOURS = ("#0072b2", "#d14900", "#00805c", "#b0388f", "#8f6a00", "#5b4fd1", "#646b73", "#a11d33")
 """Distinguishable for people with colour blindness. `style.css` has the same for light pages."""
@@ -98,10 +98,10 @@ def marker_of(style: int) -> str:
     return MARKERS[(style + 3 * (style // 8)) % 8]
 
 
-def _rank(name: str) -> Sequence[int]:
+def _rank(name: str) -> bool:
     """Forms with a look of their own come first, so that others do not take it."""
     form = name.removeprefix(_method(name)).strip(" ,")
-    return (form not in _FORMS,)
+    return form not in _FORMS
 
 
 def _method(name: str) -> str:
