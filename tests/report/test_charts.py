@@ -70,7 +70,7 @@ def test_draws_of_the_data_are_the_units_where_there_are_several():
     np.testing.assert_allclose((drawn["ours"].x[0], drawn["ours"].low[0]), (61.0, low))
 
 
-def test_diverged_runs_are_counted_and_have_no_mean():
+def test_diverged_runs_are_counted_and_count_as_the_worst():
     lost = run("A", seed=1, outcome=Outcome("diverged", 3))
     rose = run("B", seed=1, metrics=run("B").metrics | {"train_loss": np.linspace(2.0, 3.0, 11)})
     targets = {"test_accuracy": {"T": {"A": [80.0], "B": [80.0]}}}
@@ -78,8 +78,10 @@ def test_diverged_runs_are_counted_and_have_no_mean():
     panel = chart.panels[0]
     assert [name for _, name in panel.y.ticks] == ["A\n1 of 2 diverged", "B\n1 of 2 diverged"]
     drawn = by_kind(panel)
-    assert np.isnan(drawn["ours"].x).tolist() == [True, False], "a run that rose has a value nevertheless"
-    assert len(drawn["runs"].x) == 3
+    # A: its whole run ends at 80 %, the lost one counts as the worst of the task, the accuracy at the start
+    start, end = (100 * run("A").metrics["test_accuracy"][i] for i in (0, -1))
+    np.testing.assert_allclose(drawn["ours"].x, [(start + end) / 2, end])
+    assert len(drawn["runs"].x) == 4
 
 
 def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():

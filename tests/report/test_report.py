@@ -11,7 +11,8 @@ from fedax.core import FedaxError, InvalidInput, Outcome
 from fedax.experiments.recipes.figures import curves
 from fedax.report import Page, Record, Sheet, render
 from fedax.report.figures import save_charts, save_weights
-from fedax.report.record import band, to_csv
+from fedax.report.means import band
+from fedax.report.record import to_csv
 from fedax.report.summary import COLUMNS, best, columns_of, shown, summarize
 from samples import record
 
@@ -70,8 +71,10 @@ def test_all_series_are_there(page):
     ends = [good["series"]["train_loss"][end][2] for end in ("low", "high")]
     assert ends == [0.5, 0.7], "the deviation of two runs is more than half their distance"
     assert good["clients"] == [0.2, 0.5, 0.9]
-    assert bad["x"]["rounds"] == [0, 1], "a mean covers the rounds that all runs have"
-    assert bad["series"]["train_loss"]["mean"] == [2.0, None]
+    assert bad["x"]["rounds"] == [0, 1, 2], "a mean goes on until the end of the longest run"
+    # the run that is not finite counts as the worst loss of the task, 8, from there on
+    assert bad["series"]["train_loss"]["mean"] == [2.0, (4 + 8) / 2, 8.0]
+    assert "Bad: 1 of 2 diverged (after 1 round) and counts as the worst from there." in first["caption"]
     assert [chart["metric"] for chart in first["charts"]] == ["train_loss", "test_accuracy", "dissimilarity", "clients"]
     assert [chart["metric"] for chart in second["charts"]] == ["train_loss", "test_accuracy", "clients", "weights"]
     assert "low" not in second["algorithms"][0]["series"]["train_loss"], "no band for a single run"
@@ -82,7 +85,7 @@ def test_the_table_has_means_deviations_and_outcomes(page):
     cells = {row["label"]: [cell["text"] for cell in row["cells"]] for row in table["rows"]}
     assert table["head"] == ["Algorithm", "Runs", "Rounds", "Train loss", "Test accuracy", "Dissimilarity B", "Outcome"]
     assert cells["FedAvg"] == ["2", "2", "0.600 ± 0.141", "80.0 ± 0.0 %", "-", "ok"]
-    assert cells["Bad"][2] == "not finite"
+    assert cells["Bad"][2] == "8.000 ± 0.000 (1 of 2 as the worst)"
     assert cells["Bad"][-1] == "2 diverged"
     assert [row["cells"][-1]["mark"] for row in table["rows"]] == ["", "bad"]
 

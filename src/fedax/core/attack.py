@@ -5,6 +5,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.arguments import checked_arguments
+from fedax.core.counts import whole_part
+from fedax.core.errors import InvalidInput
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.keys import MOST_SEED
 from fedax.core.task import Task
@@ -28,12 +30,18 @@ class Attack(eqx.Module):
         check_declared(self)
 
     def members(self, clients: int) -> np.ndarray:
-        """The numbers of the hostile ones among so many clients, ascending.
+        """Returns the numbers of the hostile ones among so many clients, ascending: the whole part of share times clients.
+
+        Raises:
+            InvalidInput: a share above 0 that is not even one client.
 
         >>> Attack(share=0.3).members(10).tolist()
         [2, 4, 6]
         """
-        count = int(self.share * clients + 1e-9)  # 0.29 of 100 is 28.999... in floating point
+        count = whole_part(self.share, clients)
+        if self.share and not count:
+            allowed = f"0, or at least {1 / clients:.3g}, which is one of {clients} clients"
+            raise InvalidInput.of(f"{type(self).__name__}(share=...)", self.share, allowed)
         return np.sort(np.random.default_rng(self.seed).permutation(clients)[:count]).astype(np.int32)
 
     def sent(self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]) -> Float[Array, "dim"]:

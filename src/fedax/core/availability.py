@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 
+from fedax.core.counts import whole_part
 from fedax.core.errors import DataError, InvalidInput
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.keys import MOST_SEED, Index
@@ -92,7 +93,7 @@ class Daily(Availability):
         _require(self, "seed", _whole(self.seed) and 0 <= self.seed <= MOST_SEED, f"whole numbers from 0 to {MOST_SEED}")
 
     def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
-        span, long = max(1, math.floor(self.spread * self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
+        span, long = max(1, whole_part(self.spread, self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
         hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
         return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < long
 

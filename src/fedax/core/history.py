@@ -12,6 +12,7 @@ from fedax.core.bound import looked_at
 from fedax.core.channel import Traffic
 from fedax.core.errors import UnknownName
 from fedax.core.federation import Memory
+from fedax.core.modes import Mode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The model with the best value of a metric among the observations of a run, the first of equal ones.
+    """The model with the best finite value of a metric among the observations of a run, the first of equal ones.
 
     Attributes:
         metric: by which it is the best.
@@ -70,15 +71,6 @@ class Best:
 
 SHOWN_ROWS = 8
 """Observations of a history that is printed, and the last one."""
-
-
-def more_is_better(metric: str) -> bool:
-    """Of accuracies, AUC and F1 on examples; of losses, errors, gaps and variances, less.
-
-    >>> [more_is_better(f"client_accuracy_{name}") for name in ("worst_tenth", "variance")]
-    [True, False]
-    """
-    return ("accuracy" in metric or metric.endswith(("_auc", "_f1"))) and not metric.endswith(("_gap", "_variance"))
 
 
 def is_by_client(metric: str, values: np.ndarray, clients: Sequence[str] | None = None) -> bool:
@@ -116,6 +108,7 @@ class History:
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain values. `run(resume=history)`
             compares them with its own arguments.
         arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
+        modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose observer or task states it.
     """
 
     algorithm: str
@@ -142,6 +135,8 @@ class History:
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
         return f"{head}\n{self.table(every=-(-len(self.rounds) // SHOWN_ROWS))}" if len(self.rounds) else head
+
+    modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
 
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.

@@ -12,9 +12,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.arrays import as_array, canonical, check_range
 from fedax.core.bound import POLICIES, Bound, PerExample, assembled, takes
-from fedax.core.errors import DataError, InvalidInput, short, shown
+from fedax.core.errors import DataError, InvalidInput, UnknownName, short, shown
 from fedax.core.indices import check_indices
 from fedax.core.keys import Index
+from fedax.core.modes import SCORES, Mode, check_mode
 from fedax.core.names import ClientNames
 from fedax.core.probe import check_per_example, check_rows
 from fedax.core.separate import check_separate
@@ -188,6 +189,11 @@ class Ragged(eqx.Module):
         return {name: values[rows] for name, values in self.arrays.items()}
 
 
+def has_examples(data: Ragged | None) -> bool:
+    """Returns whether any client has an example."""
+    return data is not None and data.total > 0
+
+
 def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
     """Consecutive rows of all arrays; in a compiled program."""
     return {name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for name, v in examples.items()}
@@ -252,6 +258,7 @@ class Task(eqx.Module):
         test: the clients' test examples, in the same client order (a client may have none).
         holdout: a global test set; by default the union of the clients' test examples.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported example losses). At least 0.
+        modes: of scores, `"max"` where more is better and `"min"` where less is; of the loss less is better, of `"accuracy"` more.
         name: for tables and messages.
         predict: of the signature of `loss`, the model's predictions: the probabilities of all classes, shape (batch, classes), or
             anything else with one row per example; None if the task has none.
@@ -287,12 +294,19 @@ class Task(eqx.Module):
     state_policy: str = eqx.field(static=True, default="average")
     names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
     columns: tuple[str, ...] | None = eqx.field(static=True, default=None)
+    modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
 
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
             raise InvalidInput.of("Task(l2=...)", self.l2, "finite numbers >= 0")
         if self.state_policy not in POLICIES:
             raise InvalidInput.of("Task(state_policy=...)", self.state_policy, f"one of {POLICIES}")
+        if "loss" in self.scores:
+            raise InvalidInput.of("Task(scores=...)", "loss", "other names of scores: the loss has this one")
+        for score, mode in self.modes.items():
+            if score not in self.scores:
+                raise UnknownName.among("Task(modes=...)", score, self.scores)
+            check_mode(f"Task(modes=...)[{score!r}]", mode, optional=False)
         for split in ("test", "validation"):
             data: Ragged | None = getattr(self, split)
             if data is not None and data.clients != self.train.clients:
@@ -300,6 +314,8 @@ class Task(eqx.Module):
         self._check_parts()
         if self.names is not None and len(self.names) != self.train.clients:
             raise DataError.of("Task(names=...)", f"{len(self.names)} names", f"{self.train.clients}, one for each client")
+        if self.holdout is not None and not rows_of(self.holdout, "holdout"):
+            raise DataError.found("holdout", "0 examples", "at least 1 example, or None")
         probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")
@@ -337,6 +353,12 @@ class Task(eqx.Module):
         return "\n".join(["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items() if text)])
 
     @property
+    def score_modes(self) -> dict[str, Mode]:
+        """The directions of the loss and of all scores that have one."""
+        known: dict[str, Mode] = {name: mode for name, mode in SCORES.items() if name in ("loss", *self.scores)}
+        return known | self.modes
+
+    @property
     def functions(self) -> dict[str, Callable[[PyTree, Any, Any], Any]]:
         """Loss and scores by name, as functions of the trained parameters, the examples and the key alone."""
         return {name: self._bound(function) for name, function in {"loss": self.loss, **self.scores}.items()}
@@ -357,8 +379,14 @@ class Task(eqx.Module):
 
     @property
     def test_set(self) -> Mapping[str, Any] | None:
-        """The global test examples: `holdout`, or all clients' test examples, or None."""
-        return self.holdout if self.holdout is not None else self.test.arrays if self.test is not None else None
+        """The global test examples: `holdout`, or all clients' test examples, or None if there are none."""
+        return (
+            self.holdout
+            if self.holdout is not None
+            else self.test.arrays
+            if self.test is not None and self.test.total
+            else None
+        )
 
     def at(self, state: PyTree) -> "Task":
         """The task of a model in another state."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.arguments import checked_arguments
@@ -15,6 +15,7 @@ from fedax.core.client import Solver
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort
 from fedax.core.layout import accumulator
+from fedax.core.modes import Mode
 from fedax.core.schedule import Schedule
 from fedax.core.task import Task
 
@@ -71,6 +72,13 @@ class View(ABC):
     @abstractmethod
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         """As `per_client`, for the models that the clients use themselves (see `Algorithm.personal`)."""
+
+    def measured(self, split: OfClients) -> Bool[Array, "clients"]:
+        """Whether a client's value of `per_client` or `personal` is one: it has examples, and the engine knows their scores.
+
+        A client without is left out of means over clients. A value that is not finite is not left out.
+        """
+        return jnp.asarray(getattr(self.task, split).sizes) > 0
 
     @abstractmethod
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
@@ -154,6 +162,16 @@ class Observer(eqx.Module):
     def check(self, task: Task) -> None:
         """Refuses a task without what the observer needs (such as a test set), before anything is compiled."""
 
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        """Returns the directions of its metrics, as far as one has a direction: `"max"` where more is better, `"min"` where less.
+
+        A metric without one cannot select a model, end a run or rank methods unless the caller says its direction.
+
+        Args:
+            scores: the directions of the task's scores.
+        """
+        return {}
+
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
         """Further metrics that are not compiled, from what the observers have seen; see `RAW`."""
         return {}
@@ -164,7 +182,34 @@ RAW = "raw "
 
 
 def on_host(observers: Sequence[Observer], seen: Mapping[str, np.ndarray], task: Task) -> dict[str, np.ndarray]:
-    """The metrics of one run: those that are compiled, without raw ones, and those of the host."""
+    """The metrics of one run: those that are compiled, without raw ones, and those of the host.
+
+    Raises:
+        InvalidInput: two metrics of one name.
+    """
     made = [observer.on_host(seen, task) for observer in observers]
     kept = {name: value for name, value in seen.items() if not name.startswith(RAW)}
-    return kept | {name: np.asarray(value) for metrics in made for name, value in metrics.items()}
+    return {name: np.asarray(value) for name, value in joined([kept, *made]).items()}
+
+
+def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the metrics of several observers as one mapping.
+
+    Raises:
+        InvalidInput: two metrics of one name, of which one would replace the other.
+    """
+    found: dict[str, Any] = {}
+    for one in metrics:
+        for name in one:
+            if name in found and not name.startswith(RAW):
+                hint = "Rename one of them, or watch the second in a run of its own."
+                raise InvalidInput.of(
+                    "run(observe=...)", name, "one metric of each name, and two observers give this one", hint
+                )
+        found |= one
+    return found
+
+
+def modes_of(observers: Sequence[Observer], task: Task) -> dict[str, Mode]:
+    """Returns the directions of all metrics that have one."""
+    return {name: mode for observer in observers for name, mode in observer.modes(task.score_modes).items()}

@@ -12,6 +12,7 @@ from jaxtyping import Int, Integer
 from fedax.core import DataError
 from fedax.core.arguments import checked_arguments
 from fedax.core.arrays import as_array
+from fedax.core.counts import whole_part
 from fedax.core.mapped import blocks
 from fedax.core.names import ClientNames
 from fedax.core.stacked import Stacked
@@ -160,7 +161,7 @@ class FederatedData:
             order = order[np.lexsort((rng.random(len(order)), owners))]
         elif split.startswith("shuffled"):
             order = np.concatenate([rng.permutation(indices) for indices in partition])
-        cuts = np.maximum(1, ((1 - test_fraction) * sizes).astype(int))  # `train_size` of all
+        cuts = np.maximum(1, whole_part(1 - test_fraction, sizes))  # `train_size` of all
         begins = np.cumsum(sizes) - sizes
         trained = np.arange(len(order)) - np.repeat(begins, sizes) < np.repeat(cuts, sizes)
         sides = (order[trained], cuts), (order[~trained], sizes - cuts)
@@ -174,7 +175,7 @@ class FederatedData:
                     "partitioned(test_fraction=...)", test_fraction, "a share that leaves some client a test example", hint
                 )
         train, test = (Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides)
-        return cls(train, classes, test if test_fraction else None, holdout, name, names=names)
+        return cls(train, classes, test if test.sizes.any() else None, holdout, name, names=names)
 
     @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
     def with_validation(

@@ -22,6 +22,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fedax.core import DataError
+from fedax.core.counts import whole_part
 from fedax.data.series import hashes, places_of
 
 FEW = 16
@@ -211,12 +212,12 @@ def drawn_clients(
 
 
 def train_size(examples: int, test_fraction: float | int) -> int:
-    """Training examples of a client: the whole part of (1 - test_fraction) examples, but at least one.
+    """Returns the training examples of a client: the whole part of (1 - test_fraction) examples, but at least one.
 
-    >>> [train_size(n, 0.1) for n in (1, 2, 50)]
-    [1, 1, 45]
+    >>> [train_size(n, 0.1) for n in (1, 2, 50)], train_size(10, 0.8)
+    ([1, 1, 45], 2)
     """
-    return max(1, int((1 - test_fraction) * examples))
+    return max(1, whole_part(1 - test_fraction, examples))
 
 
 def _block(

@@ -19,6 +19,7 @@ from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
 from fedax.core.layout import Layout
 from fedax.core.task import Task
+from fedax.core.view import joined, modes_of
 from fedax.engines.base import Carried, observed
 from fedax.engines.checkpoint import Checkpoints
 from fedax.engines.fitting import has_symbolic
@@ -65,8 +66,10 @@ def run(
             examples if there are any), and nothing with `on_bad_client="drop"`. An empty list watches nothing.
         observe_every: rounds between observations, at least 1. The initial and the final model are always observed.
         stop: ends the run early: `Divergence`, `EarlyStopping`, or a list of them.
-        keep_best: a metric of the observers; `History.best` is the model with its best value (the lowest, of accuracies, AUC
-            and F1 the highest). By default that of early stopping, if there is one.
+        keep_best: a metric of the observers; `History.best` is the model with its best finite value. By default that of early
+            stopping, if there is one.
+        mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither the observer nor the task states
+            it.
         progress: called with a `Progress` after every observation; `print` will do.
         checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from the newest whole one, to the
             same bits as without a break (on the same engine, devices and versions).
@@ -194,14 +197,14 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         )
     clock = Clock(resume[0] if resume else None)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
-    drops = options.on_bad_client == "drop"
-    recorders = [Recorder(name, clock, drops, resume[i] if resume else None) for i, name in enumerate(names)]
+    drops, modes = options.on_bad_client == "drop", modes_of(options.observe or (), grid.task)
+    recorders = [Recorder(name, clock, drops, modes, resume[i] if resume else None) for i, name in enumerate(names)]
     done, settled = _done(resume), bool(resume)
 
     def look() -> bool:
         nonlocal settled
         spent = {} if (epsilon := grid.private and grid.private.spent(done)) is None else {"epsilon": np.asarray(epsilon)}
-        seen = [found | spent for found in observed(program, states, options.observe or (), done, grid.task)]
+        seen = [joined([found, spent]) for found in observed(program, states, options.observe or (), done, grid.task)]
         better = [recorder.observe(metrics, done, options) for recorder, metrics in zip(recorders, seen, strict=True)]
         if any(better):
             now = parts()

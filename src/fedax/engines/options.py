@@ -5,7 +5,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import equinox as eqx
 import jax
@@ -19,10 +19,11 @@ from fedax.core.channel import Channel
 from fedax.core.client import Solver
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import MOST_COUNT
+from fedax.core.modes import Mode, check_mode, find_mode
 from fedax.core.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
-from fedax.core.view import Observer
+from fedax.core.view import Observer, modes_of
 from fedax.engines.base import Engine
 from fedax.engines.simulation import Simulation
 from fedax.engines.stopping import Divergence as Divergence
@@ -69,6 +70,7 @@ class Options(Setting, total=False):
     observe_every: int
     stop: Rule | Sequence[Rule] | None
     keep_best: str | None
+    mode: Mode | None
     progress: Callable[[Progress], bool | None] | None
     checkpoint: str | Path | None
     checkpoint_every: int
@@ -93,6 +95,7 @@ class RunOptions:
     observe_every: int = 1
     stop: Rule | Sequence[Rule] | None = None
     keep_best: str | None = None
+    mode: str | None = None
     progress: Callable[[Progress], bool | None] | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int = 10
@@ -133,6 +136,9 @@ class RunOptions:
         for rule in self.rules:
             rule.check()
         check_kind("run(keep_best=...)", self.keep_best, str, optional=True)
+        check_mode("run(mode=...)", self.mode)
+        if self.mode is not None and self.keep_best is None:
+            raise InvalidInput.of("run(mode=...)", self.mode, "None without keep_best, whose direction it is")
         if self.on_bad_client not in BAD_CLIENT:
             raise InvalidInput.of("run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}")
         most = self.schedule.rounds
@@ -149,6 +155,23 @@ class RunOptions:
         accuracy = [TrainScore("accuracy") if task.test_set is None else TestAccuracy()] if "accuracy" in task.scores else []
         return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
 
+    def directed(self, task: Task) -> "RunOptions":
+        """With the directions of all metrics by which models are kept or runs end.
+
+        Raises:
+            InvalidInput: a metric without a known direction.
+        """
+        modes = modes_of(self.observe or (), task)
+        rules, mode = tuple(rule.resolve(modes) for rule in self.rules), self.mode
+        if self.keep_best is not None:
+            told: list[Mode | None] = [
+                rule.mode for rule in rules if isinstance(rule, EarlyStopping) and rule.metric == self.keep_best
+            ]
+            mode = cast(Mode | None, mode) or next(iter(told), None)
+            hint = f'Say keep_best="{self.keep_best}", mode="max" or mode="min".'
+            mode = find_mode("run(keep_best=...)", self.keep_best, mode, modes, hint)
+        return dataclasses.replace(self, stop=rules, mode=mode)
+
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules that end the run early."""
@@ -157,8 +180,18 @@ class RunOptions:
     @property
     def best_by(self) -> str | None:
         """The metric whose best model is kept: `keep_best`, or that of the first rule of early stopping."""
-        stopping = [rule.metric for rule in self.rules if isinstance(rule, EarlyStopping)]
-        return self.keep_best or (stopping[0] if stopping else None)
+        return self.keep_best or (self._stopping[0].metric if self._stopping else None)
+
+    @property
+    def best_mode(self) -> Mode:
+        """The direction of `best_by`, of options that are `directed`."""
+        mode = cast(Mode | None, self.mode) if self.keep_best is not None else self._stopping[0].mode
+        assert mode is not None, "options without directions"
+        return mode
+
+    @property
+    def _stopping(self) -> list[EarlyStopping]:
+        return [rule for rule in self.rules if isinstance(rule, EarlyStopping)]
 
     @property
     def periods(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.layout import accumulator
-from fedax.core.view import Observer, View
+from fedax.core.view import Observer, View, joined
 from fedax.engines.base import Carried, Log, Program, begin, landed, numbers, stacked
 from fedax.engines.client import Setup
 from fedax.engines.round import NobodyError, Round, bits_spent
@@ -153,4 +153,4 @@ class PlainProgram(Program):
 
 def seen_by(observers: Sequence[Observer], view: View) -> dict[str, Any]:
     """The metrics of all observers."""
-    return {name: value for observer in observers for name, value in observer(view).items()}
+    return joined([observer(view) for observer in observers])

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,11 +11,13 @@ import numpy as np
 
 from fedax.core.channel import Traffic
 from fedax.core.errors import InvalidInput
-from fedax.core.history import Best, History, Outcome, more_is_better
+from fedax.core.history import Best, History, Outcome
+from fedax.core.modes import Mode, is_better
 from fedax.engines.base import Carried, Log, merged
 from fedax.engines.options import RunOptions
 from fedax.engines.programs import compiling
 from fedax.engines.rows import Rows
+from fedax.engines.stopping import EarlyStopping
 
 LOSSES = ("train_loss", "objective")
 """Metrics that are finite in a run that is ok."""
@@ -41,8 +44,9 @@ class Clock:
 class Recorder:
     """Grows the history of one algorithm, until it ends."""
 
-    def __init__(self, algorithm: str, clock: Clock, drops: bool, before: History | None) -> None:
+    def __init__(self, algorithm: str, clock: Clock, drops: bool, modes: Mapping[str, Mode], before: History | None) -> None:
         self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
+        self.modes = modes
         self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
         self.seconds: list[float] = list(before.seconds) if before else []
         self.compiling: list[float] = list(before.compiling) if before else []
@@ -83,7 +87,11 @@ class Recorder:
         self.compiling.append(self.clock.compiling)
         for rule in options.rules:
             values = self._values(rule.metric, f"run(stop=...), {rule}")
-            if self.goes_on and done and rule.fires(self.rounds, values):
+            if not self.goes_on or not done:
+                continue
+            if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
+                self.outcome = Outcome("non-finite", done - 1, part=rule.metric)
+            elif rule.fires(self.rounds, values):
                 self.outcome = Outcome(rule.kind, done - 1)
         broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         if self.goes_on and done and broken:
@@ -92,8 +100,9 @@ class Recorder:
         if (metric := options.best_by) is None:
             return False
         value = self._values(metric, "run(keep_best=...)")[-1]
-        sign = -1 if more_is_better(metric) else 1
-        if not math.isfinite(value) or (self.best is not None and sign * value >= sign * self.best.value):
+        if self.best is not None and self.best.metric != metric:  # of the run before a resumption
+            self.best = None
+        if not is_better(value, None if self.best is None else self.best.value, options.best_mode):
             return False
         self.best = Best(metric, done, value, None)
         return True
@@ -129,4 +138,7 @@ class Recorder:
         metrics = {name: values.all() for name, values in self.metrics.items()}
         rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))
         books = Traffic(log.down, log.up), self.outcome, seconds, compiled
-        return History(self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best)
+        modes: dict[str, Mode] = {name: mode for name, mode in self.modes.items() if name in metrics}
+        return History(
+            self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best, modes=modes
+        )

@@ -98,7 +98,10 @@ class Grid:
         schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
         with engine.team.jointly():
             check_kind("run(task=...)", task, Task)
-            options = options.watching(task)
+            given = options.watching(task)
+            for observer in given.observe or ():
+                observer.check(task)
+            options = given.directed(task)
             for algorithm in algorithms:
                 check_kind("run(algorithm=...)", algorithm, Algorithm)
             for seed in seeds:
@@ -109,6 +112,7 @@ class Grid:
             self._asked = [algorithm for algorithm in algorithms for _ in seeds]
             self.models, roots = zip(*(starting_point(task, int(seed)) for seed in seeds), strict=True)
             algorithms, options, found = fit(algorithms, task, options, self.models)
+            self._stop = given.stop
             solver = as_arrays(options.solver, self.layout.dtype)
             self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, [int(s) for s in seeds], options
             self.fitted = [numbers for numbers in found for _ in seeds]
@@ -117,6 +121,7 @@ class Grid:
         setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
         with engine.team.jointly():
             if options.channel is not None and options.channel.attack is not None:
+                options.channel.attack.members(setup.population.clients)
                 poisoned = options.channel.attack.poisoned(setup.task, setup.first, setup.population.clients)
                 setup = dataclasses.replace(setup, task=poisoned)
             sizes = np.asarray(setup.population.sizes).tolist()
@@ -126,8 +131,6 @@ class Grid:
                 check_population(algorithm, len(sizes))
                 algorithm.check(schedule, sizes)
                 algorithm.check_model(task, self.layout)
-            for observer in options.observe or ():
-                observer.check(task)
             self.private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
         setup = dataclasses.replace(setup, private=self.private)
         self.rounds = options.rounds if self.private is None else self.private.affordable(options.rounds)
@@ -166,8 +169,9 @@ class Grid:
         return [{"algorithm": short(repr(algorithm)), "seed": seed} | used for algorithm, seed in runs]
 
     def _facts(self) -> dict[str, Any]:
-        names = ("solver", "schedule", "channel", "stop", "observe_every")
+        names = ("solver", "schedule", "channel", "observe_every")
         watched = {name: getattr(self.options, name) for name in names} | {"observers": list(self.options.observe or ())}
+        watched |= {"stop": self._stop}  # as it was given: directions of metrics follow from observers and task
         watched |= {} if self.options.on_bad_client == "stop" else {"on_bad_client": self.options.on_bad_client}
         watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
         return identity(self.algorithms, self.task, self.models, self.seeds, **watched)

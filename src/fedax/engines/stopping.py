@@ -1,16 +1,17 @@
 """Rules that end a run early."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
-from fedax.core.history import more_is_better
 from fedax.core.hyper import MOST_COUNT
+from fedax.core.modes import Mode, check_mode, find_mode, is_better
 from fedax.core.work import counts, real
+from fedax.observe.modes import built_in_modes
 
 
 @checked_arguments
@@ -33,6 +34,10 @@ class Divergence(NamedTuple):
         """The outcome is `diverged`."""
         return "diverged"
 
+    def resolve(self, modes: Mapping[str, Mode]) -> "Divergence":
+        """Returns the rule itself: less of the training loss is better."""
+        return self
+
     def check(self) -> None:
         """Refuses a window below one round and a rise that is no finite number."""
         _check_count("run(stop.window=...)", self.window)
@@ -51,12 +56,14 @@ class Divergence(NamedTuple):
 class EarlyStopping(NamedTuple):
     """Stops a run once a metric has not become better for some rounds; the outcome is `stopped`, and ok.
 
-    `History.best` is the best model by the metric, `History.params` the last one.
+    `History.best` is the best model by the metric, `History.params` the last one. Once the metric is not finite, the run ends
+    with the outcome `non-finite`.
 
     Args:
-        metric: that an observer gives; of accuracies, AUC and F1 more is better, of everything else less.
+        metric: that an observer gives.
         patience: rounds without a better value, at least 1.
         min_change: by which a value has to be better to count, at least 0.
+        mode: `"max"` if more of the metric is better, `"min"` if less is; needed where neither the observer nor the task says it.
 
     Example:
         >>> import fedax
@@ -73,6 +80,7 @@ class EarlyStopping(NamedTuple):
     metric: str = "validation_loss"
     patience: int = 20
     min_change: float = 0.0
+    mode: Mode | None = None
 
     @property
     def kind(self) -> Literal["stopped", "diverged"]:
@@ -86,14 +94,25 @@ class EarlyStopping(NamedTuple):
         _check_count("EarlyStopping(patience=...)", self.patience)
         if not real(self.min_change) or not 0 <= self.min_change < math.inf:
             raise InvalidInput.of("EarlyStopping(min_change=...)", self.min_change, "finite numbers >= 0")
+        check_mode("EarlyStopping(mode=...)", self.mode)
+
+    def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
+        """Returns the rule with a direction, by those that observers and task state.
+
+        Raises:
+            InvalidInput: no direction is known, or two contradict each other.
+        """
+        hint = f'Say EarlyStopping("{self.metric}", mode="max") or mode="min".'
+        return self._replace(mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint))
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
         """Whether it fires at the last of these observations."""
-        sign = -1 if more_is_better(self.metric) else 1
-        best, since = math.inf, rounds[0]
+        mode = self.mode or self.resolve(built_in_modes()).mode
+        assert mode is not None, "resolve finds one or raises"
+        best, since, change = None, rounds[0], self.min_change if mode == "max" else -self.min_change
         for t, value in zip(rounds, values, strict=True):
-            if sign * value < best - (self.min_change if best < math.inf else 0):
-                best, since = sign * value, t
+            if is_better(value, None if best is None else best + change, mode):
+                best, since = value, t
         return rounds[-1] - since >= self.patience
 
 

@@ -119,17 +119,22 @@ class CompiledView(View):
     ) -> Float[Array, "clients"]:
         """As `per_client`, for the model and its state (None for the global one) that each client uses."""
         data: Ragged = getattr(self.task, split)
+        if not data.total:
+            return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
         width = min(PIECE, data.largest)
 
         def mean(k: Index) -> Float[Array, ""]:
             w, state = used(k)
-            function = self.task.at(state).functions[score]
+            functions = self.task.at(state).functions
             params, part, wide = self.setup.layout.unravel(w), Part.of(data, k), accumulator(self.w.dtype)
 
             def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
                 place = i * width + jnp.arange(width, dtype=jnp.int32)
-                values = function(params, part.rows(place), None).astype(wide)
-                return plus(sums, jnp.where(place < part.size, values, 0).sum())
+                rows = part.rows(place)
+                values = scored(
+                    {name: functions[name](params, rows, None).astype(wide) for name in dict.fromkeys(("loss", score))}
+                )
+                return plus(sums, jnp.where(place < part.size, values[score], 0).sum())
 
             zero = jnp.zeros((), wide)
             return total(jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))) / part.size.astype(wide)
@@ -160,10 +165,12 @@ class CompiledView(View):
         """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""
         if split not in self._sums:
             rows, wide = next(iter(arrays.values())).shape[0], accumulator(self.w.dtype)
-            width = min(PIECE, rows)
             groups = 1 if data is None else data.clients
             params, task = self.setup.layout.unravel(self.w), self.task
             functions = task.functions
+            if not rows:
+                return {name: jnp.zeros(groups, wide) for name in functions}
+            width = min(PIECE, rows)
 
             def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
                 # the last piece is moved back into the data; rows seen before do not count again
@@ -176,8 +183,8 @@ class CompiledView(View):
                     if data is None
                     else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
                 )
-                values = {name: jnp.where(fresh, f(params, some, None).astype(wide), 0) for name, f in functions.items()}
-                return _added(sums, owner, values)
+                values = scored({name: f(params, some, None).astype(wide) for name, f in functions.items()})
+                return _added(sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()})
 
             zero = {name: jnp.zeros(groups, wide) for name in functions}
             self._sums[split] = total(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
@@ -213,6 +220,12 @@ class CompiledView(View):
 
         zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
         return total(jax.lax.fori_loop(0, clients, add, (zero, zero)))
+
+
+def scored(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
+    """Makes every score NaN where the loss of an example is: `argmax` and comparisons take NaN for a prediction."""
+    broken = jnp.isnan(values["loss"])
+    return {name: value if name == "loss" else jnp.where(broken, jnp.nan, value) for name, value in values.items()}
 
 
 def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:

@@ -1,11 +1,13 @@
 """Losses and scores of the global model."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import InvalidInput, Observer, Task, UnknownName, View
+from fedax.core import InvalidInput, Observer, Ragged, Task, UnknownName, View
+from fedax.core.modes import Mode, check_mode, find_mode, mode_field
 from fedax.core.view import Split
 
 
@@ -17,6 +19,9 @@ class TrainLoss(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         return {"train_loss": view.overall("train", "loss")}
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {"train_loss": "min"}
 
 
 class Objective(Observer):
@@ -37,17 +42,25 @@ class Objective(Observer):
         value = view.objective() + view.task.l2 / 2 * jnp.sum(view.w**2)
         return {"objective": value} | ({} if self.minimum is None else {"objective_gap": value - self.minimum})
 
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {"objective": "min", "objective_gap": "min"}
+
 
 class MeanScore(Observer):
     """The mean of a per-example score over all examples of one split, by the name of the split; the base of those below."""
 
     score: str = eqx.field(static=True, default="accuracy")
+    mode: Mode | None = mode_field()
 
     split: ClassVar[Split]
     called: ClassVar[str]
 
     def __call__(self, view: View) -> dict[str, Any]:
         return {f"{self.called}_{self.score}": view.overall(self.split, self.score)}
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        mode = score_mode(self, scores)
+        return {} if mode is None else {f"{self.called}_{self.score}": mode}
 
     def check(self, task: Task) -> None:
         data = {"train": task.train, "holdout": task.test_set, "validation": task.validation}
@@ -59,6 +72,7 @@ class TrainScore(MeanScore):
 
     Args:
         score: a score of the task such as `"accuracy"`.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
     """
 
     split, called = "train", "train"
@@ -69,6 +83,7 @@ class HoldoutScore(MeanScore):
 
     Args:
         score: `"loss"`, or a score of the task such as `"accuracy"`.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
     """
 
     split, called = "holdout", "test"
@@ -79,18 +94,28 @@ class ValidationScore(MeanScore):
 
     Args:
         score: `"loss"`, or a score of the task such as `"accuracy"`.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
     """
 
     split, called = "validation", "validation"
 
 
 def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "test") -> None:
-    """Refuses a task without the data or the score that an observer watches."""
+    """Refuses a task without the data or the score that an observer watches, or with another direction of the score."""
     name = f"observe {type(observer).__name__}"
-    if data is None:
+    if data is None or not (data.total if isinstance(data, Ragged) else len(next(iter(data.values()), ()))):
         raise InvalidInput.of(name, f"task {task.name!r} without {split} examples", f"tasks with {split} examples")
     if score != "loss" and score not in task.scores:
         raise UnknownName.among(name, score, ["loss", *task.scores])
+    told = getattr(observer, "mode", None)
+    check_mode(f"{type(observer).__name__}(mode=...)", told)
+    if told is not None:
+        find_mode(name, score, told, task.score_modes, "")
+
+
+def score_mode(observer: Any, scores: Mapping[str, Mode]) -> Mode | None:
+    """Returns the direction of an observer's score: the task's, or the one that the observer was told; None if neither is known."""
+    return scores.get(observer.score, observer.mode)
 
 
 def TestAccuracy() -> HoldoutScore:

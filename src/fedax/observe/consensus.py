@@ -1,12 +1,14 @@
 """Without a server: how far the clients' models are apart, and how good each is."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.core import Observer, Task, View
-from fedax.observe.accuracy import needs
+from fedax.core.modes import Mode, mode_field
+from fedax.observe.accuracy import needs, score_mode
 
 
 class Consensus(Observer):
@@ -21,6 +23,9 @@ class Consensus(Observer):
         off = view.nodes - view.nodes.mean(0, keepdims=True)
         return {"consensus": jnp.linalg.norm(off, axis=1).mean()}
 
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {"consensus": "min"}
+
 
 class NodeAccuracy(Observer):
     """`node_<score>_mean`, `_min` and `_max`: a score of each client's own model on the global test set, over the clients.
@@ -29,13 +34,19 @@ class NodeAccuracy(Observer):
 
     Args:
         score: a score of the task.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
     """
 
     score: str = eqx.field(static=True, default="accuracy")
+    mode: Mode | None = mode_field()
 
     def __call__(self, view: View) -> dict[str, Any]:
         values, name = view.per_node(self.score), f"node_{self.score}"
         return {f"{name}_mean": values.mean(), f"{name}_min": values.min(), f"{name}_max": values.max()}
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        mode = score_mode(self, scores)
+        return {} if mode is None else {f"node_{self.score}_{ending}": mode for ending in ("mean", "min", "max")}
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test_set)

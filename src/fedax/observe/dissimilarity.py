@@ -1,10 +1,12 @@
 """Dissimilarity of the clients' gradients."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from fedax.core import Observer, View
+from fedax.core.modes import Mode
 
 
 class Dissimilarity(Observer):
@@ -34,3 +36,8 @@ class Dissimilarity(Observer):
             "gradient_norm": jnp.linalg.norm(g.mean),
             "gradient_variance": g.variance,
         }
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        least: Mode = "min"
+        names = "dissimilarity", "gradient_diversity", "gradient_diversity_2023", "gradient_norm", "gradient_variance"
+        return dict.fromkeys(names, least)

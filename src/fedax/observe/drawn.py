@@ -1,5 +1,6 @@
 """The smallest and the largest client of each cohort."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Observer, Task, View
-from fedax.observe.accuracy import needs
+from fedax.core.modes import Mode, mode_field
+from fedax.observe.accuracy import needs, score_mode
 from fedax.observe.weights import part
 
 
@@ -26,11 +28,13 @@ class Extremes(Observer):
 
     Args:
         score: a score of the task.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
 
     Source: the "min user" and "max user" of Bedi et al., FedBC (arXiv:2206.10815), Fig. 3, 4, 8 to 13.
     """
 
     score: str = eqx.field(static=True, default="accuracy")
+    mode: Mode | None = mode_field()
 
     def __call__(self, view: View) -> dict[str, Any]:
         cohort, sizes = view.cohort(), jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
@@ -47,6 +51,12 @@ class Extremes(Observer):
         weight, share = part(jnp.where(present, cohort.weights, 0), own), part(jnp.where(present, drawn, 0))
         scores = view.per_client("test", self.score)[cohort.ids]
         return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        mode, name = score_mode(self, scores), f"drawn_{self.score}"
+        gaps: dict[str, Mode] = {"weight_gap": "min", f"{name}_gap": "min"}
+        scored: dict[str, Mode] = {} if mode is None else {f"{name}_smallest": mode, f"{name}_largest": mode}
+        return gaps | scored
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test)

@@ -1,54 +1,76 @@
 """Fairness: the global model on the data of the single clients."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.core import Observer, Task, View
-from fedax.observe.accuracy import needs
+from fedax.core.modes import Mode, find_mode, mode_field
+from fedax.observe.accuracy import needs, score_mode
 
 
 class ClientAccuracy(Observer):
     """A score of the global model, or of the clients' own models, on each client's own test examples.
 
     Gives `client_<score>` (one per client, NaN for a client without test examples) and, over the clients that have some,
-    `..._mean`, `..._variance`, `..._pooled` (every test example counts alike), `..._worst_tenth` (mean of the lowest tenth,
-    rounded up to whole clients), `..._smallest` and `..._largest` (the clients with the fewest and the most training examples;
-    the first of several). With `personal` the names begin with `local_`.
+    `..._mean`, `..._variance`, `..._pooled` (every test example counts alike), `..._worst_tenth` (mean of the worst tenth,
+    rounded up to whole clients: the lowest accuracies, the highest losses), `..._smallest` and `..._largest` (the clients with
+    the fewest and the most training examples; the first of several). With `personal` the names begin with `local_`. Where the
+    score of a client with test examples is not finite, what is made of it is not finite either.
 
     Args:
         score: a score of the task.
         personal: whether each client uses its own model, for methods that have such (see `Algorithm.personal`).
+        mode: `"max"` where more of the score is better, `"min"` where less is; needed for a score of which the task does not say
+            it, because the worst tenth depends on it.
     """
 
     score: str = eqx.field(static=True, default="accuracy")
     personal: bool = eqx.field(static=True, default=False)
+    mode: Mode | None = mode_field()
 
     def __call__(self, view: View) -> dict[str, Any]:
         values = (view.personal if self.personal else view.per_client)("test", self.score)
-        name = f"{'local' if self.personal else 'client'}_{self.score}"
-        known = jnp.isfinite(values)
+        known, mode = view.measured("test"), score_mode(self, view.task.score_modes)
         count = known.sum(dtype=values.dtype)
         mean = jnp.where(known, values, 0).sum() / count
-        ranked = jnp.sort(jnp.where(known, values, jnp.inf))
+        # the worst come first; sorting puts NaN last, as if it were the best value, so it is put back in below
+        sign = -1 if mode == "min" else 1
+        ranked = sign * jnp.sort(jnp.where(known, sign * values, jnp.inf))
         tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
         sizes, tests = (
             jnp.asarray(d.sizes).astype(values.dtype) for d in (view.task.train, view.task.test) if d is not None
         )
+        worst = jnp.where(tenth, ranked, 0).sum() / tenth.sum(dtype=values.dtype)
+        broken = jnp.isnan(jnp.where(known, values, 0)).any()
+        name = self._name
         return {
             name: values,
             f"{name}_mean": mean,
             f"{name}_variance": jnp.where(known, (values - mean) ** 2, 0).sum() / count,
-            f"{name}_pooled": jnp.where(known, tests * values, 0).sum() / tests.sum(),
-            f"{name}_worst_tenth": jnp.where(tenth, ranked, 0).sum() / tenth.sum(dtype=values.dtype),
+            f"{name}_pooled": jnp.where(known, tests * values, 0).sum() / jnp.where(known, tests, 0).sum(),
+            f"{name}_worst_tenth": jnp.where(broken, jnp.nan, worst),
             f"{name}_smallest": values[jnp.argmin(jnp.where(known, sizes, math.inf))],
             f"{name}_largest": values[jnp.argmax(jnp.where(known, sizes, -1))],
         }
 
+    @property
+    def _name(self) -> str:
+        return f"{'local' if self.personal else 'client'}_{self.score}"
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        mode, endings = score_mode(self, scores), ("mean", "pooled", "worst_tenth", "smallest", "largest")
+        variance: dict[str, Mode] = {f"{self._name}_variance": "min"}
+        scored: dict[str, Mode] = {} if mode is None else {f"{self._name}_{ending}": mode for ending in endings}
+        return variance | scored
+
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test)
+        hint = f'Say ClientAccuracy("{self.score}", mode="max") or mode="min", by which the worst tenth is known.'
+        find_mode("observe ClientAccuracy", self.score, self.mode, task.score_modes, hint, "tasks")
 
 
 def LocalAccuracy() -> ClientAccuracy:

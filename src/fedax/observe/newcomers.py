@@ -1,13 +1,15 @@
 """Clients that never took part: how the model serves them, as it is and adapted to each."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.core import InvalidInput, Observer, Task, View
+from fedax.core.modes import Mode, mode_field
 from fedax.core.work import counts
-from fedax.observe.accuracy import needs
+from fedax.observe.accuracy import needs, score_mode
 
 
 class HeldBack(Observer):
@@ -21,10 +23,12 @@ class HeldBack(Observer):
     Args:
         score: `"loss"`, or a score of the task.
         steps: local steps, at least 1.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
     """
 
     score: str = eqx.field(static=True, default="accuracy")
     steps: int = eqx.field(static=True, default=5)
+    mode: Mode | None = mode_field()
 
     def __check_init__(self) -> None:
         if not counts(self.steps):
@@ -32,11 +36,18 @@ class HeldBack(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         made: dict[str, Any] = {}
+        others = view.task.held_back
+        assert others is not None, "refused by check"
+        assert others.test is not None, "refused by check"
+        known = jnp.asarray(others.test.sizes) > 0
         for ending, steps in (("", None), ("_adapted", self.steps)):
             each, name = view.held_back(self.score, steps), f"held_back_{self.score}{ending}"
-            known = jnp.isfinite(each)
             made |= {name: jnp.where(known, each, 0).sum() / known.sum(dtype=each.dtype), f"{name}_each": each}
         return made
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        mode = score_mode(self, scores)
+        return {} if mode is None else {f"held_back_{self.score}{ending}": mode for ending in ("", "_adapted")}
 
     def check(self, task: Task) -> None:
         if task.held_back is None:

@@ -1,11 +1,13 @@
 """A run against a known minimiser."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Client, InvalidInput, Observer, View
+from fedax.core.modes import Mode
 
 
 class Optimum(Observer):
@@ -42,3 +44,6 @@ class Optimum(Observer):
             "optimum_gap": view.share.astype(gaps.dtype) @ gaps,
             "optimum_variance": squares.mean(),
         }
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {"distance": "min", "optimum_gap": "min"}

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedax.core import InvalidInput, Observer, Task, View
+from fedax.core.modes import Mode, check_mode, mode_field
+from fedax.core.task import has_examples
 from fedax.core.view import RAW
 from fedax.core.work import counts
 
@@ -20,7 +22,7 @@ class OnPredictions(Observer):
     """The base of metrics of all predictions on a split: `<split>_<name>`, where the global test set counts as `test`.
 
     The predictions are those of the task (`Task.predict`), and leave the compiled program; they take examples x classes numbers.
-    Not on engines whose clients keep their predictions.
+    Not on engines whose clients keep their predictions. NaN if any prediction is NaN.
 
     Args:
         split: `"holdout"`, the global test set (all clients' test examples by default), `"validation"`, `"test"` or `"train"`.
@@ -41,15 +43,20 @@ class OnPredictions(Observer):
         return {RAW + self.split: view.predictions(self.split)}
 
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
-        data = self._examples(task)
-        shown = "test" if self.split == "holdout" else self.split
-        return {f"{shown}_{self.name}": float(self.value(np.asarray(data["y"]), seen[RAW + self.split]))}
+        predictions = np.asarray(seen[RAW + self.split])
+        if np.issubdtype(predictions.dtype, np.inexact) and np.isnan(predictions).any():
+            return {self._shown: float("nan")}  # argmax and comparisons would take NaN for a prediction
+        return {self._shown: float(self.value(np.asarray(self._examples(task)["y"]), predictions))}
+
+    @property
+    def _shown(self) -> str:
+        return f"{'test' if self.split == 'holdout' else self.split}_{self.name}"
 
     def _examples(self, task: Task) -> Any:
         if self.split == "holdout":
             return task.test_set
         data = getattr(task, self.split)
-        return None if data is None else data.arrays
+        return data.arrays if has_examples(data) else None
 
     def check(self, task: Task) -> None:
         name, data = f"observe {type(self).__name__}", self._examples(task)
@@ -67,11 +74,12 @@ class SetMetric(OnPredictions):
         called: its name.
         function: `(labels, predictions) -> number`, with NumPy arrays of shapes (examples,) and (examples, ...).
         split: see `OnPredictions`.
+        mode: `"max"` where more is better, `"min"` where less is; needed where the metric selects a model or ends a run.
 
     Example:
         >>> import fedax
         >>> from sklearn.metrics import cohen_kappa_score
-        >>> kappa = SetMetric("kappa", lambda y, p: cohen_kappa_score(y, p.argmax(1)))
+        >>> kappa = SetMetric("kappa", lambda y, p: cohen_kappa_score(y, p.argmax(1)), mode="max")
         >>> history = fedax.run(fedax.FedAvg(), fedax.tasks.digits(clients=4), observe=[kappa], rounds=1)
         >>> -1 <= history.last("test_kappa") <= 1
         True
@@ -79,6 +87,13 @@ class SetMetric(OnPredictions):
 
     called: str = eqx.field(static=True)
     function: Callable[[np.ndarray, np.ndarray], float] = eqx.field(static=True)
+    mode: Mode | None = mode_field()
+
+    def __check_init__(self) -> None:
+        check_mode("SetMetric(mode=...)", self.mode)
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {} if self.mode is None else {self._shown: self.mode}
 
     @property
     def name(self) -> str:
@@ -89,7 +104,12 @@ class SetMetric(OnPredictions):
 
 
 class _OnProbabilities(OnPredictions):
-    """Metrics of classifiers."""
+    """Metrics of classifiers. NaN if any prediction is not finite."""
+
+    best: ClassVar[Mode] = "max"
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {self._shown: self.best}
 
     def check(self, task: Task) -> None:
         super().check(task)
@@ -147,6 +167,8 @@ class F1(_OnProbabilities):
     def value(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
         from sklearn.metrics import f1_score
 
+        if not np.isfinite(predictions).all():
+            return float("nan")
         absent: Any = 0.0  # of a class that is neither there nor predicted
         return float(f1_score(labels, predictions.argmax(1), average=self.average, zero_division=absent))
 
@@ -166,6 +188,8 @@ class CalibrationError(_OnProbabilities):
 
     bins: int = eqx.field(static=True, default=15)
 
+    best: ClassVar[Mode] = "min"
+
     def __check_init__(self) -> None:
         if not counts(self.bins):
             raise InvalidInput.of("CalibrationError(bins=...)", self.bins, "whole numbers >= 1")
@@ -175,9 +199,9 @@ class CalibrationError(_OnProbabilities):
         return "calibration_error"
 
     def value(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
-        sure, right = predictions.max(1), predictions.argmax(1) == labels
-        if not np.isfinite(sure).all():
+        if not np.isfinite(predictions).all():
             return float("nan")
+        sure, right = predictions.max(1), predictions.argmax(1) == labels
         place = np.clip(np.ceil(sure * self.bins).astype(int) - 1, 0, self.bins - 1)
         gaps = np.zeros(self.bins)
         np.add.at(gaps, place, right - sure)

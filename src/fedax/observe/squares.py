@@ -1,10 +1,12 @@
 """The distance of the clients' models in the form that theorems bound."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from fedax.core import Observer, View
+from fedax.core.modes import Mode
 
 
 class ConsensusSquare(Observer):
@@ -18,3 +20,6 @@ class ConsensusSquare(Observer):
             return {"consensus_square": jnp.zeros((), view.w.dtype)}
         off = view.nodes - view.nodes.mean(0, keepdims=True)
         return {"consensus_square": (off**2).sum(1).mean()}
+
+    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
+        return {"consensus_square": "min"}

@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedax.core import InvalidInput
-from fedax.report.record import Record, band
+from fedax.report.means import band, curves_of, mean_position
+from fedax.report.record import Record
 from fedax.report.summary import COLUMNS, Column, scale_of
 
 AXES = {
@@ -32,7 +33,6 @@ _TITLES = {
 Kind = Literal["curve", "points", "published", "dots", "paper", "ours", "runs", "beyond", "held", "failed"]
 PUBLISHED = "the paper, ± standard deviation"
 """The label of the paper's numbers in panels of ours against a value."""
-_POINTS = 500  # a curve has at most so many points
 _MARKERS = 6  # of a curve
 _EARLY = 0.1  # the part of an axis in which a rising accuracy does not stretch the chart
 
@@ -185,13 +185,6 @@ def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> 
     return price["round"] * record.rounds + price["step"] * gradients + price["gigabit"] * record.bits / 1e9
 
 
-def aligned(runs: Sequence[Record]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The rounds at which all runs were observed, thinned, and where each run has them."""
-    rounds = np.array(sorted(set(runs[0].rounds.tolist()).intersection(*(run.rounds.tolist() for run in runs))))
-    rounds = rounds[np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _POINTS)).round().astype(int))]
-    return rounds, [np.searchsorted(run.rounds, rounds) for run in runs]
-
-
 def staggered(length: int, position: int, count: int) -> tuple[int, ...]:
     """The points of a curve that carry a marker: those of several curves on each other are apart.
 
@@ -203,14 +196,15 @@ def staggered(length: int, position: int, count: int) -> tuple[int, ...]:
 
 
 def curve(
-    runs: Sequence[Record], metric: str, axis: str, prices: dict[str, float] | None = None
+    runs: Sequence[Record],
+    metric: str,
+    axis: str,
+    prices: dict[str, float] | None = None,
+    among: Sequence[Record] = (),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Positions, mean, and the ends of the band over runs; in the unit of `scale_of`."""
-    _, at = aligned(runs)
-    x = np.stack([along(run, axis, prices)[i] for run, i in zip(runs, at, strict=True)]).mean(0)
-    values = np.stack([np.asarray(run.scalars[metric], float)[i] for run, i in zip(runs, at, strict=True)])
-    mean, low, high = band(values * scale_of(metric))
-    return x, mean, low, high
+    """Positions, mean, and the ends of the band over runs; in the unit of `scale_of`. `among` are all runs of the task."""
+    x = mean_position(runs, [along(run, axis, prices) for run in runs])
+    return x, *band(curves_of(runs, metric, among) * scale_of(metric))
 
 
 def ranged(panel: Panel, percent: bool) -> Panel:

@@ -313,8 +313,9 @@ def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> 
         drawn = [own for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
         if not drawn:
             continue
-        at = round(part * (min(len(run.rounds) for own in drawn for run in own) - 1))
-        done = drawn[0][0].rounds[at]
+        longest = max((run.rounds for own in drawn for run in own), key=len)
+        at = round(part * (len(longest) - 1))
+        done = longest[at]
         shares, weights = (np.concatenate(values) for values in zip(*(weights_at(own, at) for own in drawn), strict=True))
         panel.scatter(
             shares,

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.core.history import more_is_better
+from fedax.core.modes import Mode, worst_of
+from fedax.observe.modes import is_higher_better, mode_of
 from fedax.report import Record
-from fedax.report.reading import read_curve, reads_values
+from fedax.report.finals import read_run
+from fedax.report.reading import reads_values
 from fedax.report.summary import scale_of
 
 
@@ -64,7 +66,15 @@ class Results:
     records: Sequence[AnyRun]
     methods: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
-    def of(self, task: str, algorithm: str, metric: str, read: str, worst: float | None = None) -> Values:
+    def of(
+        self,
+        task: str,
+        algorithm: str,
+        metric: str,
+        read: str,
+        worst: float | None = None,
+        mode: Mode | None = None,
+    ) -> Values:
         """The number of every run, in the unit of `fedax.report.summary.scale_of`.
 
         A run that has none, because it was stopped as diverging or is not finite, counts as the worst of its task: as the worst
@@ -77,16 +87,18 @@ class Results:
             metric: name of a scalar metric.
             read: how a curve becomes a number, see `fedax.report.reading.read_curve`.
             worst: what such a run counts as instead.
+            mode: direction of a metric that states none.
         """
         found: Values = {}
-        for record in self._on(task):
+        on_task = self._on(task)
+        for record in on_task:
             if self.methods.get(record.label, record.label) != algorithm:
                 continue
             if metric not in record.scalars:
                 raise UnknownName.among(f"metric of {record.label}", metric, record.scalars)
-            value = number_of(record, metric, read)
+            value = number_of(record, metric, read, on_task)
             if math.isnan(value):
-                value = self._worst(task, metric, read) if worst is None else worst
+                value = self._worst(task, metric, read, mode) if worst is None else worst
             found[Run(record.draw, record.seed)] = value
         return found
 
@@ -104,6 +116,12 @@ class Results:
         runs = [r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm]
         return sum(runs), len(runs)
 
+    def lost(self, task: str, algorithm: str, metric: str, read: str) -> tuple[int, int]:
+        """The number of runs that have no number and count as the worst of their task, and of all."""
+        on_task = self._on(task)
+        own = [r for r in on_task if self.methods.get(r.label, r.label) == algorithm and metric in r.scalars]
+        return sum(math.isnan(number_of(run, metric, read, on_task)) for run in own), len(own)
+
     def algorithms(self, task: str) -> list[str]:
         """Those that have run on a task, in order."""
         return list(dict.fromkeys(self.methods.get(r.label, r.label) for r in self._on(task)))
@@ -115,18 +133,20 @@ class Results:
     def _on(self, task: str) -> list[AnyRun]:
         return [record for record in self.records if record.task == task]
 
-    def _worst(self, task: str, metric: str, read: str) -> float:
-        higher = higher_is_better(metric, read)
+    def _worst(self, task: str, metric: str, read: str, told: Mode | None) -> float:
+        on_task = self._on(task)
+        runs = [record for record in on_task if metric in record.scalars]
+        mode: Mode = "max" if higher_is_better(metric, read, on_task, told) else "min"
         if not reads_values(read):
-            return -math.inf if higher else math.inf
-        runs = [record for record in self._on(task) if metric in record.scalars]
-        seen = np.array([[number_of(run, metric, "first"), number_of(run, metric, read)] for run in runs])
-        seen = seen[np.isfinite(seen)]
-        return float(seen.min() if higher else seen.max()) if len(seen) else (-math.inf if higher else math.inf)
+            return worst_of([], mode)
+        seen = [[number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)] for run in runs]
+        return worst_of(seen, mode)
 
 
-def number_of(run: AnyRun, metric: str, read: str) -> float:
+def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ()) -> float:
     """The number of a run, in the unit of `scale_of`; NaN if it has none, because it diverged. `first`: at the beginning.
+
+    `among` are further runs that may state the direction of the metric.
 
     Raises:
         InvalidInput: a line that does not have it.
@@ -138,11 +158,7 @@ def number_of(run: AnyRun, metric: str, read: str) -> float:
         return run.numbers[metric, read]
     if read == "first":
         return float(run.scalars[metric][0] * scale_of(metric))
-    if run.outcome.kind in ("diverged", "non-finite"):
-        return math.nan
-    along = run.bits / 1e9 if read.startswith("gigabits_to_") else run.rounds
-    value = read_curve(run.scalars[metric] * scale_of(metric), along, read, more_is_better(metric))
-    return value if math.isfinite(value) or not reads_values(read) else math.nan
+    return read_run(run, metric, read, [one for one in among if isinstance(one, Record)], scale_of(metric))
 
 
 def quantity_of(metric: str, read: str) -> str:
@@ -167,8 +183,22 @@ def quantity_of(metric: str, read: str) -> str:
     return unit if metric == "test_accuracy" else f"{unit} of {name}"
 
 
-def higher_is_better(metric: str, read: str = "last") -> bool:
-    """Accuracies: more is better. Losses, gaps and variances of accuracies, rounds or bits until something, and changes between
-    observations: less.
+def stated_modes(runs: Sequence[AnyRun]) -> list[Mapping[str, Mode]]:
+    """Returns the directions that runs state beside those of the built-in observers."""
+    return [run.modes for run in runs if isinstance(run, Record) and run.modes]
+
+
+def higher_is_better(metric: str, read: str = "last", runs: Sequence[AnyRun] = (), told: Mode | None = None) -> bool:
+    """Returns whether a larger number is better. Of rounds and bits until something, and of changes, less is, whatever the metric.
+
+    `told` is the direction of a metric that neither the runs nor the built-in observers state.
+
+    Raises:
+        InvalidInput: the direction of the metric is not known.
     """
-    return more_is_better(metric) and not read.startswith(("rounds_to_", "gigabits_to_", "mean_change"))
+    if read.startswith(("rounds_to_", "gigabits_to_", "mean_change")):
+        return False
+    stated = stated_modes(runs)
+    if told is not None and mode_of(metric, stated) is None:
+        return told == "max"
+    return is_higher_better(metric, stated)

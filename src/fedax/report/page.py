@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedax.report.charts import Chart, aligned, plain, staggered
+from fedax.core.modes import worst_of
+from fedax.report.charts import Chart, plain, staggered
+from fedax.report.means import aligned, band, curves_of, ended_early, mean_position
 from fedax.report.reading import in_words
-from fedax.report.record import Record, band, by_draw, by_label, by_task, of_clients, weights_at
+from fedax.report.record import Record, by_draw, by_label, by_task, of_clients, weights_at
 from fedax.report.styles import styles
-from fedax.report.summary import ABOUT, Row, best, columns_of, shown, summarize
+from fedax.report.summary import ABOUT, Row, best, columns_of, shown_in, summarize
 from fedax.report.theory import theory_charts
 
 
@@ -134,7 +136,7 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mappi
     ]
     labels = by_label(runs)
     algorithms = [
-        _algorithm(label, own, place, len(labels), looks[label]) for place, (label, own) in enumerate(labels.items())
+        _algorithm(label, own, runs, place, len(labels), looks[label]) for place, (label, own) in enumerate(labels.items())
     ]
     if any(algorithm["clients"] for algorithm in algorithms):
         ranks = "on its own test examples, sorted" + ("; mean of the runs" if several else "")
@@ -144,13 +146,13 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mappi
         charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
     values = in_words(read)
     caption = (
-        f"{values}; ± is the sample standard deviation over the runs; bands stay within their range. "
-        "Where a run ended early, the curve ends with it."
+        f"{values}; ± is the sample standard deviation over the runs; bands stay within their range."
         if several
         else f"{values} of a single run: small differences may be chance."
     )
     if any("epsilon" in run.metrics for run in runs):
         note = f"{note} {PRIVACY}".strip()
+    caption = " ".join([caption, *filter(None, (ended_early(label, own) for label, own in labels.items()))])
     return {
         "title": title,
         "note": note,
@@ -170,46 +172,45 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
     winners = {column.metric: best(column, rows) for column in columns}
 
     def cells(row: Row) -> list[dict[str, str]]:
-        values = [
-            {"text": shown(c, row.values.get(c.metric)), "mark": "best" if row.label in winners[c.metric] else ""}
-            for c in columns
-        ]
+        values = [{"text": shown_in(row, c), "mark": "best" if row.label in winners[c.metric] else ""} for c in columns]
         counts = [{"text": str(row.runs), "mark": ""}, {"text": str(row.rounds), "mark": ""}]
         return [*counts, *values, {"text": row.outcome, "mark": "" if row.ok else "bad"}]
 
     return [{"label": row.label, "cells": cells(row)} for row in rows]
 
 
-def _algorithm(label: str, runs: Sequence[Record], place: int, count: int, style: int) -> dict[str, Any]:
-    """Curves over the rounds at which all runs were observed, with markers that those of other algorithms do not cover."""
-    rounds, at = aligned(runs)
-
-    def stacked(curves: Sequence[np.ndarray]) -> np.ndarray:
-        return np.stack([np.asarray(curve, dtype=float)[i] for curve, i in zip(curves, at, strict=True)])
-
+def _algorithm(
+    label: str, runs: Sequence[Record], on_task: Sequence[Record], place: int, count: int, style: int
+) -> dict[str, Any]:
+    """Mean curves over the rounds of `aligned`, with markers that those of other algorithms do not cover."""
+    rounds, _ = aligned(runs)
     series = {}
     for metric in (column.metric for column in columns_of(runs) if column.chart):
         if not all(metric in run.scalars for run in runs):
             continue
-        values = stacked([run.scalars[metric] for run in runs])
-        mean, low, high = band(values)
+        mean, low, high = band(curves_of(runs, metric, on_task))
         series[metric] = {"mean": _numbers(mean)}
         if len(runs) > 1:
             series[metric] |= {"low": _numbers(low), "high": _numbers(high)}
     x = {"rounds": rounds.tolist()}
-    x |= {name: _numbers(stacked([getattr(run, name) for run in runs]).mean(0)) for name in ("bits", "seconds")}
+    x |= {name: _numbers(mean_position(runs, [getattr(run, name) for run in runs])) for name in ("bits", "seconds")}
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
-    x["gradients"] = _numbers(stacked(counts).mean(0))
+    x["gradients"] = _numbers(mean_position(runs, counts))
     shown = {"clients": _ranked(runs), "weights": _weights(runs), "marked": staggered(len(rounds), place, count)}
     return {"label": label, "style": style, "x": x, "series": series} | shown
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:
-    """The final accuracies of the clients, sorted within each run, averaged by rank."""
-    final = [run.metrics["client_accuracy"][-1] for run in runs if "client_accuracy" in run.metrics]
-    final = [np.sort(values[np.isfinite(values)]) for values in final]
-    if not final or len({len(values) for values in final}) > 1:
+    """The final accuracies of the clients with test examples, sorted within each run, averaged by rank.
+
+    One that is not finite counts as the worst of all.
+    """
+    curves = [np.asarray(run.metrics["client_accuracy"], float) for run in runs if "client_accuracy" in run.metrics]
+    curves = [curve[:, np.isfinite(curve[0])] for curve in curves]  # of a client without test examples all are NaN
+    if not curves or len({curve.shape[1] for curve in curves}) > 1:
         return []
+    worst = worst_of(np.concatenate([curve[[0, -1]].ravel() for curve in curves]), "max")
+    final = [np.sort(np.where(np.isfinite(curve[-1]), curve[-1], worst)) for curve in curves]
     return _numbers(np.mean(final, axis=0))
 
 

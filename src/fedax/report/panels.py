@@ -1,15 +1,14 @@
 """Panels from runs: curves, means against a value, and the paper's numbers beside ours."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy  # imports what is asked for, and only then
 
-from fedax.core.history import more_is_better
 from fedax.report.charts import AXES, PUBLISHED, Axis, Kind, Mark, Panel, Series, curve, ranged, staggered, value_axis
-from fedax.report.reading import read_curve
+from fedax.report.finals import is_lost, read_runs
 from fedax.report.record import Record, by_draw
 from fedax.report.summary import is_percent, scale_of
 
@@ -46,20 +45,22 @@ class Choice(NamedTuple):
     band: bool = True
 
 
-def units(runs: Sequence[Record], metric: str, read: str) -> np.ndarray:
+def units(runs: Sequence[Record], metric: str, read: str, among: Sequence[Record] = ()) -> np.ndarray:
     """The units of statistics: the means over the seeds of each draw of the data if there are several, else the single runs.
 
-    In the unit of `scale_of`; NaN for runs that have none, as they were stopped or are not finite.
+    In the unit of `scale_of`. A run that has no number, as it was stopped or is not finite, counts as the worst of its task, whose
+    runs are `among`.
     """
-
-    def value(run: Record) -> float:
-        if run.outcome.kind in ("diverged", "non-finite"):
-            return math.nan
-        where = run.bits / 1e9 if read.startswith("gigabits_to_") else run.rounds
-        return read_curve(run.scalars[metric] * scale_of(metric), where, read, more_is_better(metric))
-
-    draws = [np.array([value(run) for run in own]) for own in by_draw(runs)]
+    draws = [read_runs(own, metric, read, among or runs, scale_of(metric))[0] for own in by_draw(runs)]
     return np.array([draw.mean() for draw in draws]) if len(draws) > 1 else draws[0]
+
+
+def _by_task(spots: Iterable[Spot]) -> dict[str, list[Record]]:
+    """The runs of all spots, by task."""
+    found: dict[str, list[Record]] = {}
+    for spot in spots:
+        found.setdefault(spot.task, []).extend(spot.runs)
+    return found
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
@@ -87,9 +88,14 @@ def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, m
     """
     first, series, found = curves[0][1], [], list(marks)
     metrics = list(dict.fromkeys(spot.metric for _, spot in curves))
-    made = [curve(spot.runs[:1] if choice.points else spot.runs, spot.metric, spot.axis, spot.price) for _, spot in curves]
+    every = _by_task(spot for _, spot in curves)
+    made = [
+        curve(spot.runs[:1] if choice.points else spot.runs, spot.metric, spot.axis, spot.price, every[spot.task])
+        for _, spot in curves
+    ]
     # beyond the end of the shortest one there is no comparison at equal time
-    end = min(float(lines[0][-1]) for lines in made) if first.axis == "cost" else math.inf
+    whole = [lines for (_, spot), lines in zip(curves, made, strict=True) if not all(map(is_lost, spot.runs))]
+    end = min(float(lines[0][-1]) for lines in whole or made) if first.axis == "cost" else math.inf
     for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
         x, mean, low, high = (values[lines[0] <= end] for values in lines)
         style = spot.style + 8 * metrics.index(spot.metric) if styled else place
@@ -112,6 +118,7 @@ def value_panel(
     The paper's numbers of a series, where it has some, stand beside it.
     """
     values = sorted({value for points in rows.values() for value, _ in points})
+    every = _by_task(spot for points in rows.values() for _, spot in points)
     gaps = np.diff(np.log(values) if choice.log_x else values)
     width = 0.3 * float(gaps.min()) if len(values) > 1 else 0.3  # all series together, at one value
     series: list[Series] = []
@@ -129,14 +136,13 @@ def value_panel(
             style = ordered[0][1].style
             series.append(Series(PUBLISHED, style, beside(printed), mean, mean - spread, mean + spread, "published"))
         x = beside(ordered)
-        numbers = [units(spot.runs, spot.metric, choice.read) for _, spot in ordered]
+        numbers = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for _, spot in ordered]
         mean = np.array([own.mean() for own in numbers])
         spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
         style = ordered[0][1].style if len({spot.metric for points in rows.values() for _, spot in points}) == 1 else place
         settings = dict.fromkeys(spot.settings for _, spot in ordered)
         shown = next(iter(settings)) if len(settings) == 1 else ""
-        every = tuple(range(len(x)))
-        series.append(Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, every))
+        series.append(Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x)))))
     metric = next(iter(rows.values()))[0][1].metric
     places = np.log(values) if choice.log_x else np.array(values)
     ticks, last = [], -math.inf
@@ -205,7 +211,8 @@ def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, re
 def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
     """A row for every algorithm: the paper's number with its deviation above ours with the interval and the single runs."""
     places = -np.arange(len(spots), dtype=float)
-    kept = [units(spot.runs, spot.metric, choice.read) for spot in spots]
+    every = _by_task(spots)
+    kept = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for spot in spots]
     good = [values[np.isfinite(values)] for values in kept]
     names = []
     for spot in spots:

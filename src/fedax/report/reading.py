@@ -134,4 +134,10 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
         return float(np.abs(np.diff(second)).mean()) if len(second) > 1 else math.nan
     if read == "last_over_half":
         return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
-    return float(curve[-1]) if read == "last" else float(np.nanmax(curve) if higher else np.nanmin(curve))
+    return float(curve[-1]) if read == "last" else _best(curve, higher)
+
+
+def _best(curve: np.ndarray, higher: bool) -> float:
+    """Returns the best value; NaN if one is missing after the first, which some metrics do not have."""
+    values = curve[1:] if len(curve) > 1 and np.isnan(curve[0]) else curve
+    return float(values.max() if higher else values.min())

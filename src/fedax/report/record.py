@@ -15,6 +15,8 @@ import numpy as np
 from fedax.core import History, Outcome
 from fedax.core.errors import printable
 from fedax.core.history import is_by_client
+from fedax.core.modes import Mode
+from fedax.observe.modes import mode_of
 
 _SUM = b"sha256:"
 
@@ -39,6 +41,7 @@ class Record:
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
         versions: of the libraries and the machine that it was made with, if it was taken over from elsewhere.
         clients: the names of the clients, None if they have none.
+        modes: directions of metrics, as far as the built-in observers do not state them; None if there are none.
         models: by name (`""` is the final one), the arrays of models that are to be kept in files beside the record, or such files;
             empty in a record that is read.
     """
@@ -58,6 +61,7 @@ class Record:
     compiling: np.ndarray | None = None
     versions: dict[str, Any] | None = None
     clients: list[str] | None = None
+    modes: dict[str, Mode] | None = None
     models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -99,6 +103,7 @@ class Record:
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
         names = None if history.clients is None else list(history.clients)
+        modes = {name: mode for name, mode in history.modes.items() if mode_of(name) != mode}
         return cls(
             task,
             label,
@@ -109,6 +114,7 @@ class Record:
             fitted=fitted,
             compiling=history.compiling,
             clients=names,
+            modes=modes or None,
         )
 
     @property
@@ -152,6 +158,7 @@ class Record:
         meta |= {} if self.settings is None else {"settings": self.settings}
         meta |= {"fitted": self.fitted} if self.fitted else {}
         meta |= {} if self.versions is None else {"versions": self.versions}
+        meta |= {} if self.modes is None else {"modes": self.modes}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
         more = {"gradients": self.gradients, "compiling": self.compiling}
@@ -225,16 +232,6 @@ def clients_csv(records: Sequence[Record]) -> str:
     return buffer.getvalue()
 
 
-def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, lower and upper end of a band over the first axis: one standard deviation, within the range of the values.
-
-    Outside there is nothing: no accuracy above one, and on a logarithmic axis an end near zero would fill the chart.
-    """
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean, deviation = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
-        return mean, np.maximum(mean - deviation, values.min(0)), np.minimum(mean + deviation, values.max(0))
-
-
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Runs grouped by algorithm, in the order of first appearance."""
     groups: dict[str, list[Record]] = {}
@@ -260,9 +257,16 @@ def by_draw(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray, np.ndarray]:
-    """The clients' shares of the examples and their mean weights in runs on the same data, at one observation of each."""
+    """The clients' shares of the examples and their mean weights in runs on the same data, at one observation of each.
+
+    A run that has ended by then counts with its last observation.
+    """
     shares, weights = (
-        np.mean([np.asarray(run.metrics[name][observation], float) for run in records], axis=0)
+        np.mean([_at(run.metrics[name], observation) for run in records], axis=0)
         for name in ("client_share", "client_weight")
     )
     return shares, weights
+
+
+def _at(values: np.ndarray, observation: int) -> np.ndarray:
+    return np.asarray(values[min(observation, len(values) - 1)], float)

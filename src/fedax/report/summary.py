@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedax.core.history import more_is_better
-from fedax.report.reading import read_curve
+from fedax.core.modes import Mode
+from fedax.observe.modes import mode_of
+from fedax.report.finals import read_runs
 from fedax.report.record import Record, by_label
 
 
@@ -89,8 +90,9 @@ ABOUT = {
 class Row(NamedTuple):
     """One algorithm of a task: what its curves read as, by metric as (mean, deviation), and how its runs ended.
 
-    The deviation is the sample standard deviation over the runs, NaN for a single one. The mean is not finite if any value
-    is not.
+    The deviation is the sample standard deviation over the runs, NaN for a single one. A run without a number, because it diverged
+    or is not finite, counts as the worst of its task, and `lost` has how many of them there are, by metric. The mean is NaN if no
+    run has a number.
     """
 
     label: str
@@ -99,6 +101,8 @@ class Row(NamedTuple):
     values: dict[str, tuple[float, float]]
     outcome: str
     ok: bool
+    lost: dict[str, int] = {}  # noqa: RUF012 (never written)
+    modes: dict[str, Mode | None] = {}  # noqa: RUF012 (never written)
 
 
 def columns_of(records: Sequence[Record]) -> list[Column]:
@@ -110,17 +114,24 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
     """One row per algorithm, for the runs of one task; `read` says how curves become numbers, see `read_curve`."""
     rows = []
     for label, runs in by_label(records).items():
-        values = {}
-        for column in columns_of(runs):
-            curves = [(run.scalars[column.metric], run.rounds) for run in runs if column.metric in run.scalars]
-            found = np.array([read_curve(*curve, read, more_is_better(column.metric)) for curve in curves], dtype=float)
+        values, lost = dict[str, tuple[float, float]](), dict[str, int]()
+        for metric in (column.metric for column in columns_of(runs)):
+            own = [run for run in runs if metric in run.scalars]
+            found, lost[metric] = read_runs(own, metric, read, records)
+            if lost[metric] == len(own):
+                found = np.full(len(own), math.nan)
             with np.errstate(invalid="ignore"):
-                values[column.metric] = float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else math.nan
-        rounds = max(int(run.rounds[-1]) for run in runs)
-        rows.append(
-            Row(label, len(runs), rounds, values, _outcome(runs), all(run.outcome.ok and not run.diverged for run in runs))
-        )
+                values[metric] = float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else math.nan
+        rounds, ok = max(int(run.rounds[-1]) for run in runs), all(run.outcome.ok and not run.diverged for run in runs)
+        modes: dict[str, Mode | None] = {metric: mode_of(metric, [run.modes for run in records]) for metric in values}
+        rows.append(Row(label, len(runs), rounds, values, _outcome(runs), ok, lost, modes))
     return rows
+
+
+def shown_in(row: Row, column: Column) -> str:
+    """A final value of a row as text, with how many of its runs count as the worst of their task."""
+    text, lost = shown(column, row.values.get(column.metric)), row.lost.get(column.metric, 0)
+    return f"{text} ({lost} of {row.runs} as the worst)" if 0 < lost < row.runs else text
 
 
 def shown(column: Column, value: tuple[float, float] | None) -> str:
@@ -142,14 +153,19 @@ def _digits(mean: float) -> str:
 
 
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
-    """The labels whose shown mean is best in a column: the highest accuracy, the lowest loss. None for what is only watched."""
-    if column.metric in ("dissimilarity", "weight_gap"):
+    """The labels whose shown mean is best in a column: the highest accuracy, the lowest loss.
+
+    None for what is only watched, or has no direction. A mean that is not finite is worse than all others.
+    """
+    rows = [row for row in rows if column.metric in row.values]
+    mode = next((row.modes.get(column.metric) for row in rows), None)
+    if mode is None or column.metric in ("dissimilarity", "weight_gap"):
         return set()
-    means = {row.label: row.values[column.metric][0] for row in rows if column.metric in row.values}
+    means = {row.label: row.values[column.metric][0] for row in rows}
     finite = {label: float(f"{mean:{_digits(mean)}}") for label, mean in means.items() if math.isfinite(mean)}
-    if len(set(finite.values())) < 2:
+    if not finite or (len(finite) == len(means) and len(set(finite.values())) < 2):
         return set()
-    top = (max if more_is_better(column.metric) else min)(finite.values())
+    top = (max if mode == "max" else min)(finite.values())
     return {label for label, mean in finite.items() if mean == top}
 
 

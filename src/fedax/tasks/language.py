@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
+from fedax.core.counts import whole_part
 from fedax.core.names import ClientNames, client_name
 from fedax.data import Tokens, texts_by_client
 from fedax.data.federated import train_size
@@ -145,7 +146,9 @@ def language(
         loss=NextTokenLoss(chosen),
         train=own,
         scores={"accuracy": NextTokenAccuracy(chosen)},
-        test=None if tested is None else Ragged.of(tested, where="test", allow_empty=True, like=own),
+        test=None
+        if tested is None or not any(len(rows["y"]) for rows in tested)
+        else Ragged.of(tested, where="test", allow_empty=True, like=own),
         holdout=None if holdout is None else dict(tokens.sequences(_listed(holdout), length)),
         l2=l2,
         name=name or title,
@@ -174,7 +177,7 @@ def _learned(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float 
     """The texts that a vocabulary is learned from: without the last part of each client's, if that is kept for testing."""
     for texts in clients:
         sizes = np.cumsum([len(text) for text in texts])
-        left = int(sizes[-1] * (1 - test_fraction)) + 1 if cuts and len(sizes) else None
+        left = whole_part(1 - test_fraction, sizes[-1]) + 1 if cuts and len(sizes) else None
         for text, end in zip(texts, sizes, strict=True):
             yield text if left is None else text[: max(left - int(end) + len(text), 0)]
 

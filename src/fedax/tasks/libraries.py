@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from fedax.core import FedaxError
 from fedax.core.bound import Policy
 from fedax.core.leaves import Which
+from fedax.core.modes import Mode
 from fedax.tasks.outputs import Inputs
 
 
@@ -23,6 +24,7 @@ class Options(TypedDict, total=False):
     state_policy: Policy
     l2: float
     name: str | None
+    modes: Mapping[str, Mode] | None
 
 
 def needed(package: str, maker: str, pip: str = "") -> Any:

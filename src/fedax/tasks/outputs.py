@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from fedax.core import DataError, InvalidInput, Task
 from fedax.core.bound import Policy
 from fedax.core.leaves import Which
+from fedax.core.modes import Mode
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own import from_loss
 
@@ -116,6 +117,7 @@ def from_network(
     state_policy: Policy = "average",
     l2: float = 0.0,
     name: str | None = None,
+    modes: Mapping[str, Mode] | None = None,
 ) -> Task:
     """A task of a network.
 
@@ -123,7 +125,7 @@ def from_network(
         maker: the public function, for messages.
         make: the network, given the inputs of two examples.
         loss: of outputs and examples.
-        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name: as `from_loss`.
+        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name, modes: as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
     """
@@ -166,6 +168,7 @@ def from_network(
         state_policy=state_policy,
         l2=l2,
         name=made.name,
+        modes=modes,
     )
 
 

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core import InvalidInput, Layout, Task
+from fedax.core import DataError, InvalidInput, Layout, Task
 from fedax.core.arrays import as_array, check_range
 from fedax.core.bound import Policy
 from fedax.core.layout import accumulator
 from fedax.core.leaves import Which, chosen, names_of
+from fedax.core.modes import Mode
 from fedax.core.task import Given
 from fedax.tasks.clients import parts_of_task, read_clients
 from fedax.tasks.signature import called_with
@@ -38,6 +39,7 @@ def from_loss(
     name: str | None = None,
     predict: Callable[..., Any] | None = None,
     validation: Any = None,
+    modes: Mapping[str, Mode] | None = None,
 ) -> Task:
     r"""A task from a per-example loss and plain arrays, for any JAX model.
 
@@ -67,6 +69,7 @@ def from_loss(
         predict: the predictions of the signature of `loss`: the probabilities of all classes, shape (batch, classes), or anything
             else with one row per example.
         validation: the same as `test` for examples by which choices are made while training.
+        modes: of scores, `"max"` where more is better, `"min"` where less is. Of `"accuracy"` more is better without being said.
 
     Example:
         The mean of all numbers, 3.5, minimises the federated squared error:
@@ -83,7 +86,13 @@ def from_loss(
     """
     if not callable(loss):
         raise InvalidInput.of("from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)")
+    if "loss" in (scores or {}):
+        raise InvalidInput.of("from_loss(scores=...)", "loss", "other names of scores: the loss has this one")
     data = read_clients(clients, test, client, validation)
+    for split, given_ in (("test", data.test), ("validation", data.validation)):
+        if given_ is not None and not any(map(_rows, given_)):
+            allowed = f"at least 1 example in all, or {split}=None"
+            raise DataError.found(f"from_loss({split}=...)", "clients without any example", allowed)
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
     parts = parts_of_task(data if holdout is None else data._replace(holdout=holdout), plain)
     functions = {key: _adapt(function, plain, key) for key, function in {"loss": loss, **(scores or {})}.items()}
@@ -104,8 +113,15 @@ def from_loss(
         frozen=rest,
         state=None if state is None else jax.tree.map(_state_leaf, state),
         state_policy=state_policy,
+        modes=dict(modes or {}),
         predict=None if predictions is None else dataclasses.replace(predictions, types=types),
     )
+
+
+def _rows(client: Any) -> int:
+    """The examples of a client, in whatever form."""
+    first = next(iter(client.values()), ()) if isinstance(client, Mapping) else client
+    return len(first) if np.ndim(first) else 1
 
 
 Types: TypeAlias = tuple[str | None, ...] | None

@@ -155,6 +155,8 @@ def _of_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | Non
         if data is None:
             return None
         offsets = np.asarray(data.offsets)
+        if not any(offsets[k + 1] > offsets[k] for k in clients):
+            return None
         rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]
         return _rows(data, rows if clear is None else [part[clear[split][part]] for part in rows])
 

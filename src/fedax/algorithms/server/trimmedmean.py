@@ -11,13 +11,14 @@ from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
 class TrimmedMean(Aggregation):
     r"""Federated averaging with the coordinate-wise trimmed mean of the clients' models.
 
-    In every coordinate the $\lfloor \beta m \rfloor$ largest and as many smallest of the m values are left out:
+    In every coordinate the $\lceil \beta m \rceil$ largest and as many smallest of the m values are left out:
 
-    $$ w^{(j)} \leftarrow \frac{1}{m - 2 \lfloor \beta m \rfloor} \sum_{x \in U_j} x, \qquad
+    $$ w^{(j)} \leftarrow \frac{1}{m - 2 \lceil \beta m \rceil} \sum_{x \in U_j} x, \qquad
        U_j \text{ the values of } \{ w_k^{(j)} : k \in S \} \text{ that are left}. $$
 
     $\beta$ has to be at least the share of a cohort that is hostile. All clients count alike, however many examples they say they
-    have. At least one value is left.
+    have. The count is rounded up, so that no less than $\beta$ is left out: 0.2 of four models is one at either end. At least one
+    value, or two of an even number, is left.
 
     Args:
         beta: $\beta$, in [0, 0.5); 0 is the mean of FedAvg with equal weights.
@@ -41,8 +42,9 @@ class TrimmedMean(Aggregation):
     def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
         ordered, count = ascending(sent)
         exact = jnp.asarray(self.beta, w.dtype) * count.astype(w.dtype)
-        # 0.29 of 100 is 28.999... in floating point
-        cut = jnp.minimum(jnp.floor(exact + 1e-3).astype(jnp.int32), (count - 1) // 2)
+        # in floating point 0.07 of 100 is above 7; the error is relative, so that any share above 0 leaves out a value
+        least = exact * (1 - 8 * jnp.finfo(w.dtype).eps)
+        cut = jnp.minimum(jnp.ceil(least).astype(jnp.int32), (count - 1) // 2)
         place = jnp.arange(ordered.shape[0], dtype=jnp.int32)
         left = (place >= cut) & (place < count - cut)
         return jnp.where(left[:, None], ordered, 0).sum(0) / left.sum(dtype=w.dtype)

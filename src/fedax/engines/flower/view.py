@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.errors import InvalidInput
@@ -72,6 +72,12 @@ class FlowerView(View):
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         return self._means(self._sums(split, personal=self._own is not None), score)
+
+    def measured(self, split: OfClients) -> Bool[Array, "clients"]:
+        # asked after `per_client` or `personal`, which share the answers that came
+        answers = [found for (name, _), found in self._measured.items() if name == split] or [self._sums(split)]
+        counts = [[found[k].count if k in found else 0 for k in range(self.task.train.clients)] for found in answers]
+        return (jnp.asarray(counts) > 0).all(axis=0)
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         if split == "holdout" and self.task.holdout is not None:

@@ -15,7 +15,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.errors import InvalidInput
 from fedax.core.federation import Cohort, Memory
 from fedax.core.keys import Index
-from fedax.core.view import Observer
+from fedax.core.view import Observer, joined
 from fedax.engines.base import Carried, Engine, Log, Program, begin, landed
 from fedax.engines.client import Setup
 from fedax.engines.hosts import team_of_hosts
@@ -305,7 +305,7 @@ def observe(
         setup, observers = shared
         carried, worked = state
         view = view_of(setup, algorithm, carried, worked.padded(setup.population.clients))
-        return {name: value for observer in observers for name, value in observer(view).items()}
+        return joined([observer(view) for observer in observers])
 
     return members.over(metrics)(shared, algorithm, roots, states)
 

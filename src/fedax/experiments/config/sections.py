@@ -15,6 +15,7 @@ from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Privacy, Sc
 from fedax.core.channel import Channel, Codec
 from fedax.core.hyper import MOST_COUNT, Hyper, declared
 from fedax.core.keys import MOST_SEED
+from fedax.core.modes import Mode
 from fedax.data.limits import real, whole
 from fedax.engines.base import Engine
 from fedax.engines.eager import Eager
@@ -167,6 +168,7 @@ class EarlyStoppingSection(BaseModel):
         metric: that an observer gives.
         patience: rounds, at least 1.
         min_change: finite, at least 0.
+        mode: "max" if more of the metric is better, "min" if less is, for a metric whose observer does not say it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -174,12 +176,13 @@ class EarlyStoppingSection(BaseModel):
     metric: str = EarlyStopping().metric
     patience: int = EarlyStopping().patience
     min_change: float = EarlyStopping().min_change
+    mode: Mode | None = None
 
     def make(self) -> EarlyStopping:
         """The rule; refuses values out of range."""
         limits = {"patience": whole(low=1), "min_change": real(low=0)}
         _check_numbers("early_stopping", {name: (getattr(self, name), hyper) for name, hyper in limits.items()})
-        return EarlyStopping(self.metric, self.patience, self.min_change)
+        return EarlyStopping(self.metric, self.patience, self.min_change, self.mode)
 
 
 class CodecSection(Section):

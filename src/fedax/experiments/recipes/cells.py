@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedax.experiments.recipes.statistics import welch
-from fedax.report.numbers import Results, Values
+from fedax.observe.modes import mode_of
+from fedax.report.numbers import Results, Values, stated_modes
 from fedax.report.summary import is_percent
 
 Status = Literal[
@@ -106,7 +107,8 @@ def beside(
                 bad, ran = results.diverged(task, algorithm)
                 if not ran:
                     continue
-                ours, *others = (_number(results, results.of(task, algorithm, metric, way)) for way in (read, *also))
+                worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
+                ours, *others = (_number(results, results.of(task, algorithm, metric, way, worst)) for way in (read, *also))
                 paper = Number(float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0)
                 cells.append(Cell(task, algorithm, metric, paper, ours, ran, bad, tuple(others)))
     return cells

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
+from fedax.core.modes import Mode
 from fedax.experiments.recipes.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
 from fedax.report.numbers import Results, Values, higher_is_better, quantity_of
 from fedax.report.reading import reads_values
@@ -84,6 +85,7 @@ class Claim(BaseModel):
         at_least: on how many of them it is claimed to hold, by default on each.
         metric, read: what is compared, by default those of the recipe.
         exact: the runs do not depend on chance, so that a single one decides.
+        mode: `"max"` or `"min"`, the direction of a metric that no observer of this package gives.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -99,6 +101,7 @@ class Claim(BaseModel):
     metric: str | None = None
     read: str | None = None
     exact: bool = False
+    mode: Mode | None = None
 
     def judge(
         self, results: Results, metric: str, read: str, tasks: Sequence[str] = (), algorithms: Sequence[str] = ()
@@ -194,7 +197,7 @@ class Claim(BaseModel):
     ) -> list[Part]:
         if self.check == "rises":
             a = self._named(self.a)
-            curves = [(task, results.of(task, a, metric, read)) for task in tasks]
+            curves = [(task, results.of(task, a, metric, read, mode=self.mode)) for task in tasks]
             steps = [
                 (f"{low} to {high}", _paired(above, below, lambda x, y: x - y))
                 for (low, below), (high, above) in itertools.pairwise(curves)
@@ -204,7 +207,7 @@ class Claim(BaseModel):
 
     def _on(self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]) -> list[Part]:
         def values(algorithm: str | None, worst: float | None = None) -> Values:
-            return results.of(task, self._named(algorithm), metric, read, worst)
+            return results.of(task, self._named(algorithm), metric, read, worst, self.mode)
 
         if self.check == "diverges":
             return [self._divergence(results, task, len(values(self.a)))]
@@ -220,7 +223,7 @@ class Claim(BaseModel):
                 self._closeness(results, task, f"{a} minus {b}", _paired(values(a), values(b), lambda x, y: x - y))
                 for a, b in self.pairs(algorithms)
             ]
-        sign = 1 if higher_is_better(metric, read) else -1
+        sign = 1 if higher_is_better(metric, read, results.records, self.mode) else -1
         return [
             self._compared(
                 results,
@@ -299,8 +302,6 @@ class Claim(BaseModel):
         return (sum(known), len(known)) if known else None
 
     def _cell_check(self, metric: str, algorithms: Sequence[str]) -> Callable[[Mapping[str, float]], bool | None] | None:
-        sign = 1 if higher_is_better(metric) else -1
-
         def check(cells: Mapping[str, float]) -> bool | None:
             if self.check in ("below", "above"):
                 side, a = 1 if self.check == "above" else -1, self._named(self.a)
@@ -312,6 +313,7 @@ class Claim(BaseModel):
                 return all(abs(cells[a] - cells[b]) <= self.margin for a, b in pairs)
             if self.check == "ratio":
                 return all(cells[a] >= self.margin * cells[b] for a, b in pairs)
+            sign = 1 if higher_is_better(metric, told=self.mode) else -1
             return all(sign * (cells[a] - cells[b]) > self.margin for a, b in pairs)
 
         return None if self.check in ("diverges", "rises") else check

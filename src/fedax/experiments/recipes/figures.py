@@ -14,6 +14,7 @@ from fedax.experiments.recipes.captions import note_of
 from fedax.report import Record
 from fedax.report.charts import AXES, Chart, Mark, column_of
 from fedax.report.leaks import ATTACKS, AUDITED
+from fedax.report.means import ended_early
 from fedax.report.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel
 from fedax.report.reading import reading
 from fedax.report.record import by_label, by_task
@@ -213,6 +214,9 @@ class Drawer:
         printed = any(spot.paper for spot in spots)
         note = note_of(kind, choice.read, [run.records for run in runs], printed, figure.band, figure.minus or "")
         shared = figure.against_value and not figure.minus if figure.shared is None else figure.shared
+        several = len({run.task for run in runs}) > 1
+        ended = [ended_early(f"{run.method}, {run.task}" if several else run.method, run.records) for run in runs]
+        note = " ".join(filter(None, (note, *ended)))
         return Chart(figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1)
 
     def _positions(self, figure: Figure, runs: Sequence[Runs]) -> list[tuple[str, dict[str, float] | None]]:

@@ -15,10 +15,11 @@ from fedax.experiments.recipes.captions import source_of
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.files import read_text, write, writing
+from fedax.observe.modes import mode_of
 from fedax.report import Record
 from fedax.report.charts import Chart, column_of
 from fedax.report.figures import caption_in, save_charts, save_weights
-from fedax.report.numbers import Line, number_of
+from fedax.report.numbers import Line, number_of, stated_modes
 from fedax.report.reading import in_rounds, reads_values
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
@@ -51,7 +52,9 @@ def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Reci
                 read if reads_values(read) or read in READS or metric in wanted[read] else None
                 for read in (*READS, *further)
             ]
-            numbers = ["" if read is None else f"{number_of(run, metric, read):.9g}" for read in own]
+            if mode_of(metric, stated_modes(records)) is None:  # of what has no direction there is no best value
+                own = [None if read == "best" else read for read in own]
+            numbers = ["" if read is None else f"{number_of(run, metric, read, records):.9g}" for read in own]
             table.writerow([*which, run.ending, int(run.diverged), metric, *numbers])
     return buffer.getvalue()
 

@@ -13,7 +13,7 @@ from fedax.report import Record
 
 NAME = "runs.jsonl.xz"
 _CURVES = ("rounds", "seconds", "bits", "gradients", "compiling")
-_PLAIN = ("task", "label", "seed", "draw", "settings", "fitted", "versions")
+_PLAIN = ("task", "label", "seed", "draw", "settings", "fitted", "versions", "modes")
 
 
 def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:

@@ -8,15 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedax.core.history import more_is_better
 from fedax.experiments.config.experiment import Experiment, Member
+from fedax.observe.modes import is_higher_better
 from fedax.report import Record, Sheet
-from fedax.report.reading import in_words, read_curve
+from fedax.report.finals import read_runs
+from fedax.report.reading import in_words
 from fedax.report.summary import COLUMNS
 
 
 class Standing(NamedTuple):
-    """The standing of a member of a grid: the mean of the selection's metric over its runs, and how many of them diverged."""
+    """The standing of a member of a grid: the mean of the selection's metric over its runs, and how many of them diverged.
+
+    A run without a finite number counts as diverged, and in the mean as the worst of the grid; NaN if no run has one.
+    """
 
     member: Member
     runs: list[Record]
@@ -31,24 +35,25 @@ class Standing(NamedTuple):
 
 def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Standing]]:
     """By algorithm, its members in the order of the file, those that have run, judged by the runs that select."""
-    select = experiment.select
+    select, on_task = experiment.select, [record for record in records if record.task == experiment.name]
     found: dict[str, list[Standing]] = {}
     for member in experiment.members():
-        every = [record for record in records if record.task == experiment.name and record.label == member.label]
+        every = [record for record in on_task if record.label == member.label]
         # a directory from before there were seeds for the selection has only those that it reports
         runs = [record for record in every if record.seed not in experiment.seeds] or every
         if runs:
-            curves = [(run.metrics[select], run.rounds) for run in runs if select in run.metrics]
-            ends = [read_curve(*curve, experiment.reads, more_is_better(select)) for curve in curves]
-            finite = [end for end in ends if math.isfinite(end)]
-            mean = float(np.mean(finite)) if finite else math.nan
-            found.setdefault(member.method, []).append(Standing(member, runs, mean, sum(run.diverged for run in runs)))
+            measured = [run for run in runs if select in run.scalars]
+            ends = [read_runs([run], select, experiment.reads, on_task) for run in measured]
+            lost = {id(run) for run, (_, count) in zip(measured, ends, strict=True) if count}
+            mean = float(np.mean([value for value, _ in ends])) if len(lost) < len(measured) else math.nan
+            bad = sum(run.diverged or id(run) in lost for run in runs)
+            found.setdefault(member.method, []).append(Standing(member, runs, mean, bad))
     return found
 
 
 def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
     """By algorithm, the label of the member that the experiment's rule selects among those that have run."""
-    higher = more_is_better(experiment.select)
+    higher = is_higher_better(experiment.select, [record.modes for record in records])
     return {
         method: min(members, key=lambda standing: standing.order(higher)).member.label
         for method, members in standings(experiment, records).items()
@@ -106,11 +111,12 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
     read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
     read = read or in_words(experiment.reads).replace("Means", "mean", 1)
+    highest = "highest" if is_higher_better(column.metric) else "lowest"
     return Sheet(
         f"Grid: {experiment.name}",
         ["Algorithm", "Settings", "Runs", title, "Diverged", ""],
         rows,
-        f"Selected: the {'highest' if more_is_better(column.metric) else 'lowest'} {read} in the mean over the runs with the seeds"
+        f"Selected: the {highest} {read} in the mean over the runs with the seeds"
         f" {seeds}, which are not reported; a member with a diverged run counts as worst. Algorithms of one member are shown with"
         " their own runs." + (" These are test examples: on new ones the numbers would be worse." if on_test else ""),
     )

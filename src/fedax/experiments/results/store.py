@@ -363,6 +363,7 @@ class RunDirectory:
 def _plain(row: Row) -> dict[str, Any]:
     values = {
         metric: {"mean": mean if math.isfinite(mean) else None, "deviation": deviation if math.isfinite(deviation) else None}
+        | ({"lost": row.lost[metric]} if row.lost.get(metric) else {})
         for metric, (mean, deviation) in row.values.items()
     }
     return {"algorithm": row.label, "runs": row.runs, "rounds": row.rounds, "outcome": row.outcome, "final": values}

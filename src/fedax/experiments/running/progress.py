@@ -14,7 +14,7 @@ from rich.text import Text
 from fedax.engines.loop import Progress as Observation
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.report.record import Record
-from fedax.report.summary import best, columns_of, shown, summarize
+from fedax.report.summary import best, columns_of, shown_in, summarize
 
 
 class Display:
@@ -178,8 +178,6 @@ def summary_table(title: str, records: list[Record], wide: bool = True, read: st
     table.add_column("outcome")
     winners = {column.metric: best(column, rows) for column in columns}
     for row in rows:
-        cells = [
-            Text(shown(c, row.values.get(c.metric)), style="bold" if row.label in winners[c.metric] else "") for c in columns
-        ]
+        cells = [Text(shown_in(row, c), style="bold" if row.label in winners[c.metric] else "") for c in columns]
         table.add_row(Text(row.label), str(row.rounds), *cells, Text(row.outcome, style="" if row.ok else "bold red"))
     return table

@@ -1,0 +1,71 @@
+"""The directions of the metrics that this package's observers give."""
+
+import functools
+from collections.abc import Iterable, Mapping
+
+from fedax.core import InvalidInput, Observer
+from fedax.core.modes import SCORES, Mode
+from fedax.observe.accuracy import HoldoutScore, Objective, TrainLoss, TrainScore, ValidationScore
+from fedax.observe.consensus import Consensus, NodeAccuracy
+from fedax.observe.dissimilarity import Dissimilarity
+from fedax.observe.drawn import Extremes
+from fedax.observe.fairness import ClientAccuracy
+from fedax.observe.newcomers import HeldBack
+from fedax.observe.sets import AUC, F1, CalibrationError
+from fedax.observe.squares import ConsensusSquare
+
+
+@functools.cache
+def built_in_modes() -> Mapping[str, Mode]:
+    """Returns the directions of what this package's observers give for losses and accuracies."""
+    splits = ("holdout", "validation", "test", "train")
+    watching: list[Observer] = [TrainLoss(), Objective(), Consensus(), ConsensusSquare()]
+    watching += [Dissimilarity()]
+    watching += [kind(split=split) for kind in (AUC, F1, CalibrationError) for split in splits]
+    scored = (
+        TrainScore,
+        HoldoutScore,
+        ValidationScore,
+        HeldBack,
+        NodeAccuracy,
+        Extremes,
+        ClientAccuracy,
+    )
+    watching += [kind(score) for kind in scored for score in SCORES]
+    watching += [ClientAccuracy(score, personal=True) for score in SCORES]
+    found: dict[str, Mode] = {name: mode for observer in watching for name, mode in observer.modes(SCORES).items()}
+    # of `Optimum`, which needs a point, and of audits: the success of an attack
+    return {**found, "optimum_gap": "min", "distance": "min", "auc": "min", "auc_calibrated": "min"}
+
+
+def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mode | None:
+    """Returns the direction of a metric: the one that its records state, otherwise the built-in observers'; None if unknown.
+
+    >>> mode_of("client_accuracy_worst_tenth"), mode_of("test_mcc"), mode_of("test_mcc", [{"test_mcc": "max"}])
+    ('max', None, 'max')
+
+    Args:
+        metric: its name.
+        stated: directions that records state.
+
+    Raises:
+        InvalidInput: records that contradict each other.
+    """
+    found: set[Mode] = {modes[metric] for modes in stated if modes and metric in modes}
+    if len(found) > 1:
+        hint = "Runs in which it has another meaning cannot stand in one table."
+        raise InvalidInput.found(f"direction of {metric}", "min and max in different runs", "one of them", hint)
+    return found.pop() if found else built_in_modes().get(metric)
+
+
+def is_higher_better(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> bool:
+    """Returns whether more of a metric is better.
+
+    Raises:
+        InvalidInput: its direction is not known.
+    """
+    mode = mode_of(metric, stated)
+    if mode is None:
+        hint = 'State it where the score is defined: mode="max" or mode="min".'
+        raise InvalidInput.of("metric", metric, "a metric whose direction is known", hint)
+    return mode == "max"

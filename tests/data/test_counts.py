@@ -1,0 +1,137 @@
+"""Shares that become counts, and sets without examples."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedax
+from fedax import data
+from fedax.attacks import SignFlip
+from fedax.core import DataError, InvalidInput, Ragged
+from fedax.core.counts import whole_part
+from fedax.data.federated import train_size
+
+ONE = fedax.Simulation(devices=1)
+DECIMALS = st.integers(0, 999).map(lambda thousandths: Fraction(thousandths, 1000))
+
+
+@given(DECIMALS, st.integers(0, 10**6))
+@settings(max_examples=300, deadline=None)
+def test_whole_parts_are_those_of_the_decimals(share, count):
+    exact = share * count
+    assert whole_part(float(share), count) == exact.numerator // exact.denominator
+    rest = (1 - share) * count
+    assert whole_part(1 - float(share), count) == rest.numerator // rest.denominator
+    assert train_size(max(count, 1), float(share)) == max(1, int((1 - share) * max(count, 1)))
+
+
+@given(DECIMALS, st.lists(st.integers(1, 30), min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_every_split_keeps_the_same_counts(share, sizes):
+    expected = [max(1, int((1 - share) * n)) for n in sizes]
+    ends = np.cumsum([0, *sizes])
+    parts = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
+    x = np.arange(ends[-1], dtype=float)[:, None]
+    made = data.FederatedData.partitioned(x, np.zeros(ends[-1], int), parts, classes=2, test_fraction=float(share))
+    assert made.sizes.tolist() == expected
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[np.zeros(n) for n in sizes])
+    if share and expected != sizes:
+        assert np.asarray(fedax.tasks.with_validation(task, float(share)).train.sizes).tolist() == expected
+
+
+@given(st.integers(1, 60), DECIMALS)
+@settings(max_examples=100, deadline=None)
+def test_attackers_are_the_whole_part_and_at_least_one(clients, share):
+    exact = int(share * clients)
+    if share and not exact:
+        with pytest.raises(InvalidInput, match="at least"):
+            SignFlip(share=float(share)).members(clients)
+    else:
+        assert len(SignFlip(share=float(share)).members(clients)) == exact
+
+
+@pytest.mark.parametrize(("beta", "many", "cut"), [(0.2, 4, 1), (0.2, 5, 1), (0.07, 100, 7), (0.001, 5, 1), (0.49, 3, 1)])
+def test_a_trimmed_mean_trims_at_least_its_share(beta, many, cut):
+    """One step of size 1 on bowls ends at their centres; 1e6 is an outlier at either end."""
+    centres = np.arange(many, dtype=float)
+    centres[0], centres[-1] = -2e6, 1e6
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=centres[:, None])
+    options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full"), "rounds": 1, "engine": ONE}
+    history = fedax.run(fedax.TrimmedMean(beta=beta), task, **options)
+    np.testing.assert_allclose(history.params, np.sort(centres)[cut:-cut].mean(), rtol=1e-5)
+
+
+def loss(w, x):
+    return (w - x) ** 2
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+@pytest.mark.parametrize("empty", [[[], []], [np.zeros(0), np.zeros(0)]], ids=["lists", "arrays"])
+def test_clients_without_any_example_of_a_split_are_refused(split, empty):
+    with pytest.raises(DataError, match=rf"from_loss\({split}=...\): got clients without any example"):
+        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], **{split: empty})
+
+
+def test_a_holdout_without_examples_is_refused():
+    with pytest.raises(DataError, match="holdout: got 0 examples"):
+        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], holdout=np.zeros(0))
+
+
+def test_some_clients_may_have_no_test_examples():
+    task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], test=[[], [3.0]])
+    history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TestLoss()], engine=ONE)
+    assert history.last("test_loss") == 9
+
+
+EMPTY = {
+    "one example each": lambda: fedax.tasks.logistic(
+        data.FederatedData.partitioned(
+            np.eye(4), np.arange(4) % 2, [np.array([k]) for k in range(4)], classes=2, test_fraction=0.5
+        )
+    ),
+    "texts shorter than a window": lambda: fedax.tasks.language(
+        {"A": "ab", "B": "ba"}, fedax.models.Transformer(257, 8, width=8, layers=1), tokens="bytes", length=8
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_runs_without_test_examples_say_so_where_they_are_needed(case):
+    task = EMPTY[case]()
+    history = fedax.run(fedax.FedAvg(), task, rounds=1, engine=ONE)
+    assert np.isfinite(history.last("train_loss"))
+    assert task.test_set is None
+    for observer in (
+        fedax.observe.TestLoss(),
+        fedax.observe.ClientAccuracy(),
+        fedax.observe.AUC(),
+        fedax.observe.NodeAccuracy(),
+        fedax.observe.AUC(split="test"),
+    ):
+        with pytest.raises(InvalidInput, match="without"):
+            fedax.run(fedax.FedAvg(), task, rounds=0, observe=[observer], engine=ONE)
+
+
+def test_texts_without_a_single_prediction_are_refused():
+    with pytest.raises(DataError, match="some client reaches"):
+        fedax.tasks.language({"A": "a", "B": ""}, tokens="bytes", length=8)
+
+
+def test_an_empty_split_of_a_ragged_set_has_no_mean():
+    """Observers of one's own may ask a view for a split without examples."""
+
+    class Asks(fedax.core.Observer):
+        def __call__(self, view):
+            return {"asked": view.overall("test", "loss"), "each": view.per_client("test", "loss")}
+
+    import dataclasses
+
+    task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]])
+    task = dataclasses.replace(task, test=Ragged.flat({"x": np.zeros(0)}, [0, 0]))
+    seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[Asks()], engine=ONE).metrics
+    assert np.isnan(seen["asked"]).all()
+    assert np.isnan(seen["each"]).all()
