@@ -8,11 +8,14 @@ from jaxtyping import Array, Bool, Float
 
 from fedax.core import Gathered, Vector
 from fedax.core.room import check_room
+from fedax.core.scales import scale_of
 from fedax.numerics.simplex import MinNorm, min_norm
 
 
 class ClientVectors(eqx.Module):
-    r"""A vector $m_i$ of each client, zero until it is first set, and $G_{ij} = \langle m_i, m_j \rangle$.
+    r"""A vector $m_i$ of each client, zero until it is first set, and $G_{ij} = \langle m_i / s_i, m_j / s_j \rangle$.
+
+    The powers of two $s_i$ are 1 but for vectors whose squares would not fit into the float type, see `power_of_two`.
 
     Attributes:
         vectors: $m_i$.
@@ -44,7 +47,8 @@ class ClientVectors(eqx.Module):
         """New vectors of the clients that sent something; only their rows and columns of G are computed."""
         rows = jnp.where(sent.valid, sent.ids, self.known.shape[0])  # padding falls off the end
         vectors = self.vectors.at[rows].set(new, mode="drop")
-        products = vectors @ new.T
+        scale = scale_of(vectors, axis=1, keepdims=True)
+        products = (vectors / scale) @ (new / scale_of(new, axis=1, keepdims=True)).T
         gram = self.gram.at[rows].set(products.T, mode="drop").at[:, rows].set(products, mode="drop")
         return ClientVectors(vectors, gram, self.known.at[rows].set(True, mode="drop"))
 
@@ -55,8 +59,8 @@ class ClientVectors(eqx.Module):
             start: weights near the solution, above 0 for some vector that was set.
             unit: combines $m_i / \lVert m_i \rVert$ instead.
         """
-        norms = jnp.sqrt(jnp.diagonal(self.gram))
-        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else jnp.ones_like(norms)
+        norms, own = jnp.sqrt(jnp.diagonal(self.gram)), scale_of(self.vectors, axis=1)
+        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else own / own.max()
         start = jnp.where(self.known, start, 0)
         best = min_norm(self.gram * scale[:, None] * scale[None], self.known, start / start.sum())
-        return (best.weights * scale) @ self.vectors, best
+        return (best.weights * scale / own * (1 if unit else own.max())) @ self.vectors, best

@@ -30,4 +30,4 @@ class CoordinateMedian(Aggregation):
 
     def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
         ordered, count = ascending(sent)
-        return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+        return ordered[(count - 1) // 2] / 2 + ordered[count // 2] / 2  # the sum may be too large

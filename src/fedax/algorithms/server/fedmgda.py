@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-import jax.numpy as jnp
-
 from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
+from fedax.core.scales import unit
 from fedax.numerics.simplex import min_norm
 
 
@@ -45,6 +44,4 @@ class FedMGDA(Algorithm[Vector]):
         return state - self.lr * (best.weights @ sent.value)
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        update = w - client.minimize(start=w)
-        square = update @ update
-        return Upload(update / jnp.sqrt(jnp.where(square > 0, square, 1)))
+        return Upload(unit(w - client.minimize(start=w)))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
 from fedax.core.keys import Index
+from fedax.core.scales import scale_of
 
 
 class GeometricMedian(Aggregation):
@@ -17,8 +18,10 @@ class GeometricMedian(Aggregation):
        \beta_k = \frac{\alpha_k}{\max(\nu, \lVert v - w_k \rVert)}, \qquad
        v \leftarrow \frac{\sum_k \beta_k w_k}{\sum_k \beta_k}, $$
 
-    $\alpha_k$ the cohort's weights. The iteration begins at the model that everybody received. In the paper every iteration is a
-    secure average of its own, a message up and down; here the models come once and the server iterates.
+    $\alpha_k$ the cohort's weights. The iteration begins at the model that everybody received. Models within $\nu$ of v would hold
+    it there for about $1 / \nu$ iterations; then the step of Vardi and Zhang is taken if it is the better one, towards the other
+    models by what they pull more. In the paper every iteration is a secure average of its own, a message up and down; here the
+    models come once and the server iterates.
 
     Args:
         iterations: at least 1; the paper has 3.
@@ -29,7 +32,8 @@ class GeometricMedian(Aggregation):
         >>> method = fedax.GeometricMedian(iterations=3)
 
     Source: Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE Transactions on Signal Processing 70,
-    2022, Alg. 1 (RFA) and 2 (smoothed Weiszfeld).
+    2022, Alg. 1 (RFA) and 2 (smoothed Weiszfeld). Vardi and Zhang, The Multivariate L1-Median and Associated Data Depth, PNAS 97,
+    2000, eq. (2.6).
     """
 
     iterations: int = hyper(3, low=1, doc="Weiszfeld iterations of a round")
@@ -44,8 +48,25 @@ class GeometricMedian(Aggregation):
     def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
         changes, shares = sent.value - w[None], sent.shares()
 
-        def closer(_: Index, v: Vector) -> Vector:
-            pull = shares / jnp.maximum(jnp.linalg.norm(changes - v[None], axis=1), self.nu)
-            return pull @ changes / pull.sum()
+        # squares of large and small changes fit
+        scale = scale_of(jnp.where(sent.valid[:, None], changes, 0))
+        changes, nu = jnp.where(sent.valid[:, None], changes, 0) / scale, self.nu / scale
 
-        return w + jax.lax.fori_loop(0, self.iterations, closer, jnp.zeros_like(w))
+        def objective(v: Vector) -> Scalar:
+            distance = jnp.linalg.norm(changes - v[None], axis=1)
+            return shares @ jnp.where(distance > nu, distance, (distance * (distance / nu) + nu) / 2)
+
+        def closer(_: Index, v: Vector) -> Vector:
+            distance = jnp.linalg.norm(changes - v[None], axis=1)
+            pull = shares / jnp.maximum(distance, nu)
+            step = pull @ changes / pull.sum()
+            # a model within nu of v holds it nearly still: Vardi and Zhang's step leaves such models out as far as the others pull
+            away = jnp.where(distance > nu, pull, 0)
+            total = away.sum()
+            others = away @ changes / jnp.where(total > 0, total, 1)
+            force = jnp.linalg.norm(others - v) * total
+            held = jnp.minimum(jnp.where(distance > nu, 0, shares).sum() / jnp.where(force > 0, force, 1), 1)
+            escape = jnp.where((total > 0) & (total < pull.sum()) & (force > 0), (1 - held) * others + held * v, step)
+            return jnp.where(objective(escape) < objective(step), escape, step)
+
+        return w + scale * jax.lax.fori_loop(0, self.iterations, closer, jnp.zeros_like(w))

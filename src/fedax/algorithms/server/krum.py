@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
+from fedax.core.scales import scale_of
 
 
 class Krum(Aggregation):
@@ -49,7 +50,8 @@ class Krum(Aggregation):
 
     def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
         changes, place = sent.value - w[None], jnp.arange(sent.valid.shape[0], dtype=jnp.int32)
-        squares = jax.lax.map(lambda own: ((changes - own[None]) ** 2).sum(1), changes)
+        near = changes / scale_of(jnp.where(sent.valid[:, None], changes, 0))  # squares of large and small changes fit
+        squares = jax.lax.map(lambda own: ((near - own[None]) ** 2).sum(1), near)
         other = sent.valid[None] & (place[:, None] != place[None])
         closest = jnp.sort(jnp.where(other, squares, jnp.inf), axis=1)
         count = sent.valid.sum(dtype=jnp.int32)

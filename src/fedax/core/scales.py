@@ -1,0 +1,32 @@
+"""Lengths of vectors whose squares do not fit into their float type."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_SAFE = 40
+"""Powers of two within which squares, and sums of squares, are far from the ends of float32."""
+
+
+def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
+    r"""Returns a power of two near the largest entry of a vector, 1 where squares are safe without it.
+
+    Dividing by it is exact. 1 for 0 and for what is not finite, and between $2^{-40}$ and $2^{40}$, so that usual vectors keep
+    their bits.
+    """
+    exponent = jnp.frexp(largest)[1]
+    usual = (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)
+    return jnp.where(usual, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(usual, 0, exponent)))
+
+
+def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """Returns `power_of_two` of the largest absolute entry."""
+    return power_of_two(jnp.max(jnp.abs(v), axis=axis, keepdims=keepdims, initial=0))
+
+
+def unit(v: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    """Returns a vector divided by its length, whatever that is; 0 stays 0."""
+    v = v / scale_of(v)
+    square = v @ v
+    return v / jnp.sqrt(jnp.where(square > 0, square, 1))
