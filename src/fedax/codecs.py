@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedax.core.channel import Codec
 from fedax.core.errors import InvalidInput
 from fedax.core.hyper import Scalar, hyper, make
+from fedax.core.scales import scale_of
 
 SCALE = 32
 """Bits of a scale or a value on the wire."""
@@ -157,7 +158,10 @@ class QSGD(Quantizer):
         return min(dim / n**2, dim**0.5 / n) * (v**2).sum()
 
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return self._fitting(jnp.maximum(jnp.sqrt((v**2).sum()), jnp.abs(v).max()))  # a lone entry's norm is rounded
+        scale = scale_of(v)  # squares of large and small entries fit
+        return self._fitting(
+            jnp.maximum(scale * jnp.sqrt(((v / scale) ** 2).sum()), jnp.abs(v).max())
+        )  # a lone one is rounded
 
 
 class TopK(Codec):

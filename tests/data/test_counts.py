@@ -49,7 +49,7 @@ def test_attackers_are_the_whole_part_and_at_least_one(clients, share):
     exact = int(share * clients)
     if share and not exact:
         with pytest.raises(InvalidInput, match="at least"):
-            SignFlip(share=float(share)).members(clients)
+            SignFlip(share=float(share)).check_share(clients)
     else:
         assert len(SignFlip(share=float(share)).members(clients)) == exact
 

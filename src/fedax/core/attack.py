@@ -32,17 +32,17 @@ class Attack(eqx.Module):
     def members(self, clients: int) -> np.ndarray:
         """Returns the numbers of the hostile ones among so many clients, ascending: the whole part of share times clients.
 
-        Raises:
-            InvalidInput: a share above 0 that is not even one client.
-
         >>> Attack(share=0.3).members(10).tolist()
         [2, 4, 6]
         """
         count = whole_part(self.share, clients)
-        if self.share and not count:
+        return np.sort(np.random.default_rng(self.seed).permutation(clients)[:count]).astype(np.int32)
+
+    def check_share(self, clients: int) -> None:
+        """Refuses a share above 0 that is not even one client."""
+        if self.share and not len(self.members(clients)):
             allowed = f"0, or at least {1 / clients:.3g}, which is one of {clients} clients"
             raise InvalidInput.of(f"{type(self).__name__}(share=...)", self.share, allowed)
-        return np.sort(np.random.default_rng(self.seed).permutation(clients)[:count]).astype(np.int32)
 
     def sent(self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]) -> Float[Array, "dim"]:
         """The vector that a hostile client sends in place of v; `near` is the vector that v is a change of, 0 if there is none."""

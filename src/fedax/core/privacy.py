@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.core.arguments import checked_arguments
 from fedax.core.errors import InvalidInput
 from fedax.core.layout import accumulator
+from fedax.core.scales import scale_of
 from fedax.core.work import real
 
 WHERE = ("server", "client")
@@ -167,10 +168,13 @@ def bounded(value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "di
         if near is not None and jnp.ndim(leaf) == 1:
             leaf, near = leaf - near, None
         wide = jnp.asarray(leaf, accumulator(leaf.dtype))
-        length, bound = jnp.sqrt(jnp.sum(wide * wide)), bounds[i].astype(wide.dtype)
-        factor = jnp.where(length <= bound, 1, bound / jnp.where(length <= bound, 1, length)).astype(leaf.dtype)
-        leaves[i] = leaf * factor
-        inside.append((length <= bound).astype(jnp.float32) - 0.5)
+        scale = scale_of(wide)  # squares of a long upload do not fit
+        scaled, bound = wide / scale, bounds[i].astype(wide.dtype)
+        length = jnp.sqrt(jnp.sum(scaled * scaled))
+        short = length <= bound / scale
+        factor = jnp.where(short, 1, bound / jnp.where(short, 1, length)).astype(leaf.dtype)
+        leaves[i] = jnp.where(short, leaf, leaf / scale.astype(leaf.dtype) * factor)
+        inside.append(short.astype(jnp.float32) - 0.5)
     return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
 
 

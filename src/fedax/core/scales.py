@@ -17,6 +17,8 @@ def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
     """
     exponent = jnp.frexp(largest)[1]
     usual = (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)
+    info = jnp.finfo(largest.dtype)
+    exponent = jnp.clip(exponent, info.minexp + 4, info.maxexp - 2)  # the power itself has to fit
     return jnp.where(usual, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(usual, 0, exponent)))
 
 

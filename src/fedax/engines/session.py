@@ -121,9 +121,9 @@ class Grid:
         setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
         with engine.team.jointly():
             if options.channel is not None and options.channel.attack is not None:
-                options.channel.attack.members(setup.population.clients)
                 poisoned = options.channel.attack.poisoned(setup.task, setup.first, setup.population.clients)
                 setup = dataclasses.replace(setup, task=poisoned)
+                options.channel.attack.check_share(setup.population.clients)
             sizes = np.asarray(setup.population.sizes).tolist()
             schedule.check_population(sizes)
             _check_padding(task, schedule, sizes)

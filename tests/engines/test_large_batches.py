@@ -1,0 +1,46 @@
+"""Sums over many examples in one batch, and clipping of uploads whose squares overflow, in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core.privacy import bounded
+from fedax.core.scales import power_of_two, unit
+
+ONE = fedax.Simulation(devices=1)
+
+
+@pytest.mark.parametrize("count", [100, 30_000, 2_000_000])
+def test_the_mean_of_ones_is_one(count):
+    """A full step of size 1 from 0 ends at the mean of the client's numbers; its loss there is 0."""
+    with jax.enable_x64(False):
+        task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[np.ones(count, np.float32)])
+        options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full"), "engine": ONE}
+        history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=[], **options)
+    assert abs(float(history.params) - 1) < 5e-6
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-30, 1e-3, 0.5, 1.0, 1e10, 1e25, 3e38])
+@pytest.mark.parametrize("bound", [1e-3, 1.0, 1e20, np.inf])
+def test_clipped_uploads_have_the_length_they_may_have(length, bound):
+    direction = np.array([1.0, -1.0, 1.0, 1.0]) / 2
+    vector = (direction * length).astype(np.float32)
+    with jax.enable_x64(False):
+        made = bounded(jnp.asarray(vector), jnp.asarray([bound], jnp.float32))
+    expected = vector.astype(np.float64)
+    size, bound = np.linalg.norm(expected), np.float64(np.float32(bound))
+    if size > bound * (1 + 1e-6):
+        expected = expected * (bound / size)
+    np.testing.assert_allclose(np.asarray(made.value, np.float64), expected, rtol=1e-6)
+    assert abs(size - bound) <= 1e-6 * bound or (float(made.inside[0]) > 0) == (size < bound)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e12, 1e30])
+def test_a_unit_vector_has_length_one(scale):
+    with jax.enable_x64(False):
+        v = jnp.asarray(np.array([3.0, 4.0]) * scale, jnp.float32)
+        np.testing.assert_allclose(unit(v), [0.6, 0.8], rtol=1e-6)
+        assert (np.asarray(unit(jnp.zeros(2, jnp.float32))) == 0).all()
+        assert float(power_of_two(jnp.float32(3.0))) == 1
