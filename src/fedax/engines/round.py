@@ -142,6 +142,7 @@ class Round(Federation):
     def _noisy(self, job: Job, answer: Answer) -> PyTree:
         """The mean with noise; adaptive clipping goes on to its next bounds."""
         private, total = self.setup.private, answer.sums[0]
+        assert job.bounding is not None, "a phase without bounds has no noise"
         phase, key = private.phase(job), self.key(f"privacy {len(self.traffic)}")
         key = self.transport.noise_key(key, (total, job.bounding.bounds))
         mean = private.mean(phase, total, job.bounding, opened(job.down)[0], key)

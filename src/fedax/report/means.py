@@ -65,7 +65,7 @@ def curves_of(runs: Sequence[Record], metric: str, among: Sequence[Record] = ())
         return values
     mode = mode_of(metric, [run.modes for run in among])
     worst = np.nan if mode is None else worst_of(np.concatenate([run.scalars[metric] for run in among]), mode)
-    return np.where(gone.all(0)[None], np.nan, np.where(gone, worst, values))
+    return np.where(np.all(gone, axis=0, keepdims=True), np.nan, np.where(gone, worst, values))
 
 
 def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -103,7 +103,7 @@ class Record:
         fitted = {name: values.tolist() for name, values in history.fitted.items()}
         books = history.rounds, history.seconds, bits, metrics, history.outcome, taken
         names = None if history.clients is None else list(history.clients)
-        modes = {name: mode for name, mode in history.modes.items() if mode_of(name) != mode}
+        modes: dict[str, Mode] = {name: mode for name, mode in history.modes.items() if mode_of(name) != mode}
         return cls(
             task,
             label,
