@@ -161,3 +161,10 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
         claim.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last")
     told = claim.model_copy(update={"mode": "min"})
     assert told.judge(Results([others[0], others[0].renamed("A")]), "test_recall", "last").verdict != "holds"
+
+
+def test_claims_that_rank_nothing_need_no_direction():
+    low = fedax.run(fedax.FedAvg(), line(**WITH_RECALL), rounds=1, observe=[observe.HoldoutScore("recall")], **ONE)
+    results = Results([Record.of(low, task="T", label="A", seed=s) for s in (0, 1)])
+    claim = Claim(text="A is above -1.", check="above", a="A", margin=-1.0, exact=True)
+    assert claim.judge(results, "test_recall", "last").verdict == "holds"

@@ -23,7 +23,13 @@ def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Returns `power_of_two` of the largest absolute entry."""
+    """Returns `power_of_two` of the largest absolute entry.
+
+    Args:
+        v: an array.
+        axis: over which the largest is taken, None for all.
+        keepdims: whether that axis stays, of length 1.
+    """
     return power_of_two(jnp.max(jnp.abs(v), axis=axis, keepdims=keepdims, initial=0))
 
 

@@ -140,7 +140,7 @@ class Claim(BaseModel):
         elif sum(map(len, kept)) < len(parts) and at_least(some, min(needed, len(kept))) <= LEVEL:
             verdict = "holds on what ran"
         agreeing = sum(all(part.agrees for part in group) for group in kept)
-        claimed = self._claimed(self.metric or metric, self.read or read)
+        claimed = self._claimed(results, self.metric or metric, self.read or read)
         told, direction = self._told(results, groups, kept, claimed), self._direction(agreeing, len(kept), len(groups))
         return Evidence(verdict, told, direction, parts, "" if self.check == "diverges" else claimed)
 
@@ -150,9 +150,10 @@ class Claim(BaseModel):
             return f"as claimed on {agreeing} of the {counted(ran, unit)} that ran (of {total})"
         return f"as claimed on {agreeing} of {counted(total, unit)}"
 
-    def _claimed(self, metric: str, read: str) -> str:
+    def _claimed(self, results: Results, metric: str, read: str) -> str:
         """The quantity that `_told` lists, and what is claimed of it."""
-        m, lower = digits(self.margin), not higher_is_better(metric, read)
+        ranks = self.check in ("best", "better", "order")  # other checks need no direction
+        m, lower = digits(self.margin), ranks and not higher_is_better(metric, read, results.records, self.mode)
         claimed = {
             "rises": "above 0",
             "ratio": f"at least {m}",
