@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,10 @@ def test_a_name_that_only_begins_like_a_method_is_another_one():
     assert found["FedAvg"] == styles(["FedAvg"])["FedAvg"]
     assert found["FedBCx"] % 8 not in {found["FedAvg"] % 8, found["FedAvgM"] % 8}
     assert colour_of(found["FedAvgM"]) != colour_of(found["FedAvg"])
+
+
+@pytest.mark.parametrize("count", [9, 40, 100])
+def test_there_is_a_look_for_any_number_of_forms(count):
+    found = styles([f"FedDANE, mu = {k}" for k in range(count)])
+    assert len(set(found.values())) == count
+    assert len({look(style) for style in found.values()}) == min(count, 64)

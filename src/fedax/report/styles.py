@@ -1,5 +1,6 @@
 """Colours, dashes and markers: a method looks the same in every figure and report."""
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -111,8 +112,13 @@ def _method(name: str) -> str:
 
 
 def _free(number: int, taken: set[int], step: int = 8) -> int:
-    """The first look from a number on that is not taken and differs from all that are."""
+    """Returns the first look from a number on that differs from all that are taken: in steps, then of any colour.
+
+    There are 64 different looks. Beyond them looks repeat, with other numbers.
+    """
     looks = {(style % 8, dash_of(style), marker_of(style)) for style in taken}
-    while (number % 8, dash_of(number), marker_of(number)) in looks:
-        number += step
-    return number
+    candidates = [*(number + k * step for k in range(8)), *(number + k for k in range(64))]
+    for candidate in candidates:
+        if (candidate % 8, dash_of(candidate), marker_of(candidate)) not in looks:
+            return candidate
+    return next(number + 64 * k for k in itertools.count(1) if number + 64 * k not in taken)
