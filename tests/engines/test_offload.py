@@ -74,6 +74,16 @@ def test_the_same_bits_as_on_the_device(name, place):
     same(go(METHODS[name], place, **options), go(METHODS[name], "device", **options))
 
 
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_personal_models_have_the_same_bits_in_single_precision(place):
+    """A mixture of two models is rounded in one way, wherever the clients' own ones lie."""
+    with jax.enable_x64(False):
+        task = regression(dtype=np.float32)
+        one, other = (go(fedax.APFL(), each, task) for each in (place, "device"))
+        assert np.asarray(jax.tree.leaves(one.personal)[0]).dtype == np.float32
+        same(one, other)
+
+
 @pytest.mark.thorough
 def test_two_devices():
     method = METHODS["FedBC, lam and gamma of each"]

@@ -35,7 +35,9 @@ def personal_models(
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
         if states is not None:
             client.model_state = states.of(k) if isinstance(states, Memory) else states
-        return how.work(client, *how.down, *(() if how.memory is None else (how.memory.of(k),)))
+        # where a memory lies must not change how its numbers are fused, and so rounded, with those of the work
+        down, own = jax.lax.optimization_barrier((how.down, () if how.memory is None else (how.memory.of(k),)))
+        return jax.lax.optimization_barrier(how.work(client, *down, *own))
 
     return model
 
