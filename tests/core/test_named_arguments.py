@@ -55,7 +55,10 @@ def test_arguments_that_a_class_does_not_have_are_refused(kind):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fedax.FedProx(muu=1.0), "argument of FedProx: got 'muu'; allowed: one of mu, server. Did you mean 'mu'?"),
+        (
+            lambda: fedax.FedProx(muu=1.0),
+            "argument of FedProx: got 'muu'; allowed: one of ids, mu, server. Did you mean 'mu'?",
+        ),
         (lambda: fedax.FedProx(0.1), "FedProx(...): got 0.1; allowed: hyperparameters by name"),
         (lambda: fedax.Schedule(10), "Schedule(...): got 10; allowed: arguments by name, Schedule(epochs=..., "),
         (lambda: fedax.Optax(), "Optax(...): missing a required argument: 'optimizer'."),

@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused(call, message):
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DataError, match=r"pip install fedax\[text\]"):
+    with pytest.raises(DataError, match=r"pip install \"tokenizers>="):
         Tokens.of(["a"])
 
 

@@ -31,6 +31,8 @@ def test_claims_hold_in_the_papers_own_cells(name):
     """A claim that the paper's numbers contradict is not the paper's."""
     recipe = recipes.load(name)
     for claim in recipe.claim:
+        if any(recipe.repeats.get(name) == claim.a for name in (claim.b, *(claim.among or ()))):
+            continue  # of two forms of one method, which have the same cells: a finding, not the paper's claim
         metric = claim.metric or recipe.metric
         found = claim.in_cells(recipe.cells.get(metric, {}), metric, recipe.rivals(claim.a))
         if found is not None:

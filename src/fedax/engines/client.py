@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.core.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.keys import Index, stream
-from fedax.core.layout import Layout, share_of
+from fedax.core.layout import Layout, accumulator, share_of
 from fedax.core.parts import part
 from fedax.core.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
@@ -287,14 +287,18 @@ class Slice(Minibatch):
         if self.whole:
             return function(params, *self._rows(0))
 
-        zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: function(params, *self._rows(0))))
+        form = jax.eval_shape(lambda: function(params, *self._rows(0)))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), form)
         pieces = (self.count + self.piece - 1) // self.piece
 
         def add(i: Index, sums: Any) -> Any:
-            return jax.tree.map(jnp.add, sums, function(params, *self._rows(i)))
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, function(params, *self._rows(i)))
+
+        def narrow(sums: Any) -> Any:
+            return jax.tree.map(lambda a, like: a.astype(like.dtype), sums, form)
 
         if not self.many:
-            return jax.lax.fori_loop(0, pieces, add, zero)
+            return narrow(jax.lax.fori_loop(0, pieces, add, zero))
         # the error of a sum grows with the number of its terms: sums of as many pieces as there are such sums
         group = math.isqrt(-(-self.widest // self.piece))
 
@@ -303,7 +307,7 @@ class Slice(Minibatch):
             own = jax.lax.fori_loop(first, jnp.minimum(first + group, pieces), add, zero)
             return jax.tree.map(jnp.add, sums, own)
 
-        return jax.lax.fori_loop(0, (pieces + group - 1) // group, add_group, zero)
+        return narrow(jax.lax.fori_loop(0, (pieces + group - 1) // group, add_group, zero))
 
     def _rows(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
         """The examples of one piece, and weights that sum to one over all pieces."""

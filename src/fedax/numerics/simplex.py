@@ -78,7 +78,7 @@ def min_norm(
 
     gradient = gram @ centre
     weights, _, _, _, _, steps = jax.lax.while_loop(more, step, (centre, gradient, *pair(centre, gradient), jnp.int32(0)))
-    weights, further = _refined(gram, weights, low, high, min(max_steps, 1000))
+    weights, further = _refined(gram, weights, low, high, jnp.minimum(max_steps - steps, 1000))
     _, _, gap = pair(weights, gram @ weights)
     return MinNorm(weights, gap, steps + further)
 
@@ -88,7 +88,7 @@ def _refined(
     weights: Float[Array, "vectors"],
     low: Float[Array, "vectors"],
     high: Float[Array, "vectors"],
-    max_steps: int,
+    max_steps: Int[Array, ""],
 ) -> tuple[Float[Array, "vectors"], Int[Array, ""]]:
     r"""Moves mass between pairs as long as one is surely better, and returns the weights and the number of steps.
 

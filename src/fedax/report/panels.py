@@ -199,13 +199,22 @@ def difference_panel(
 
 
 def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, read: str) -> np.ndarray:
-    """Computes differences to another method's runs, see `units`, on the draws of the data and with the seeds that both have."""
+    """Computes differences to another method's runs, see `units`, on the draws of the data and with the seeds that both have.
+
+    Where a run of either has no number, because it diverged, the difference is NaN.
+    """
     seen = {(run.draw, run.seed): run for run in base}
     both = [run for run in runs if (run.draw, run.seed) in seen]
     if not both:
         return np.zeros(0)
     others = [seen[run.draw, run.seed] for run in both]
-    return units(both, metric, read) - units(others, metric, read)
+    gaps = units(both, metric, read) - units(others, metric, read)
+    lost = [is_lost(run) or is_lost(other) for run, other in zip(both, others, strict=True)]
+    draws = [run.draw for run in both]
+    groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(both))  # as `units` has them
+    owners = draws if len(set(draws)) > 1 else range(len(both))
+    without = {owner for owner, gone in zip(owners, lost, strict=True) if gone}
+    return np.where([group in without for group in groups], np.nan, gaps)
 
 
 def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
