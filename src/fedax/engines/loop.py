@@ -242,7 +242,8 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         """Runs the rounds before `end`, or fewer if there is a Ctrl-C, in calls that return every few seconds."""
         nonlocal states, done, settled
         while done < end and not interrupts.asked:
-            count = min(calls.rounds, end - done)
+            timed = checkpoints is not None and checkpoints.seconds is not None
+            count = 1 if timed else min(calls.rounds, end - done)  # a checkpoint may be due after any round
             with interrupts.allowed(states), calls.timed(count):
                 advanced = program.advance(states, done, count)
             settled = False  # until state, logs and `done` fit together again
