@@ -48,8 +48,8 @@ def test_means_over_clients_with_one_that_is_not_finite(engine, personal, score)
 
 @pytest.mark.parametrize("ending", ["", "_adapted"])
 def test_clients_held_back_that_are_not_finite(ending):
-    clients = [np.array([[1.0, 0.0]])] * 4
-    tests = [np.array([[1.0, float(k == 3)]]) for k in range(4)]
+    clients = [np.array([[1.0 + k, 0.0]]) for k in range(4)]
+    tests = [np.array([[1.5 + k, float(k == 3)]]) for k in range(4)]
     task = fedax.tasks.from_loss(
         lambda w, x: jnp.where(x[:, 1] > 0, jnp.inf, (w - x[:, 0]) ** 2), 0.0, clients=clients, test=tests
     )

@@ -233,5 +233,5 @@ def test_figures_of_what_the_first_task_does_not_have(tmp_path):
 
 def test_figures_say_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(FedaxError, match=r"pip install 'fedax\[paper\]'"):
+    with pytest.raises(FedaxError, match=r'pip install "matplotlib>='):
         save_charts(curves(runs()), tmp_path / "f")
