@@ -89,7 +89,7 @@ def test_a_copy_begins_with_its_conclusion_and_its_pictures(directory, tmp_path)
     done = CliRunner().invoke(cli.app, ["report", str(tmp_path / "b")])
     assert done.exit_code == 0, done.output
     again = tables(tmp_path / "b")["README.md"]
-    assert sorted(re.findall(r"\((.+)\.png\)", again)) == sorted(shown)
+    assert sorted(re.findall(r"\]\(([^()]+)\.png\)", again)) == sorted(shown)
     assert again.split("\n\n")[2] == "Prox is ahead of Plain."
 
 

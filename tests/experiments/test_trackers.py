@@ -72,7 +72,7 @@ def test_runs_are_tracked_live_and_grids_when_they_end(fake, tmp_path):
 
 def test_a_missing_package_is_said_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(FedaxError, match=r"tracker 'wandb': wandb is not installed; pip install 'fedax\[wandb\]'"):
+    with pytest.raises(FedaxError, match=r"tracker 'wandb': wandb is not installed"):
         run_experiment(Experiment.parse(ONE.replace("NAME", "wandb")), tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()
     with pytest.raises(SpecError, match=r"line 3: trackers: got 'wandbb'.*Did you mean 'wandb'"):
