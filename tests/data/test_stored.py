@@ -7,8 +7,8 @@ import pytest
 
 import fedax
 from fedax.core import DataError
+from fedax.core.arrays import canonical
 from fedax.core.mapped import BLOCK, RowReader, blocks
-from fedax.core.task import canonical
 from fedax.data import FederatedData, MissingFile, stored_clients, write_clients
 
 

@@ -134,6 +134,6 @@ def one_line(name: str, known: dict[str, Hyper]) -> str:
 
     >>> from fedax import FedProx
     >>> one_line("fedprox", declared(FedProx))
-    'fedprox: mu=0.1'
+    'fedprox: ids=aligned, mu=0.1'
     """
     return name + (": " + ", ".join(f"{limits.name}={limits.default}" for limits in known.values()) if known else "")

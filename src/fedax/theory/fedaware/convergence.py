@@ -166,6 +166,7 @@ def direction_error_bound(*, found: Divergence, global_variance: float, error: f
     Raises:
         InvalidInput: a number out of its range.
 
+    >>> from fedax.theory.fedaware import divergence
     >>> direction_error_bound(found=divergence(np.array([1.0, 0.0])), global_variance=4.0, error=1.0)
     3.0
 
