@@ -85,7 +85,7 @@ def test_recipes_run_at_smoke(name, tmp_path):
     comparison = directory.comparison(recipe)
     assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
     ran = {(record.task, comparison.results.methods.get(record.label, record.label)) for record in directory.records}
-    aimed = {(task, name) for task, numbers in recipe.targets.items() for name in numbers}
+    aimed = {(task, name) for tasks in recipe.cells.values() for task, numbers in tasks.items() for name in numbers}
     assert {(row.task, row.algorithm) for row in comparison.rows} == ran & aimed
 
 
