@@ -13,7 +13,7 @@ from fedax.report.numbers import number_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 ARTICLE = DOCS / "findings" / "papers.md"
-COUNTED = {0.30, 0.24, 0.83}
+COUNTED = {0.27, 0.23, 0.86}
 """Of the article, the mean deviations that `test_the_article_counts_the_cells_of_table_7` has computed."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]*/README\.md)(?:#[^)]*)?\)")
 NUMBER = re.compile(r"(?<![\w.(])[-+]?(\d+(?:\.\d+)?)(?![\w.]*\d)(?=( %| points)?)")
