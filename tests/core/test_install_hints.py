@@ -61,3 +61,18 @@ def test_nothing_installs_fedax_from_an_index():
     files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
     command = re.compile(r"""install\s+(-\S+\s+)*["'`]?fedax\b""")
     assert [str(path) for path in files if command.search(path.read_text())] == []
+
+
+def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
+    """Before anything of Flower's own requirements is imported."""
+    from typer.testing import CliRunner
+
+    from fedax.cli import app
+
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    for name in [name for name in sys.modules if name.startswith("fedax.deploy")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    shown = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--experiment", "examples/digits.toml"])
+    assert shown.exit_code == 2
+    assert 'pip install "flwr==1.41' in " ".join(shown.output.split())

@@ -1,11 +1,22 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedax.cli.command import Command
+
+
+class NeedsFlower(Command):
+    """A command that says how Flower is installed where it is missing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from fedax.engines.flower.quiet import need_flower
+
+        need_flower()
+        return super().invoke(ctx)
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,7 +38,7 @@ Trial = Annotated[
 ]
 
 
-@app.command(cls=Command)
+@app.command(cls=NeedsFlower)
 def init(
     folder: Folder,
     experiment: Annotated[Path, typer.Option(help="The experiment, a TOML file.")],
@@ -51,7 +62,7 @@ def init(
     typer.echo(f"{folder} is ready for {made.clients} clients. `fedax deploy run {folder} --trial` runs it on this machine.")
 
 
-@app.command(cls=Command)
+@app.command(cls=NeedsFlower)
 def server(folder: Folder) -> None:
     """Run the server until it is interrupted: Flower's SuperLink with TLS and authentication of its clients."""
     from fedax.deploy.settings import Deployment
@@ -60,7 +71,7 @@ def server(folder: Folder) -> None:
     serve_clients(Deployment.load(folder), typer.echo)
 
 
-@app.command(cls=Command)
+@app.command(cls=NeedsFlower)
 def client(
     folder: Folder,
     partition: Annotated[int, typer.Argument(help="The client's number, from 0.")],
@@ -81,7 +92,7 @@ def client(
     be_client(Deployment.load(folder), partition, data, typer.echo, parent)
 
 
-@app.command(cls=Command)
+@app.command(cls=NeedsFlower)
 def run(
     folder: Folder,
     out: Annotated[
@@ -106,7 +117,7 @@ def run(
     _follow(folder, path, trial, resume=False)
 
 
-@app.command(name="resume", cls=Command)
+@app.command(name="resume", cls=NeedsFlower)
 def continue_(
     folder: Folder, out: Annotated[Path, typer.Argument(help="The run directory.", metavar="DIR")], trial: Trial = False
 ) -> None:
@@ -142,7 +153,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         control.close()
 
 
-@app.command(cls=Command)
+@app.command(cls=NeedsFlower)
 def status(folder: Folder) -> None:
     """Show the server, its clients and its runs."""
     from fedax.deploy.settings import Deployment
