@@ -17,7 +17,7 @@ help: ## list what make can do here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # pip says nothing while it works; requirements of extras are installed without the project, whose extension would be built again
-$(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/models/layers/native/*)
+$(VENV)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/ops/native/*)
 	@echo "Installing into $(VENV): one to three minutes."
 	@python=$$(.ci/python $(PYTHON)) && $(if $(UV),uv venv --quiet --allow-existing --seed --python "$$python",$$python -m venv) $(VENV)
 	$(PIP) --editable .

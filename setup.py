@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FOLDER = Path("src/fedax/models/layers/native")
+FOLDER = Path("src/fedax/ops/native")
 
 
 class BuildAtOnce(build_ext):
@@ -29,7 +29,7 @@ setup(
     cmdclass={"build_ext": BuildAtOnce},
     ext_modules=[
         Extension(
-            "fedax.models.layers._native",
+            "fedax.ops._native",
             sorted(str(path) for path in FOLDER.glob("*.cpp")),
             depends=sorted(str(path) for path in FOLDER.glob("*.h")),
             # the third level of optimisation keeps the sums of a tile in registers: the second is three times slower

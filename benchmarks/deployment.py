@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedax.engines.flower.quiet import QUIET
+from fedax.flower.protocol.quiet import QUIET
 
 os.environ |= QUIET
 
@@ -25,14 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.core import Observer
-from fedax.deploy.processes import environment, free_port, process, supernode
-from fedax.deploy.settings import Deployment
-from fedax.deploy.trial import follow, make, serving, submit
-from fedax.deploy.worker import device_for, work
-from fedax.engines.alone import work_alone
-from fedax.engines.flower.roster import PAUSES
-from fedax.engines.transport import Job
+from fedax.engine.round.backend import Job
+from fedax.engine.round.single_client import work_alone
+from fedax.flower.deploy.processes import environment, free_port, process, supernode
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.trial import follow, make, serving, submit
+from fedax.flower.deploy.worker import device_for, work
+from fedax.flower.server.roster import PAUSES
+from fedax.observe.base import Observer
 
 EXPERIMENT = """
 name = "overhead"

@@ -56,8 +56,8 @@ class Rounds:
 
     def __init__(self, contestant, name):
         fedax, workloads = started(contestant)
-        from fedax.engines.options import RunOptions
-        from fedax.engines.session import Grid
+        from fedax.engine.driver.options import RunOptions
+        from fedax.engine.driver.session import Grid
 
         self.task, options, self.count = setting(fedax, workloads, name)
         options |= {"rounds": self.count, "observe_every": self.count}
@@ -76,8 +76,8 @@ class Rounds:
         import jax
         import numpy as np
 
-        from fedax.core.keys import stream
-        from fedax.engines.simulation.placement import longest_first
+        from fedax.engine.backends.simulation.placement import longest_first
+        from fedax.utils.random import stream
 
         sizes, schedule = np.asarray(self.task.train.sizes), self.grid.options.schedule
         whole = busier = 0

@@ -25,8 +25,8 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     """Milliseconds of a round in calls of many and of one, and the most memory of the process in GB before the run and in all."""
     import fedax
     from fedax.core import Ragged
-    from fedax.engines.options import RunOptions
-    from fedax.engines.session import Grid
+    from fedax.engine.driver.options import RunOptions
+    from fedax.engine.driver.session import Grid
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2 * clients, FEATURES), np.float32)

@@ -19,8 +19,8 @@ import numpy as np
 import fedax
 from fedax.core import Ragged
 from fedax.data import FederatedData
-from fedax.engines.options import RunOptions
-from fedax.engines.session import Grid
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
 from fedax.models import Softmax
 from fedax.tasks import classification
 

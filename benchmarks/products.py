@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-import fedax.models.layers
+import fedax.ops
 
 KINDS = ("forward", "gradient of the image", "gradient of the kernel")
 LAYERS = {  # batch, rows and columns, channels, outputs, kernel, stride, padding
@@ -103,7 +103,7 @@ def clocked(run):
 
 
 def measure(repeat):
-    folder = Path(fedax.models.layers.__file__).parent
+    folder = Path(fedax.ops.__file__).parent
     library = ctypes.CDLL(str(next(p for s in EXTENSION_SUFFIXES if (p := folder / f"_native{s}").is_file())))
     matrix = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
     held, multiply = jax.device_put(matrix), jax.jit(lambda m: m @ m)

@@ -36,7 +36,7 @@ def people(clients: int, features: int) -> Iterator[dict[str, np.ndarray]]:
 def measure(folder: str, ahead: bool, cold: bool) -> dict[str, float]:
     """Seconds of opening, of a round, and of the loss of everybody, and the most memory of the process in GB."""
     import fedax
-    from fedax.engines.simulation.shelf import Shelf
+    from fedax.engine.backends.simulation.host_dataset import Shelf
 
     if not ahead:
         Shelf.read_ahead = lambda *arguments: None  # type: ignore[method-assign]

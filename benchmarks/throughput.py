@@ -29,7 +29,7 @@ import numpy as np
 from workloads import WORKLOADS, data_of, mnist_file, schedule_of, task_of
 
 import fedax
-from fedax.core.keys import stream
+from fedax.utils.random import stream
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 jax.config.update("jax_num_cpu_devices", CORES)  # before JAX starts; without effect on other backends

@@ -11,7 +11,7 @@ from types import ModuleType
 import fedax
 
 FILE = Path(__file__).with_name("api.txt")
-MODULES = ["attacks", "codecs", "data", "graphs", "layers", "models", "observe", "tasks", "theory"]
+MODULES = ["attacks", "codecs", "data", "graphs", "layers", "models", "observe", "params", "privacy", "tasks", "theory"]
 
 
 def interface() -> list[str]:
@@ -19,7 +19,8 @@ def interface() -> list[str]:
     lines = [line for name in fedax.__all__ for line in described(f"fedax.{name}", getattr(fedax, name))]
     for name in MODULES:
         module = importlib.import_module(f"fedax.{name}")
-        for part, value in sorted(vars(module).items()):
+        names = getattr(module, "__all__", None) or vars(module)
+        for part, value in sorted((name, getattr(module, name)) for name in names):
             if not part.startswith("_") and getattr(value, "__module__", "").startswith("fedax"):
                 lines += described(f"fedax.{name}.{part}", value)
     return sorted(set(lines))

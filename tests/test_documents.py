@@ -69,7 +69,7 @@ def test_contributing_example_is_an_algorithm(tmp_path):
 
 def test_contributing_example_is_a_sampling_rule():
     import fedax
-    from fedax.core.sampling import SAMPLING
+    from fedax.core.scheduling.sampling import SAMPLING
     from problems import regression, vector
 
     space = {}
@@ -95,7 +95,6 @@ def test_readme_names_the_two_commands():
 
 def helped():
     import fedax
-    import fedax.codecs
     import fedax.graphs
     import fedax.models
     import fedax.observe

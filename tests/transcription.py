@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.core.keys import stream
+from fedax.utils.random import stream
 from problems import SIZES, regression
 
 LR, L2, ROUNDS, SEED = 0.05, 0.01, 5, 7

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.core.keys import stream
 from fedax.data import FederatedData
-from fedax.engines.order import shuffled
+from fedax.engine.round.permutation import shuffled
 from fedax.models import MLP, Softmax, lenet, mnist_cnn
 from fedax.tasks import classification
+from fedax.utils.random import stream
 
 SEED = 0
 

@@ -16,7 +16,7 @@ from fedax import cli, codecs, tasks
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm, Schedule
 from fedax.core.hyper import Hyper, declared
-from fedax.core.sampling import SAMPLING
+from fedax.core.scheduling.sampling import SAMPLING
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.observers import OBSERVERS, ON_DEMAND
 from fedax.experiments.config.schema import schema
@@ -44,7 +44,7 @@ MODULES = (
     *(f"fedax.theory.{name}" for name in THEORY),
 )
 """Those with public names, in the order in which they are read; a name is documented at the first."""
-SMALL = ("fedax.attacks", "fedax.graphs", "fedax.params", "fedax.audit")
+SMALL = ("fedax.graphs", "fedax.audit")
 """Those that use names of other modules, which are no part of them."""
 
 

@@ -68,7 +68,7 @@ from typing import Any
 
 import lazy_loader as _lazy
 
-from fedax.engines import ending as _ending  # of the standard library alone
+from fedax.engine.distributed import abort as _ending  # of the standard library alone
 
 if _ending.launched():  # from here on, because data are often made before there is an engine
     _ending.install()

@@ -23,10 +23,10 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedax.core.arguments import checked_arguments as _checked_arguments
-from fedax.core.errors import InvalidInput, UnknownName
-from fedax.core.keys import Index
-from fedax.core.names import ordered_nodes
+from fedax.errors import InvalidInput, UnknownName
+from fedax.examples.client_names import ordered_nodes
+from fedax.utils.arguments import checked_arguments as _checked_arguments
+from fedax.utils.random import Index
 
 TOLERANCE = 1e-9
 """The tolerance on sums and symmetry of a given matrix."""

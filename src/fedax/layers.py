@@ -16,11 +16,11 @@ is declared to XLA, so that arrays are laid out anew only where another operatio
 (5, 4)
 """
 
-from fedax.models.layers import activate as activate
-from fedax.models.layers import convolve as conv2d
-from fedax.models.layers import group_norm as group_norm
-from fedax.models.layers import join as join
-from fedax.models.layers import max_pool as max_pool
-from fedax.models.layers import residual as residual
+from fedax.ops import activate as activate
+from fedax.ops import convolve as conv2d
+from fedax.ops import group_norm as group_norm
+from fedax.ops import join as join
+from fedax.ops import max_pool as max_pool
+from fedax.ops import residual as residual
 
 __all__ = ["activate", "conv2d", "group_norm", "join", "max_pool", "residual"]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fedax import cli, data
 from fedax.cli.datasets import DATASETS, DataSet
 from fedax.core import DataError
-from fedax.report.clients import picture
+from fedax.report.drawing.clients import picture
 
 
 @pytest.fixture(autouse=True)

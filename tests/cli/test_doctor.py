@@ -4,8 +4,8 @@ from typer.testing import CliRunner
 
 from fedax import cli
 from fedax.cli import doctor
-from fedax.engines import kernel
-from fedax.models.layers.extension import Status, status
+from fedax.engine.compilation import fused_loop as kernel
+from fedax.ops.extension import Status, status
 
 
 def answer(monkeypatch, native=None):

@@ -10,7 +10,8 @@ from fedax import cli
 from fedax.audit import Curve, Membership
 from fedax.cli.audit import read_as, write_picture
 from fedax.cli.graph import drawn, positions
-from fedax.core import History, Outcome, Traffic
+from fedax.core import History, Outcome
+from fedax.core.traffic import Traffic
 from fedax.graphs import Graph
 
 

@@ -12,9 +12,9 @@ from fedax.cli import app
 from fedax.cli.theory import PAPERS, suggestions
 from fedax.cli.theory_figures import save_figure
 from fedax.core import InvalidInput
-from fedax.engines.base import starting_point
+from fedax.engine.round.engine import starting_point
 from fedax.experiments.config.experiment import Experiment
-from fedax.report.charts import Axis, Panel, Series
+from fedax.report.drawing.charts import Axis, Panel, Series
 from fedax.theory import estimate, feddane, local_gd
 from marks import quick
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core.keys import stream
+from fedax.utils.random import stream
 from marks import thorough
 from problems import quadratic, random_quadratic, vector
 

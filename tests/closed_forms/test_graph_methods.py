@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.codecs import Identity, Quantizer, Sign, TopK
+from fedax.communication.codecs import Identity, Quantizer, Sign, TopK
 from fedax.core import InvalidInput, Upload
 from fedax.graphs import Graph
 from marks import thorough

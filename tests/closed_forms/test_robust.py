@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.attacks import LabelFlip, Noise, SignFlip
-from fedax.codecs import Quantizer
+from fedax.communication.attacks import LabelFlip, Noise, SignFlip
+from fedax.communication.codecs import Quantizer
 from fedax.core import DataError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from marks import thorough

@@ -11,8 +11,8 @@ from scipy.optimize import nnls
 from scipy.stats import chi2_contingency, chisquare
 
 import fedax
-from fedax.core.keys import stream
-from fedax.core.sampling import weighted_subset
+from fedax.core.scheduling.sampling import weighted_subset
+from fedax.utils.random import stream
 from marks import thorough
 from problems import SIZES, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import fedax
 from fedax.core import Availability, Daily, DataError, InvalidInput, SpecError, Trace
-from fedax.core.availability import AVAILABILITY
-from fedax.core.sampling import SAMPLING, Sampling
+from fedax.core.scheduling.availability import AVAILABILITY
+from fedax.core.scheduling.sampling import SAMPLING, Sampling
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import schedule_of
 from marks import thorough
@@ -245,8 +245,8 @@ def test_empty_rounds_and_draws_are_the_same_on_every_engine(written, tmp_path):
     assert two.bits.up[1] == 0
     assert four.notes["drawn"].tolist() == [1, 0, 2, 2]
     pytest.importorskip("flwr", reason="flwr is not installed")
-    from fedax.engines.flower.local import in_process
-    from fedax.engines.flower.plan import Assignment
+    from fedax.flower.protocol.plan import Assignment
+    from fedax.flower.server.in_process import in_process
 
     assignments = [Assignment(method, options["solver"], schedule)]
     for engine in (fedax.Eager(), in_process(quadratic(a, b), tmp_path, assignments)):

@@ -10,8 +10,9 @@ import pytest
 
 import fedax
 from fedax.algorithms import algorithm_classes, make_algorithm
+from fedax.communication.channel import bits_of
 from fedax.core import DataError, InvalidInput, Layout, LocalProblem, Ragged, UnknownName
-from fedax.core.channel import bits_of, pack, unpack
+from fedax.core.traffic import pack, unpack
 
 
 def test_the_first_block_of_a_flat_model_is_no_padding():

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 import fedax
-from fedax.core.errors import install_hint
+from fedax.errors import install_hint
 from sources import ROOT, own_files
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -20,13 +20,19 @@ def call(path, *arguments):
 
 
 NEEDED = {
-    "flower": (["flwr"], lambda folder: call("fedax.engines.flower.quiet.need_flower")),
+    "flower": (["flwr"], lambda folder: call("fedax.flower.protocol.quiet.need_flower")),
     "mpi": (["mpi4py", "mpi4py.MPI"], lambda folder: fedax.MPI()),
-    "paper": (["matplotlib.figure", "matplotlib"], lambda folder: call("fedax.report.figures._figure_maker", ["pdf"])),
-    "text": (["tokenizers"], lambda folder: call("fedax.data.tokens._library")),
-    "parquet": (["pyarrow", "pyarrow.parquet"], lambda folder: call("fedax.data.files._parquet", folder / "a.parquet")),
-    "hub": (["datasets"], lambda folder: call("fedax.data.hub._load", "some/data", "train", {})),
-    "privacy": (["dp_accounting"], lambda folder: call("fedax.privacy.accounting._dp")),
+    "paper": (
+        ["matplotlib.figure", "matplotlib"],
+        lambda folder: call("fedax.report.drawing.figures._figure_maker", ["pdf"]),
+    ),
+    "text": (["tokenizers"], lambda folder: call("fedax.data.texts.tokens._library")),
+    "parquet": (
+        ["pyarrow", "pyarrow.parquet"],
+        lambda folder: call("fedax.data.formats.files._parquet", folder / "a.parquet"),
+    ),
+    "hub": (["datasets"], lambda folder: call("fedax.data.formats.hub._load", "some/data", "train", {})),
+    "privacy": (["dp_accounting"], lambda folder: call("fedax.communication.accounting._dp")),
     "tensorboard": (["tensorboardX"], lambda folder: call("fedax.experiments.running.trackers._module", "tensorboard")),
     "mlflow": (["mlflow"], lambda folder: call("fedax.experiments.running.trackers._module", "mlflow")),
     "wandb": (["wandb"], lambda folder: call("fedax.experiments.running.trackers._module", "wandb")),
@@ -70,7 +76,7 @@ def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
     from fedax.cli import app
 
     monkeypatch.setitem(sys.modules, "flwr", None)
-    for name in [name for name in sys.modules if name.startswith("fedax.deploy")]:
+    for name in [name for name in sys.modules if name.startswith("fedax.flower.deploy")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     shown = CliRunner().invoke(app, ["deploy", "init", str(tmp_path / "d"), "--experiment", "examples/digits.toml"])

@@ -12,8 +12,8 @@ import fedax
 from fedax import codecs, core, data, models, observe
 from fedax.algorithms import algorithm_classes
 from fedax.core import InvalidInput
-from fedax.core.arguments import check_call, checked_call
-from fedax.core.sampling import Sampling
+from fedax.core.scheduling.sampling import Sampling
+from fedax.utils.arguments import check_call, checked_call
 
 TASK = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0], [3.0]])
 
@@ -33,7 +33,7 @@ def public_classes():
 
 USERS = [
     *algorithm_classes().values(),
-    *(c for c in public_classes() if issubclass(c, core.Solver | Sampling | core.Codec | core.Observer)),
+    *(c for c in public_classes() if issubclass(c, core.Solver | Sampling | fedax.codecs.Codec | fedax.observe.Observer)),
     *(c for c in public_classes() if c.__module__.startswith(("fedax.models", "fedax.attacks"))),
     *(fedax.Schedule, fedax.Channel, fedax.Privacy, fedax.LocalProblem, fedax.Graph, fedax.Simulation, fedax.Eager),
     *(fedax.EarlyStopping, fedax.Divergence, data.FederatedData),

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 import fedax
 from fedax.core import InvalidInput, WriteFailed
-from fedax.params import leaf_names, read_weights, to_bytes
+from fedax.models.storage import leaf_names, read_weights, to_bytes
 
 MODELS = {
     "dict": {"dense": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.zeros(3)}},

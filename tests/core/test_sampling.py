@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core.sampling import SAMPLING, Poisson, Sampling
+from fedax.core.scheduling.sampling import SAMPLING, Poisson, Sampling
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import schedule_of
 from problems import quadratic, random_quadratic, vector

@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.core.separate import check_separate
+from fedax.core.validation.coupling_check import check_separate
 from fedax.tasks.classify import CrossEntropy
 
 CLIENTS = [np.linspace(-1, 2, 6).reshape(3, 2), np.ones((4, 2))]

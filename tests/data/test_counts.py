@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import fedax
 from fedax import data
-from fedax.attacks import SignFlip
+from fedax.communication.attacks import SignFlip
 from fedax.core import DataError, InvalidInput, Ragged
-from fedax.core.counts import whole_part
 from fedax.data.federated import train_size
+from fedax.utils.shares import whole_part
 
 ONE = fedax.Simulation(devices=1)
 DECIMALS = st.integers(0, 999).map(lambda thousandths: Fraction(thousandths, 1000))
@@ -126,7 +126,7 @@ def test_texts_without_a_single_prediction_are_refused():
 def test_an_empty_split_of_a_ragged_set_has_no_mean():
     """Observers of one's own may ask a view for a split without examples."""
 
-    class Asks(fedax.core.Observer):
+    class Asks(fedax.observe.Observer):
         def __call__(self, view):
             return {"asked": view.overall("test", "loss"), "each": view.per_client("test", "loss")}
 

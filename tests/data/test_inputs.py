@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import fedax
 from fedax.core import DataError, InvalidInput, Trace
-from fedax.core.names import natural
 from fedax.data import (
     PARTITIONS,
     FederatedData,
@@ -22,6 +21,7 @@ from fedax.data import (
     stored_clients,
     write_clients,
 )
+from fedax.examples.client_names import natural
 from fedax.tasks import classification, from_loss, with_held_back
 
 QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True)

@@ -9,7 +9,7 @@ import fedax
 from fedax import data, tasks
 from fedax.core import InvalidInput
 from fedax.data.sources.cifar10 import read_cifar10
-from fedax.tasks.pictures import PICTURES, changed
+from fedax.tasks.images import PICTURES, changed
 
 SMALL = {"partition": "iid", "clients": 3, "seed": 5}
 

@@ -7,9 +7,9 @@ import pytest
 
 import fedax
 from fedax.core import DataError
-from fedax.core.arrays import canonical
-from fedax.core.mapped import BLOCK, RowReader, blocks
 from fedax.data import FederatedData, MissingFile, stored_clients, write_clients
+from fedax.examples.arrays import canonical
+from fedax.examples.memmap import BLOCK, RowReader, blocks
 
 
 def people(count, features=3, seed=0):

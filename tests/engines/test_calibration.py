@@ -10,9 +10,9 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.engines.simulation import calibration
-from fedax.engines.simulation.calibration import Way
-from fedax.engines.team import Team
+from fedax.engine.backends.simulation import calibration
+from fedax.engine.backends.simulation.calibration import Way
+from fedax.engine.distributed.process_group import Team
 from problems import vector
 
 OPTIONS = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(epochs=2, batch_size=2), "rounds": 2, "observe": ()}
@@ -146,7 +146,7 @@ def test_several_hosts_do_not_measure(monkeypatch):
     class Two(Team):
         size = 2
 
-    monkeypatch.setattr("fedax.engines.simulation.engine.team_of_hosts", Two)
+    monkeypatch.setattr("fedax.engine.backends.simulation.engine.team_of_hosts", Two)
     plain = inspect.unwrap(fedax.Simulation.__init__)
     with pytest.raises(InvalidInput, match=r"placement=...\): got 'measured'; allowed: 'auto', 'sequential' or 'chunked'"):
         plain(object.__new__(fedax.Simulation), "measured")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.codecs import Identity, Quantizer, TopK
+from fedax.communication.codecs import Identity, Quantizer, TopK
 from fedax.core import InvalidInput
 from fedax.graphs import Graph
 from problems import regression, vector

@@ -193,7 +193,7 @@ def test_killed_at_a_random_moment(name, number, tmp_path):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fedax.lock import held
+from fedax.utils.lock import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

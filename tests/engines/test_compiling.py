@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engines import programs, session
-from fedax.engines.options import RunOptions
-from fedax.engines.profile import _texts
-from fedax.engines.programs import Compiling, compiling
-from fedax.engines.session import Grid
+from fedax.engine.compilation import cache as programs
+from fedax.engine.compilation.cache import Compiling, compiling
+from fedax.engine.driver import session
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
+from fedax.engine.profiling.profile import _texts
 from problems import regression
 
 

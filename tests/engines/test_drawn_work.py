@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.core.sampling import weighted_subset
+from fedax.core.scheduling.sampling import weighted_subset
 from problems import SIZES, regression, vector
 
 DRAWS = 6000

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 import fedax
 from fedax.core import Layout, Ragged
-from fedax.core.sampling import subset, successive_subset
+from fedax.core.scheduling.sampling import subset, successive_subset
 from fedax.core.task import Population
-from fedax.engines import order as orders
-from fedax.engines.base import begin
-from fedax.engines.client import Part, Setup
-from fedax.engines.order import SMALL, shuffled, shuffled_by_size
-from fedax.engines.simulation.engine import one_round
-from fedax.engines.simulation.placement import longest_first
-from fedax.engines.simulation.transport import SimulatedTransport
-from fedax.models.layers.extension import status
+from fedax.engine.backends.simulation.backend import SimulatedTransport
+from fedax.engine.backends.simulation.engine import one_round
+from fedax.engine.backends.simulation.placement import longest_first
+from fedax.engine.round import permutation as orders
+from fedax.engine.round.client import Part, Setup
+from fedax.engine.round.engine import begin
+from fedax.engine.round.permutation import SMALL, shuffled, shuffled_by_size
+from fedax.ops.extension import status
 from marks import thorough
 
 DRAWS = 4000
@@ -138,7 +138,7 @@ def test_examples_copied_before_the_work_are_the_clients_own(monkeypatch):
     position = jnp.array([0, 2, 69, 4, 500, 0], jnp.int32)
     offsets = np.cumsum(sizes) - sizes
     for bytes_, copied in ((1 << 15, True), (0, False)):
-        monkeypatch.setattr("fedax.engines.client.WINDOW_BYTES", bytes_)
+        monkeypatch.setattr("fedax.engine.round.client.WINDOW_BYTES", bytes_)
         assert (Part.of(data, 0).arrays["y"].shape == (70,)) == copied
         rows = jax.jit(lambda k: Part.of(data, k).rows(position))
         for k in (0, 1, 2, 157, 158, 159):

@@ -6,9 +6,9 @@ import pytest
 import fedax
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.engines.fitting import fit
-from fedax.engines.loop import likeness
-from fedax.engines.options import RunOptions
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.resolve import fit
+from fedax.engine.driver.run import likeness
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import fedbc, local_gd
 from marks import thorough

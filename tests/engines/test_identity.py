@@ -14,7 +14,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Solver
-from fedax.engines.identity import Describer, difference, identity
+from fedax.engine.compilation.fingerprint import Describer, difference, identity
 from problems import regression, squares
 
 TASK = regression()
@@ -158,7 +158,7 @@ def test_a_key_that_is_gone_is_a_difference():
 
 
 def test_other_versions_are_another_run(monkeypatch):
-    from fedax.engines import identity as module
+    from fedax.engine.compilation import fingerprint as module
 
     before = run_of()
     monkeypatch.setattr(module, "version", lambda name: "0.0.1" if name == "optax" else before["versions"][name])

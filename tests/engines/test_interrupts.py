@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engines import interrupts
-from fedax.engines.interrupts import GROWTH, CallLength
+from fedax.engine.driver import interrupts
+from fedax.engine.driver.interrupts import GROWTH, CallLength
 
 RATE = 2e-5
 ROUNDS = 20_000

@@ -7,12 +7,12 @@ import pytest
 from jax import lax
 
 import fedax
-from fedax.engines import kernel
-from fedax.engines.equations import inner
-from fedax.engines.options import RunOptions
-from fedax.engines.profile import _texts
-from fedax.engines.programs import small_products
-from fedax.engines.session import Grid
+from fedax.engine.compilation import fused_loop as kernel
+from fedax.engine.compilation.cache import small_products
+from fedax.engine.compilation.jaxpr import inner
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
+from fedax.engine.profiling.profile import _texts
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
 
@@ -151,7 +151,7 @@ def histories(monkeypatch, algorithm, task, **setting):
     for on in (True, False):
         with monkeypatch.context() as patch:
             if not on:
-                patch.setattr("fedax.engines.simulation.engine.available", lambda: False)
+                patch.setattr("fedax.engine.backends.simulation.engine.available", lambda: False)
             jax.clear_caches()
             found.append(fedax.run(algorithm, task, rounds=3, **setting))
             assert any("xla_cpu_small_call" in text and "jit(kernel)" in text for text in _texts()) == on

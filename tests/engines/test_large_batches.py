@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core.privacy import bounded
-from fedax.core.scales import power_of_two, unit
+from fedax.communication.privacy import bounded
+from fedax.utils.norms import power_of_two, unit
 
 ONE = fedax.Simulation(devices=1)
 

@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, RunFailed, WorkError
-from fedax.engines.rows import Rows
+from fedax.engine.driver.recorder import Rows
 from problems import regression, vector
 
 OBSERVE = [fedax.observe.TrainLoss()]

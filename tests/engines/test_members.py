@@ -9,8 +9,8 @@ import pytest
 
 import fedax
 from fedax import InvalidInput
-from fedax.engines.options import RunOptions
-from fedax.engines.session import Grid
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
 from problems import regression, vector
 
 # how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4, or clients

@@ -13,12 +13,12 @@ import pytest
 import fedax
 from fedax import InvalidInput
 from fedax.core import Upload
-from fedax.core.errors import FedaxError
 from fedax.core.federation import Memory, with_memories
-from fedax.engines.options import RunOptions
-from fedax.engines.session import Grid
-from fedax.engines.simulation import engine as simulation
-from fedax.engines.simulation.rowstore import LEAST, STORES, RowStore
+from fedax.engine.backends.simulation import engine as simulation
+from fedax.engine.backends.simulation.row_store import LEAST, STORES, RowStore
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
+from fedax.errors import FedaxError
 from marks import quick, thorough
 from problems import regression, vector
 
@@ -278,7 +278,7 @@ def test_versions(place):
 
 
 def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
-    monkeypatch.setattr("fedax.engines.simulation.rowstore.UNDO", 10)
+    monkeypatch.setattr("fedax.engine.backends.simulation.row_store.UNDO", 10)
     store = RowStore(10, 4, "host")
     versions = [0]
     for i in range(LEAST + 2):

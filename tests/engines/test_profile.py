@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 import fedax
 from fedax.cli.commands import app
 from fedax.core import InvalidInput
-from fedax.engines import kernel
-from fedax.engines.options import RunOptions
-from fedax.engines.products import Uncountable, round_operations
-from fedax.engines.session import Grid
+from fedax.engine.compilation import fused_loop as kernel
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
+from fedax.engine.profiling.flops import Uncountable, round_operations
 from fedax.models import MLP, Softmax
-from fedax.models.layers import LSTM
+from fedax.ops import LSTM
 from fedax.tasks import classification
 from problems import vector
 
@@ -160,7 +160,7 @@ def test_operations_of_convolutions_are_the_same_in_every_form():
         return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     def by_layers(x, kernel, stride, padding):
-        return fedax.models.layers.convolve(x, kernel, stride=stride, padding=padding)
+        return fedax.ops.convolve(x, kernel, stride=stride, padding=padding)
 
     expected = sum(SIZES) * (2 * 22 * 22 * 2 * 4 + 3 * 9 * 9 * 4 * 5)
     assert counted(images(kernels, loss(by_xla))) == expected

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engines import programs, session
-from fedax.engines.options import RunOptions
-from fedax.engines.session import Grid
+from fedax.engine.compilation import cache as programs
+from fedax.engine.driver import session
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.session import Grid
 
 MAPS = Path("/proc/self/maps")
 pytestmark = pytest.mark.skipif(not MAPS.exists(), reason="this system shows no memory maps")
@@ -55,7 +56,7 @@ def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
 
 FAULTS = """
 import ctypes, resource
-from fedax.engines.programs import hold_memory
+from fedax.engine.compilation.cache import hold_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

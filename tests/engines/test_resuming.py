@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engines.resuming import fingerprint
+from fedax.engine.driver.resume import fingerprint
 from fedax.report.page import PRIVACY
 from marks import thorough
 from problems import SIZES, regression, vector

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.codecs import TopK
+from fedax.communication.codecs import TopK
 from fedax.core import InvalidInput
 from marks import thorough
 from problems import regression, vector

@@ -8,7 +8,7 @@ import pytest
 
 import fedax
 from fedax.data import stored_clients, write_clients
-from fedax.engines.simulation.shelf import Shelf, Shelved, _Ahead
+from fedax.engine.backends.simulation.host_dataset import Shelf, Shelved, _Ahead
 from marks import quick
 
 SCHEDULE = fedax.Schedule(cohort=4, epochs=1, batch_size=7)
@@ -205,7 +205,7 @@ def test_a_program_does_not_keep_the_examples(data):
 def _sets():
     import gc
 
-    from fedax.engines.simulation import shelf
+    from fedax.engine.backends.simulation import host_dataset as shelf
 
     gc.collect()
     return dict(shelf._SETS)

@@ -7,8 +7,8 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
-from fedax.engines.sums import LONG, accumulate_p, all_finite, finite_p, plus, plus_weighted, total
-from fedax.models.layers.extension import status
+from fedax.engine.round.aggregation import LONG, accumulate_p, all_finite, finite_p, plus, plus_weighted, total
+from fedax.ops.extension import status
 from problems import regression
 
 

@@ -22,7 +22,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import draw_of, slots_of
 from fedax.experiments.running.progress import Display, show_comparison
 from fedax.experiments.running.runner import resume
-from fedax.report.numbers import Results
+from fedax.report.tables.numbers import Results
 from samples import OWN, TINY, record
 
 MORE = """

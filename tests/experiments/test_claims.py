@@ -12,7 +12,7 @@ from fedax.experiments import recipes
 from fedax.experiments.recipes.cells import Cell, Number, beside
 from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.comparison import Comparison
-from fedax.report.numbers import Results, Run
+from fedax.report.tables.numbers import Results, Run
 from samples import OWN, record
 
 

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from fedax.cli import app
 from fedax.core import InvalidInput, SpecError
-from fedax.core.errors import printable
+from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.files import read
+from fedax.utils.files import read
 from samples import TINY, record
 
 ESCAPE, FORGED = "\x1b]0;owned\x07\x1b[2J", "fine\nWARNING forged line \u202egnp.exe"

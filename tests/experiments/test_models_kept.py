@@ -16,7 +16,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment, run_experiments
-from fedax.params import load_params, read_weights
+from fedax.models.storage import load_params, read_weights
 from samples import TINY
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n"

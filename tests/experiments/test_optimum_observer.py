@@ -8,7 +8,7 @@ from convex import newton, value
 from fedax.core import SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.report import Record
-from fedax.report.theory import theory_charts
+from fedax.report.theorems.marks import theory_charts
 
 FILE = """
 name = "A"

@@ -10,9 +10,9 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, slug
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.files import portable
-from fedax.report.charts import Axis, Chart, Panel, Series
-from fedax.report.figures import save_charts
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series
+from fedax.report.drawing.figures import save_charts
+from fedax.utils.files import portable
 from samples import TINY
 
 # of Microsoft's "Naming Files, Paths, and Namespaces"

@@ -9,7 +9,7 @@ import pytest
 
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import kept_experiments, lines_of, readings_of
-from fedax.report.numbers import number_of
+from fedax.report.tables.numbers import number_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 ARTICLE = DOCS / "findings" / "papers.md"

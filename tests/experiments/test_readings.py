@@ -19,8 +19,8 @@ from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import lines_of, readings_of, runs_csv, tables_of
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import show_comparison
-from fedax.report.numbers import Results, number_of
-from fedax.report.reading import in_rounds, in_words, read_curve, reads_values
+from fedax.report.tables.numbers import Results, number_of
+from fedax.report.tables.reductions import in_rounds, in_words, read_curve, reads_values
 from samples import OWN, TINY, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"

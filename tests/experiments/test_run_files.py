@@ -17,8 +17,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
-from fedax.lock import held, holder
 from fedax.report import Record
+from fedax.utils.lock import held, holder
 from samples import TINY, record
 
 
@@ -56,7 +56,7 @@ def test_a_damaged_run_is_named_with_the_way_out(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedax.lock import held
+from fedax.utils.lock import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

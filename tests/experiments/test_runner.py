@@ -15,8 +15,8 @@ from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running import demo
 from fedax.experiments.running.progress import Display, Lines
 from fedax.experiments.running.runner import run_experiment
-from fedax.files import write
-from fedax.report.summary import summarize
+from fedax.report.tables.summary import summarize
+from fedax.utils.files import write
 from samples import TINY, record
 
 

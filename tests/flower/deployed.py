@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 import fedax
-from fedax.engines.flower.device import Device
-from fedax.engines.flower.local import LocalGrid
-from fedax.engines.flower.plan import Assignment
 from fedax.experiments.config.experiment import Experiment
+from fedax.flower.client.device import Device
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server.in_process import LocalGrid
 
 HEAD = """
 name = "deployed"

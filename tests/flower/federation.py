@@ -3,10 +3,10 @@
 import numpy as np
 
 import fedax
-from fedax.engines.flower import Flower
-from fedax.engines.flower.device import Device
-from fedax.engines.flower.local import LocalGrid
-from fedax.engines.flower.plan import Assignment
+from fedax.flower.client.device import Device
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.server import Flower
+from fedax.flower.server.in_process import LocalGrid
 
 CLIENTS, SIZE = 4, 6
 SOLVER = fedax.SGD(0.05)

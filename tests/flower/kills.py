@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from deployed import experiment, fedax_command, server_process
 
-from fedax.deploy.processes import free_port
-from fedax.deploy.settings import Deployment
-from fedax.deploy.trial import client_process, follow, serving, submit
+from fedax.flower.deploy.processes import free_port
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.trial import client_process, follow, serving, submit
 
 CLIENTS, ROUNDS = 3, 8
 

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from fedax.deploy.settings import Deployment
-from fedax.deploy.worker import device_for
-from fedax.engines.flower.quiet import QUIET
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.worker import device_for
+from fedax.flower.protocol.quiet import QUIET
 
 os.environ |= QUIET
 

@@ -31,10 +31,10 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
-from fedax.deploy.processes import free_port
-from fedax.deploy.settings import Deployment
-from fedax.deploy.trial import client_process, serving, submit
-from fedax.deploy.worker import device_for, own_data
+from fedax.flower.deploy.processes import free_port
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.trial import client_process, serving, submit
+from fedax.flower.deploy.worker import device_for, own_data
 from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
@@ -150,10 +150,10 @@ SUMS = ("train_loss", "test_loss", "test_accuracy", "client_accuracy", "validati
 @pytest.mark.parametrize("engine", ["flower", "simulation"])
 def test_every_observer_is_allowed_or_refused_by_name(engine):
     """Each observer of files either works on a deployed run's view, or the refusal names it: there is no other error."""
-    from fedax.deploy.check import Rehearsal
-    from fedax.engines.options import RunOptions
-    from fedax.engines.session import Grid
+    from fedax.engine.driver.options import RunOptions
+    from fedax.engine.driver.session import Grid
     from fedax.experiments.config.observers import OBSERVERS, observer_of
+    from fedax.flower.deploy.check import Rehearsal
 
     task, refused = make_task("digits", partition="iid", clients=3, validation=0.2), set[str]()
     chosen = Rehearsal(Deployment(Path("d"), clients=3), 3) if engine == "flower" else fedax.Simulation()
@@ -243,7 +243,7 @@ def test_own_data(code, message, made, tmp_path):
 def test_processes_end_with_their_parent(tmp_path):
     """A process whose parent is killed ends too; its commands come from the environment it is given."""
     code = (
-        "import os, pathlib, sys, time; from fedax.deploy.processes import process\n"
+        "import os, pathlib, sys, time; from fedax.flower.deploy.processes import process\n"
         "with process(['sleep', '60'], pathlib.Path(sys.argv[1]), dict(os.environ)) as p: print(p.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True) as parent:

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from fedax.core import FedaxError
-from fedax.deploy import keys
-from fedax.deploy.processes import check_address, last_line
-from fedax.deploy.settings import Deployment
-from fedax.deploy.trial import be_client, serving
+from fedax.flower.deploy import keys
+from fedax.flower.deploy.processes import check_address, last_line
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy.trial import be_client, serving
 
 
 def test_an_address_in_use_is_named(tmp_path):

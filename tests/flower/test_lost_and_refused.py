@@ -14,7 +14,7 @@ from federation import EVERYONE, client_of, federation, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import fedax
-from fedax.engines.flower import roster
+from fedax.flower.server import roster
 from problems import vector
 
 LAST = 3

@@ -16,14 +16,14 @@ from scipy import stats
 
 import fedax
 from fedax import codecs
-from fedax.core import Observer
-from fedax.deploy.app import _secret
-from fedax.deploy.settings import Deployment
-from fedax.engines.flower import Flower
-from fedax.engines.flower.device import Device
-from fedax.engines.flower.member import HIDE
-from fedax.engines.flower.plan import Assignment
-from fedax.engines.flower.records import order_name, record_of
+from fedax.flower.client.device import Device
+from fedax.flower.client.member import HIDE
+from fedax.flower.deploy.app import _secret
+from fedax.flower.deploy.settings import Deployment
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.records import order_name, record_of
+from fedax.flower.server import Flower
+from fedax.observe.base import Observer
 from marks import thorough
 
 CLIENTS, DIM, CLIP, NOISE, DELTA = 4, 400, 0.5, 4.0, 1e-3

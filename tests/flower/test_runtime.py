@@ -13,7 +13,7 @@ from deployed import check_equal, experiment, fedax_command
 PROGRAM = """
 import pathlib, sys
 from flwr.simulation import run_simulation
-from fedax.deploy.app import apps
+from fedax.flower.deploy.app import apps
 folder, out = map(pathlib.Path, sys.argv[1:])
 server, client = apps(folder, out)
 run_simulation(server, client, 3, backend_config={"client_resources": {"num_cpus": 1}})

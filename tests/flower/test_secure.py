@@ -14,11 +14,11 @@ from flwr.app import ConfigRecord, RecordDict
 
 import fedax
 from fedax import codecs
-from fedax.deploy.processes import free_port
-from fedax.deploy.settings import FILE
-from fedax.engines.flower import member
-from fedax.engines.flower.masks import LEVELS, Member, numbers, opened, unmasked, whole
-from fedax.engines.flower.records import Refused
+from fedax.flower.client import member
+from fedax.flower.deploy.processes import free_port
+from fedax.flower.deploy.settings import FILE
+from fedax.flower.protocol.masks import LEVELS, Member, numbers, opened, unmasked, whole
+from fedax.flower.protocol.records import Refused
 from marks import thorough
 from problems import vector
 

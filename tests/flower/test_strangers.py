@@ -15,10 +15,10 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 import httpx
 from deployed import check_equal, experiment, fedax_command, left_out, replayed, server_process
 
-from fedax.deploy.keys import certificates, client_key
-from fedax.deploy.processes import environment, free_port, process, supernode, wait_until
-from fedax.deploy.settings import FILE, Deployment
-from fedax.deploy.trial import client_process, follow, serving, submit
+from fedax.flower.deploy.keys import certificates, client_key
+from fedax.flower.deploy.processes import environment, free_port, process, supernode, wait_until
+from fedax.flower.deploy.settings import FILE, Deployment
+from fedax.flower.deploy.trial import client_process, follow, serving, submit
 
 ROGUE = 2
 REASONS = {

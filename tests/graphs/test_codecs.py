@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedax import codecs
+from fedax.communication.channel import bits_of, opened
 from fedax.core import InvalidInput
-from fedax.core.channel import bits_of, opened
 
 DIM, DRAWS = 37, 2000
 ALL = [

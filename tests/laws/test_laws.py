@@ -16,12 +16,12 @@ import pytest
 
 import fedax
 from fedax.algorithms import make_algorithm
-from fedax.codecs import Identity
+from fedax.communication.codecs import Identity
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.engines import session
-from fedax.engines.eager import EagerClient, EagerMinibatch
-from fedax.engines.round import Round
+from fedax.engine.backends.reference import EagerClient, EagerMinibatch
+from fedax.engine.driver import session
+from fedax.engine.round.context import Round
 from problems import all_algorithms, is_preset, kinds_of_laws, named, regression, squares, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next

@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 
 from fedax.core import InvalidInput
-from fedax.models.layers import LSTM, Convolution, GroupNorm, convolve, max_pool
-from fedax.models.layers.extension import status
-from fedax.models.layers.lstm import recur
+from fedax.ops import LSTM, Convolution, GroupNorm, convolve, max_pool
+from fedax.ops.extension import status
+from fedax.ops.lstm import recur
 
 FORMS = ["products", "xla", *(["native"] if status().used else [])]
 RNG = np.random.default_rng(0)

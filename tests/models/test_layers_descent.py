@@ -8,10 +8,10 @@ import pytest
 
 import fedax
 from fedax.data import FederatedData
+from fedax.engine.compilation.descent import in_place, step_p
 from fedax.models import MLP
-from fedax.models.layers import affine
-from fedax.models.layers.descent import in_place, step_p
-from fedax.models.layers.extension import status
+from fedax.ops import affine
+from fedax.ops.extension import status
 from fedax.tasks import classification
 from layer_samples import TOLERANCE, normal, thinned
 
@@ -193,9 +193,9 @@ def test_runs_have_them_and_keep_their_numbers(kind, monkeypatch):
         schedule = fedax.Schedule(epochs=2, batch_size=130)
         return fedax.run(algorithm, task, solver=fedax.SGD(0.2), schedule=schedule, rounds=3, seed=0, observe=[]).params
 
-    monkeypatch.setattr("fedax.engines.client.in_place", counted)
+    monkeypatch.setattr("fedax.engine.round.client.in_place", counted)
     own = trained()
-    monkeypatch.setattr("fedax.engines.client.in_place", lambda program: program)
+    monkeypatch.setattr("fedax.engine.round.client.in_place", lambda program: program)
     for got, expected in zip(jax.tree.leaves(own), jax.tree.leaves(trained()), strict=True):
         assert np.abs(got - expected).max() < 2e-6 * np.abs(expected).max()
     assert set(seen) == ({2} if kind == "FedAvg" else {0})  # the gradient of FedProx has a second term

@@ -15,9 +15,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.models.layers import activate, convolve, group_norm, join, lstm, max_pool
-from fedax.models.layers.extension import status
-from fedax.models.layers.lstm import SMALLEST, recur, recur_gradient_p, recur_p
+from fedax.ops import activate, convolve, group_norm, join, lstm, max_pool
+from fedax.ops.extension import status
+from fedax.ops.lstm import SMALLEST, recur, recur_gradient_p, recur_p
 from layer_samples import agree, close, normal, placed, plain_conv, plain_norm, plain_pool
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
@@ -339,8 +339,8 @@ def test_other_settings(setting):
     """Each instruction set in a process of its own; 0 switches the extension off."""
     program = (
         "import jax, numpy as np, jax.numpy as jnp\n"
-        "from fedax.models.layers import convolve, max_pool, group_norm\n"
-        "from fedax.models.layers.extension import status\n"
+        "from fedax.ops import convolve, max_pool, group_norm\n"
+        "from fedax.ops.extension import status\n"
         "rng = np.random.default_rng(0)\n"
         "x, k = (jnp.asarray(rng.normal(size=s), 'float32') for s in [(5, 6, 6, 3), (3, 3, 3, 4)])\n"
         "f = lambda x, k: (group_norm(max_pool(convolve(x, k)), jnp.ones(4), jnp.ones(4), 2) ** 3).sum()\n"

@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.engines.products import operations
+from fedax.engine.profiling.flops import operations
 from fedax.models import lenet
-from fedax.models.layers import activate, convolve, convolve_activate, pooled
-from fedax.models.layers.extension import status
+from fedax.ops import activate, convolve, convolve_activate, pooled
+from fedax.ops.extension import status
 from layer_samples import agree, close, normal, plain_conv, plain_pool
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
@@ -167,8 +167,8 @@ def test_smaller_instruction_sets(level):
         pytest.skip("no AVX2 here")
     script = f"""
 import jax, jax.numpy as jnp, numpy as np
-from fedax.models.layers import activate, convolve, convolve_activate
-from fedax.models.layers.extension import status
+from fedax.ops import activate, convolve, convolve_activate
+from fedax.ops.extension import status
 assert status().level == {level!r}, status()
 rng = np.random.default_rng(0)
 for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.models.layers import residual
-from fedax.models.layers.norm import gradient_p
+from fedax.ops import residual
+from fedax.ops.norm import gradient_p
 from layer_samples import agree, close, normal, plain_norm
 
 SHAPES = [  # images, shortcut, stride, groups

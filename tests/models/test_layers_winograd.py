@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fedax.models.layers import convolve
-from fedax.models.layers.extension import status
+from fedax.ops import convolve
+from fedax.ops.extension import status
 from layer_samples import agree, normal, placed, plain_conv
 
 pytestmark = pytest.mark.skipif(not status().used, reason=status().reason)
@@ -100,8 +100,8 @@ def test_smaller_instruction_sets(level):
         pytest.skip("a processor without AVX2")
     script = """
 import jax, numpy as np
-from fedax.models.layers import convolve
-from fedax.models.layers.extension import status
+from fedax.ops import convolve
+from fedax.ops.extension import status
 assert status().level == {0!r}, status()
 for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
     with jax.enable_x64(dtype == "float64"):

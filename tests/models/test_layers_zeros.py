@@ -13,11 +13,11 @@ import pytest
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from fedax.engines.products import operations
+from fedax.engine.profiling.flops import operations
 from fedax.models import MLP
-from fedax.models.layers import activate, affine, convolve
-from fedax.models.layers.extension import status
-from fedax.models.layers.lay import laid
+from fedax.ops import activate, affine, convolve
+from fedax.ops.extension import status
+from fedax.ops.lay import laid
 from layer_samples import agree, close, normal, placed, plain_conv, thinned
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
@@ -196,8 +196,8 @@ def test_products_are_counted_in_either_form():
 def test_smaller_instruction_sets():
     script = """
 import jax, jax.numpy as jnp, numpy as np
-from fedax.models.layers import affine, convolve
-from fedax.models.layers.extension import status
+from fedax.ops import affine, convolve
+from fedax.ops.extension import status
 assert status().level == {0!r}, status()
 rng = np.random.default_rng(0)
 x, k = rng.normal(size=(50, 90)) * (rng.random((50, 90)) < 0.1), rng.normal(size=(90, 200))

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 
-from fedax.models.layers.extension import status
+from fedax.ops.extension import status
 
 COMPILERS = ("c++", "g++", "clang++")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import Observer
+from fedax.observe.base import Observer
 from marks import thorough
 from problems import regression
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput
-from fedax.core.modes import check_mode, is_better, worst_of
+from fedax.core.directions import check_mode, is_better, worst_of
 from fedax.experiments.recipes.claims import Claim
-from fedax.report.numbers import Results
 from fedax.report.record import Record
+from fedax.report.tables.numbers import Results
 
 ONE = {"engine": fedax.Simulation(devices=1), "schedule": fedax.Schedule(batch_size="full"), "solver": fedax.SGD(0.5)}
 VALUES = st.lists(st.floats(-5, 5, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]), min_size=1, max_size=6)

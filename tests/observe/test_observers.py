@@ -32,7 +32,7 @@ def test_the_objective_has_l2_and_the_gap_its_minimum():
 
 @pytest.mark.parametrize("piece", [7, 2048])
 def test_dissimilarity_by_its_definition(piece, monkeypatch):
-    monkeypatch.setattr("fedax.engines.view.PIECE", piece)
+    monkeypatch.setattr("fedax.engine.round.evaluation.PIECE", piece)
     task = regression()
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.Dissimilarity()])
     params = {"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}
@@ -71,7 +71,7 @@ def scored(test, holdout=None):
 
 def test_client_accuracy_by_hand(monkeypatch):
     """Accuracies 1/2, 1, none, 0: mean 1/2, variance 1/6, worst tenth 0, smallest client 1, largest (with test data) 0."""
-    monkeypatch.setattr("fedax.engines.view.PIECE", 2)
+    monkeypatch.setattr("fedax.engine.round.evaluation.PIECE", 2)
     task = scored([[0.0, 2.0], [0.0], [], [2.0, 2.0, 2.0]])
     watch = [fedax.observe.ClientAccuracy(), fedax.observe.TestAccuracy(), fedax.observe.TestLoss()]
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watch)

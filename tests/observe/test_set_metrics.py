@@ -71,7 +71,7 @@ def test_members_of_a_grid_and_the_eager_engine_have_the_same(digits, history):
 
 
 def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
-    from fedax.engines import view
+    from fedax.engine.round import evaluation as view
 
     monkeypatch.setattr(view, "PIECE", 100)
     params, data = history.params, jax.tree.map(jnp.asarray, dict(digits.test.arrays))

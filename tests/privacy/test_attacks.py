@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import fedax
-from fedax.core import Observer
+from fedax.observe.base import Observer
 
 CLIP, DIM, CLIENTS = 0.5, 200, 50
 ONE = fedax.Simulation(devices=1)
@@ -212,7 +212,7 @@ def test_more_rounds_and_less_noise_spend_more(noise, schedule):
 
 
 def test_noise_of_the_system_is_gaussian():
-    from fedax.core.privacy import system_gaussians
+    from fedax.communication.privacy import system_gaussians
 
     first, second = (np.concatenate([x.ravel() for x in system_gaussians([(2000, 5), (), (3,)])]) for _ in range(2))
     assert stats.kstest(first, "norm").pvalue > 1e-4

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engines.loop import run_grid
+from fedax.engine.driver.run import run_grid
 
 RATE, DIM = 0.5, 3
 DATA = np.random.default_rng(0).normal(size=(6, 1, DIM)) * np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None, None]

@@ -12,8 +12,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.recipes.figures import Figure, PaperMark, charts_of, curves, drawer
 from fedax.report import Page, render
-from fedax.report.charts import along, staggered
-from fedax.report.figures import save_charts
+from fedax.report.drawing.charts import along, staggered
+from fedax.report.drawing.figures import save_charts
 from samples import record
 
 
@@ -305,7 +305,7 @@ def test_panels_and_series():
 
 
 def test_more_algorithms_than_colours_have_looks_of_their_own():
-    from fedax.report.figures import _style
+    from fedax.report.drawing.figures import _style
 
     (chart,) = (c for c in curves([run(f"A{i}") for i in range(16)]) if c.name == "train_loss")
     looks = {(s["color"], s["linestyle"], s["marker"]) for s in map(_style, chart.panels[0].series)}

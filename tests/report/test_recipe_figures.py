@@ -11,7 +11,7 @@ from fedax.experiments import recipes
 from fedax.experiments.recipes.captions import source_of
 from fedax.experiments.recipes.figures import charts_of, drawer
 from fedax.report import Record
-from fedax.report.styles import colour_of, marker_of, styles
+from fedax.report.drawing.styles import colour_of, marker_of, styles
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"
 EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.4, 1.5)

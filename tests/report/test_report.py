@@ -10,10 +10,10 @@ import pytest
 from fedax.core import FedaxError, InvalidInput, Outcome
 from fedax.experiments.recipes.figures import curves
 from fedax.report import Page, Record, Sheet, render
-from fedax.report.figures import save_charts, save_weights
-from fedax.report.means import band
+from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.record import to_csv
-from fedax.report.summary import COLUMNS, best, columns_of, shown, summarize
+from fedax.report.tables.means import band
+from fedax.report.tables.summary import COLUMNS, best, columns_of, shown, summarize
 from samples import record
 
 EVIL = '</script><script>boom("&\\u2028")</script><img src=x onerror=boom()>{{data}}'

@@ -7,7 +7,7 @@ import pytest
 import fedax
 from fedax.observe import Curvature, LocalSpread, Optimum
 from fedax.report import Page, Record, render
-from fedax.report.theory import theory_charts
+from fedax.report.theorems.marks import theory_charts
 from fedax.theory import dfedavgm, feddane, local_gd
 from problems import quadratic, random_quadratic
 from samples import record

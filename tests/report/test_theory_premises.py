@@ -21,9 +21,10 @@ from fedax.observe import (
     Optimum,
     SolveErrors,
 )
-from fedax.report import Record, premises
-from fedax.report.statements import Interval, decided, over_seeds
-from fedax.report.theory import theory_charts
+from fedax.report import Record
+from fedax.report.theorems import premises
+from fedax.report.theorems.marks import theory_charts
+from fedax.report.theorems.statements import Interval, decided, over_seeds
 from fedax.theory import feddane, local_gd
 from marks import thorough
 from problems import quadratic, random_quadratic

@@ -12,9 +12,9 @@ import numpy as np
 import fedax
 from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, TrainLoss
 from fedax.report import Record
-from fedax.report.charts import Axis, Chart, Mark, Panel, Series, staggered
-from fedax.report.figures import save_charts
-from fedax.report.theory import theory_charts
+from fedax.report.drawing.charts import Axis, Chart, Mark, Panel, Series, staggered
+from fedax.report.drawing.figures import save_charts
+from fedax.report.theorems.marks import theory_charts
 
 SETS = {
     "iid": {"iid": True},

@@ -14,9 +14,9 @@ from jaxtyping import Float, PyTree
 
 from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
-from fedax.engines.loop import Progress, run
-from fedax.files import write
+from fedax.engine.driver.run import Progress, run
 from fedax.tasks.classify import CrossEntropy
+from fedax.utils.files import write
 
 PIECE = 2048
 """Examples that pass through the model at once."""

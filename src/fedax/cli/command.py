@@ -55,7 +55,7 @@ def _refuse(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fedax.engines import ending
+    from fedax.engine.distributed import abort as ending
 
     here = ending.place()
     head = f"Error ({here}): " if here and here.rank else "Error: "

@@ -248,7 +248,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from fedax.engines import ending
+        from fedax.engine.distributed import abort as ending
 
         if (here := ending.place()) is None:
             raise

@@ -12,7 +12,7 @@ class NeedsFlower(Command):
     """A command that says how Flower is installed where it is missing."""
 
     def invoke(self, ctx: Any) -> Any:
-        from fedax.engines.flower.quiet import need_flower
+        from fedax.flower.protocol.quiet import need_flower
 
         need_flower()
         return super().invoke(ctx)
@@ -55,7 +55,7 @@ def init(
 
     A client elsewhere needs a copy of the folder without `keys/server.key` and without the other clients' keys.
     """
-    from fedax.deploy.trial import make
+    from fedax.flower.deploy.trial import make
 
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
     made = make(folder.absolute(), experiment, settings or [], clients, **options)
@@ -65,8 +65,8 @@ def init(
 @app.command(cls=NeedsFlower)
 def server(folder: Folder) -> None:
     """Run the server until it is interrupted: Flower's SuperLink with TLS and authentication of its clients."""
-    from fedax.deploy.settings import Deployment
-    from fedax.deploy.trial import serve_clients
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import serve_clients
 
     serve_clients(Deployment.load(folder), typer.echo)
 
@@ -86,8 +86,8 @@ def client(
     The file of `--data` defines `examples(partition)`, which returns a dictionary of arrays, or a pair of training and test
     examples.
     """
-    from fedax.deploy.settings import Deployment
-    from fedax.deploy.trial import be_client
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import be_client
 
     be_client(Deployment.load(folder), partition, data, typer.echo, parent)
 
@@ -103,9 +103,9 @@ def run(
 ) -> None:
     """Run the experiment on the clients, and keep its results in a run directory."""
     from fedax.core import RunExists
-    from fedax.deploy.check import check_experiment
-    from fedax.deploy.settings import Deployment
     from fedax.experiments.results.store import fresh
+    from fedax.flower.deploy.check import check_experiment
+    from fedax.flower.deploy.settings import Deployment
 
     deployment = Deployment.load(folder)
     path = (out or fresh(deployment.path("runs"), "run")).absolute()
@@ -127,9 +127,9 @@ def continue_(
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
-    from fedax.deploy.processes import Control
-    from fedax.deploy.settings import Deployment
-    from fedax.deploy.trial import all_here, follow, submit
+    from fedax.flower.deploy.processes import Control
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import all_here, follow, submit
 
     deployment = Deployment.load(folder)
 
@@ -156,8 +156,8 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
 @app.command(cls=NeedsFlower)
 def status(folder: Folder) -> None:
     """Show the server, its clients and its runs."""
-    from fedax.deploy.settings import Deployment
-    from fedax.deploy.trial import status as state
+    from fedax.flower.deploy.settings import Deployment
+    from fedax.flower.deploy.trial import status as state
 
     for line in state(Deployment.load(folder)):
         typer.echo(line)

@@ -17,7 +17,7 @@ from fedax.cli.download import prepare
 from fedax.core import Task
 from fedax.data import FederatedData, data_folder
 from fedax.experiments.config.shorthand import parse_section
-from fedax.report.clients import draw
+from fedax.report.drawing.clients import draw
 from fedax.tasks import make_task
 from fedax.tasks.named import defaults
 

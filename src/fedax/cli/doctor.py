@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 import fedax
-from fedax.engines.kernel import unavailable
-from fedax.models.layers.extension import VARIABLE, status
+from fedax.engine.compilation.fused_loop import unavailable
+from fedax.ops.extension import VARIABLE, status
 
 COST = "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of LeNet 5, of the LSTM 1.2 times."
 """Measured in benchmarks/README.md."""

@@ -17,7 +17,7 @@ from fedax.cli.datasets import DataSet
 from fedax.core import DataError
 from fedax.data import MissingFile, data_folder
 from fedax.data.folder import verify
-from fedax.files import writing
+from fedax.utils.files import writing
 
 CHUNK = 1 << 18
 MOST_UNPACKED = 1 << 32

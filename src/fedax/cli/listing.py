@@ -14,7 +14,7 @@ from rich.text import Text
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm, Reduction
 from fedax.core.hyper import Hyper, declared
-from fedax.engines.trace import Footprint, PhaseCost, footprint
+from fedax.engine.round.footprint import Footprint, PhaseCost, footprint
 
 
 def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:

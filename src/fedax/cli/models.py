@@ -12,8 +12,8 @@ from fedax.experiments.results.models import kept_model, own_model
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import plan_of
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
-from fedax.files import write, writing
-from fedax.params import FORMATS, leaf_names, load_params, read_weights, to_bytes
+from fedax.models.storage import FORMATS, leaf_names, load_params, read_weights, to_bytes
+from fedax.utils.files import write, writing
 
 
 def export(folder: Path, out: Path, format: str | None, number: int | None, best: bool, client: int | None) -> None:

@@ -12,9 +12,9 @@ from fedax.experiments.config.observers import OBSERVERS
 from fedax.experiments.config.sections import ENGINES, SOLVERS
 from fedax.experiments.running.predictions import SPLITS
 from fedax.graphs import TOPOLOGIES
-from fedax.params import FORMATS
-from fedax.report import figures
-from fedax.report.charts import AXES
+from fedax.models.storage import FORMATS
+from fedax.report.drawing import figures
+from fedax.report.drawing.charts import AXES
 
 _LISTS = {
     "engines": ENGINES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedax.algorithms import algorithm_classes
 from fedax.core import InvalidInput, RunExists
-from fedax.files import write, writing
+from fedax.utils.files import write, writing
 
 FAMILIES = ("server", "personalized", "decentralized")
 """Skeletons of algorithms, by family."""

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedax.cli.tables import show
-from fedax.engines.profile import Profile, profile
+from fedax.engine.profiling.profile import Profile, profile
 from fedax.experiments.config.experiment import Experiment
-from fedax.files import write, writing
+from fedax.utils.files import write, writing
 
 COLORS = {"gradients": "#1f6feb", "steps": "#7cb0f5", "examples": "#c7defb", "aggregation": "#c2410c", "memory": "#15803d"}
 OTHERS = {"cohort": "#7e22ce", "server": "#6b7280", "between devices": "#be185d"}

@@ -21,13 +21,13 @@ from fedax.cli import theory_figures as figures
 from fedax.cli.tables import show
 from fedax.core import Exact, Inexact, InvalidInput, Schedule, UnknownName
 from fedax.core.client import Solver
-from fedax.engines.base import starting_point
-from fedax.engines.options import RunOptions
-from fedax.engines.settings import settings_of
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.driver.settings import settings_of
+from fedax.engine.round.engine import starting_point
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.numerics.simplex import min_norm
-from fedax.report import premises
-from fedax.report.charts import Panel
+from fedax.report.drawing.charts import Panel
+from fedax.report.theorems import premises
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
 
 

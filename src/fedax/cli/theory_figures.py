@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedax.core import InvalidInput
-from fedax.files import write, writing
-from fedax.report.charts import Axis, Chart, Panel, Series, staggered
-from fedax.report.figures import FORMATS, save_charts
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
+from fedax.report.drawing.figures import FORMATS, save_charts
 from fedax.report.page import Page, Sheet, render
 from fedax.theory import dfedavgm, fedbc, feddane, local_gd
+from fedax.utils.files import write, writing
 
 POINTS = 120
 

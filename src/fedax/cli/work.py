@@ -12,10 +12,10 @@ from fedax.algorithms import algorithm_classes
 from fedax.cli.doctor import diagnosis
 from fedax.cli.listing import described, panel
 from fedax.core import UnknownName
-from fedax.engines.ending import INTERRUPTED
-from fedax.engines.hosts import connect_hosts
-from fedax.engines.mpi import MPI
-from fedax.engines.team import Team
+from fedax.engine.backends.mpi import MPI
+from fedax.engine.distributed.abort import INTERRUPTED
+from fedax.engine.distributed.multihost import connect_hosts
+from fedax.engine.distributed.process_group import Team
 from fedax.experiments import recipes as shipped
 from fedax.experiments.config import schema as schemas
 from fedax.experiments.config.experiment import Experiment
@@ -29,10 +29,10 @@ from fedax.experiments.running import runner
 from fedax.experiments.running.demo import run_demo
 from fedax.experiments.running.progress import display_for, show_comparison, summary_table
 from fedax.experiments.running.ranks import team
-from fedax.files import write
 from fedax.report import render
-from fedax.report.figures import save_charts, save_weights
+from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.record import by_task
+from fedax.utils.files import write
 
 
 def demo(out: Path | None, seconds: float, rounds: int | None) -> None:

@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from fedax.core.arguments import checked_arguments
 from fedax.core.client import Client
 from fedax.core.constants import Constants
-from fedax.core.errors import InvalidInput
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared, described
-from fedax.core.layout import Layout
-from fedax.core.local import LocalProblem
-from fedax.core.schedule import Schedule
+from fedax.core.local_problem import LocalProblem
+from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
+from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_arguments
+from fedax.utils.layout import Layout
 
 State = TypeVar("State")
 

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.arguments import checked_arguments
 from fedax.core.constants import Constants
-from fedax.core.errors import InvalidInput
 from fedax.core.hyper import PerClient, Scalar, Word, check_declared, entry
-from fedax.core.keys import Index, stream
-from fedax.core.layout import Layout, Part
-from fedax.core.local import LocalProblem
-from fedax.core.schedule import Schedule
+from fedax.core.local_problem import LocalProblem
+from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
+from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_arguments
+from fedax.utils.layout import Layout, Part
+from fedax.utils.random import Index, stream
 
 Carry = TypeVar("Carry")
 

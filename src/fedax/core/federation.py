@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.core.keys import Index
-from fedax.core.layout import Layout
-from fedax.core.sampling import weighted_subset
+from fedax.core.scheduling.sampling import weighted_subset
+from fedax.utils.layout import Layout
+from fedax.utils.random import Index
 
 Value = TypeVar("Value")
 

@@ -1,6 +1,7 @@
 """The result of a run."""
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -8,11 +9,16 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core.bound import looked_at
-from fedax.core.channel import Traffic
-from fedax.core.errors import UnknownName
+from fedax.core.bound_model import looked_at
+from fedax.core.directions import Mode
 from fedax.core.federation import Memory
-from fedax.core.modes import Mode
+from fedax.core.traffic import Traffic
+from fedax.errors import UnknownName
+
+
+def _upper(module: str) -> Any:
+    """Imports a module of a room above core: a history holds data, and is written and shown by those rooms."""
+    return importlib.import_module(f"fedax.{module}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,15 +153,11 @@ class History:
             InvalidInput: another ending.
             WriteFailed: a file that cannot be written.
         """
-        from fedax.params import save_params
-
-        save_params(self.params, path, about=self.about, state=looked_at(self.model_state))
+        _upper("models.storage").save_params(self.params, path, about=self.about, state=looked_at(self.model_state))
 
     def table(self, every: int = 1) -> str:
         """The observations as a text table: rounds, seconds, and all metrics that are one number; `every` takes some of them."""
-        from fedax.report.single import table_of
-
-        return table_of(self, every)
+        return _upper("report.single").table_of(self, every)
 
     def plot(self, *metrics: str) -> Any:
         """The curves of some metrics, or of all that are one number, against rounds, as a figure of Plotly.
@@ -163,9 +165,7 @@ class History:
         Raises:
             UnknownName: a metric that the run does not have.
         """
-        from fedax.report.single import figure_of
-
-        return figure_of(self, metrics)
+        return _upper("report.single").figure_of(self, metrics)
 
     def report(self, path: str | Path, title: str = "Run") -> None:
         """Writes a page with curves and final values, which opens without a network; also `fedax run` writes such pages.
@@ -173,9 +173,7 @@ class History:
         Raises:
             WriteFailed: a file that cannot be written.
         """
-        from fedax.report.single import write_report
-
-        write_report(self, Path(path), title)
+        _upper("report.single").write_report(self, Path(path), title)
 
     @property
     def about(self) -> dict[str, Any]:

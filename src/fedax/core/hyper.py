@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedax.core.errors import InvalidInput, UnknownName
+from fedax.errors import InvalidInput, UnknownName
 
 Owner = TypeVar("Owner")
 
@@ -155,7 +155,7 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
         per_client: whether an array with one value for each client is allowed too.
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         words: in place of a number that the owner's `fitted` makes from constants of the task.
-        leaves: whether it says which leaves of the model, see `fedax.core.leaves.Which`; by default a word of `WORDS` there.
+        leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by default a word of `WORDS` there.
         later: whether runs were kept before it was declared: what they are known by leaves it out at its default.
         doc: one sentence for the reference pages.
     """

@@ -14,11 +14,11 @@ from jaxtyping import Array, Float
 
 from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.constants import Constants
-from fedax.core.errors import InvalidInput
 from fedax.core.hyper import Scalar, Word, hyper, number, words
-from fedax.core.keys import Index
-from fedax.core.layout import accumulator
-from fedax.core.local import LocalProblem
+from fedax.core.local_problem import LocalProblem
+from fedax.errors import InvalidInput
+from fedax.utils.layout import accumulator
+from fedax.utils.random import Index
 
 
 class Descent(Solver):

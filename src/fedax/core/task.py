@@ -9,22 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.arrays import as_array
-from fedax.core.bound import POLICIES, Bound, PerExample, assembled, takes
-from fedax.core.errors import DataError, InvalidInput, UnknownName, short
-from fedax.core.examples import MOST_EXAMPLES as MOST_EXAMPLES
-from fedax.core.examples import Examples as Examples
-from fedax.core.examples import Population as Population
-from fedax.core.examples import Ragged as Ragged
-from fedax.core.examples import conformed, rows_of
-from fedax.core.examples import has_examples as has_examples
-from fedax.core.examples import offsets_of as offsets_of
-from fedax.core.examples import piece as piece
-from fedax.core.indices import check_indices
-from fedax.core.modes import SCORES, Mode, check_mode
-from fedax.core.names import ClientNames
-from fedax.core.probe import check_per_example, check_rows
-from fedax.core.separate import check_separate
+from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, takes
+from fedax.core.directions import SCORES, Mode, check_mode
+from fedax.core.validation.coupling_check import check_separate
+from fedax.core.validation.probe import check_per_example, check_rows
+from fedax.errors import DataError, InvalidInput, UnknownName, short
+from fedax.examples.arrays import as_array
+from fedax.examples.client_names import ClientNames
+from fedax.examples.container import MOST_EXAMPLES as MOST_EXAMPLES
+from fedax.examples.container import Examples as Examples
+from fedax.examples.container import Population as Population
+from fedax.examples.container import Ragged as Ragged
+from fedax.examples.container import conformed, rows_of
+from fedax.examples.container import has_examples as has_examples
+from fedax.examples.container import offsets_of as offsets_of
+from fedax.examples.container import piece as piece
+from fedax.examples.integer_ranges import check_indices
 
 
 class Given(eqx.Module):
@@ -46,7 +46,7 @@ class Task(eqx.Module):
     Args:
         start: `key -> params`, the starting point (any pytree of real arrays of one dtype).
         loss: `(params, examples, key) -> (batch,)`, one loss per example; masking and weighting are the engine's. See
-            `fedax.core.bound.PerExample` for further arguments it may take.
+            `fedax.core.bound_model.PerExample` for further arguments it may take.
         train: the clients' training examples.
         scores: further per-example quantities by name, of the same signature, such as `{"accuracy": ...}`.
         test: the clients' test examples, in the same client order (a client may have none).

@@ -1,19 +1,19 @@
 """Federated data: the container, ways to partition pooled examples, and data sets."""
 
 from fedax.data.federated import FederatedData as FederatedData
-from fedax.data.files import client_files as client_files
 from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
-from fedax.data.hub import hub as hub
-from fedax.data.hub import hub_texts as hub_texts
-from fedax.data.idx import read_idx as read_idx
-from fedax.data.leaf import characters as characters
-from fedax.data.leaf import femnist as femnist
-from fedax.data.leaf import femnist_letters as femnist_letters
-from fedax.data.leaf import leaf as leaf
-from fedax.data.leaf import numbers as numbers
-from fedax.data.leaf import read_users as read_users
-from fedax.data.leaf import shakespeare as shakespeare
+from fedax.data.formats.files import client_files as client_files
+from fedax.data.formats.hub import hub as hub
+from fedax.data.formats.hub import hub_texts as hub_texts
+from fedax.data.formats.idx import read_idx as read_idx
+from fedax.data.formats.leaf import characters as characters
+from fedax.data.formats.leaf import femnist as femnist
+from fedax.data.formats.leaf import femnist_letters as femnist_letters
+from fedax.data.formats.leaf import leaf as leaf
+from fedax.data.formats.leaf import numbers as numbers
+from fedax.data.formats.leaf import read_users as read_users
+from fedax.data.formats.leaf import shakespeare as shakespeare
 from fedax.data.partition import PARTITIONS as PARTITIONS
 from fedax.data.partition import by_index as by_index
 from fedax.data.partition import by_user as by_user
@@ -51,7 +51,7 @@ from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
 from fedax.data.sources.tweets import words as words
 from fedax.data.stored import stored_clients as stored_clients
 from fedax.data.stored import write_clients as write_clients
-from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
-from fedax.data.text import encode as encode
-from fedax.data.text import windows as windows
-from fedax.data.tokens import Tokens as Tokens
+from fedax.data.texts.text import LEAF_CHARACTERS as LEAF_CHARACTERS
+from fedax.data.texts.text import encode as encode
+from fedax.data.texts.text import windows as windows
+from fedax.data.texts.tokens import Tokens as Tokens

@@ -10,18 +10,18 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from fedax.core import DataError
-from fedax.core.arguments import checked_arguments
-from fedax.core.arrays import as_array
-from fedax.core.counts import whole_part
-from fedax.core.mapped import blocks
-from fedax.core.names import ClientNames
-from fedax.core.stacked import Stacked
 from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 from fedax.data.overlap import Overlap as Overlap
 from fedax.data.overlap import divide, drawn
 from fedax.data.overlap import train_size as train_size
 from fedax.data.partition.base import labels_of
+from fedax.examples.arrays import as_array
+from fedax.examples.client_names import ClientNames
+from fedax.examples.memmap import blocks
+from fedax.examples.ragged import Stacked
+from fedax.utils.arguments import checked_arguments
+from fedax.utils.shares import whole_part
 
 Labelled = Mapping[str, Any]
 """`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under names of their own."""

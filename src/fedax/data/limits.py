@@ -56,7 +56,7 @@ def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]
     >>> check_types("read", read, {"file": 3})
     Traceback (most recent call last):
         ...
-    fedax.core.errors.InvalidInput: read(file=...): got 3; allowed: text or a path.
+    fedax.errors.InvalidInput: read(file=...): got 3; allowed: text or a path.
     """
     for name, parameter in inspect.signature(function).parameters.items():
         hint = parameter.annotation
@@ -78,7 +78,7 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
     >>> deal(0)
     Traceback (most recent call last):
         ...
-    fedax.core.errors.InvalidInput: deal(clients=...): got 0; allowed: whole numbers in [1, 2147483647].
+    fedax.errors.InvalidInput: deal(clients=...): got 0; allowed: whole numbers in [1, 2147483647].
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

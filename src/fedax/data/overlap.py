@@ -22,8 +22,8 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fedax.core import DataError
-from fedax.core.counts import whole_part
 from fedax.data.series import hashes, places_of
+from fedax.utils.shares import whole_part
 
 FEW = 16
 """An example that more clients have says nothing about which of them are alike."""

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedax.core import DataError
-from fedax.core.arrays import as_array, canonical
-from fedax.core.mapped import BLOCK
-from fedax.core.names import ClientNames
-from fedax.core.stacked import Stacked
 from fedax.core.task import offsets_of
 from fedax.data.federated import MANY, MOST_CLASSES, FederatedData, Labelled
 from fedax.data.folder import MissingFile
 from fedax.data.limits import checked
+from fedax.examples.arrays import as_array, canonical
+from fedax.examples.client_names import ClientNames
+from fedax.examples.memmap import BLOCK
+from fedax.examples.ragged import Stacked
 
 ABOUT, NAMES = "about.json", "names.json"
 FORM = 1

@@ -9,9 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
 from fedax.models.convolutional import as_images
-from fedax.models.layers.conv import Images
+from fedax.ops.conv import Images
+from fedax.utils.arguments import checked_arguments
 
 
 @checked_arguments

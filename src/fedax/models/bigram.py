@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
+from fedax.utils.arguments import checked_arguments
 
 
 @checked_arguments

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
-from fedax.models.layers import Convolution, convolve_activate
-from fedax.models.layers.conv import Images, fan_out_normal
-from fedax.models.layers.lay import laid
+from fedax.ops import Convolution, convolve_activate
+from fedax.ops.conv import Images, fan_out_normal
+from fedax.ops.lay import laid
+from fedax.utils.arguments import checked_arguments
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
-from fedax.models.layers import affine
+from fedax.ops import affine
+from fedax.utils.arguments import checked_arguments
 
 
 class Affine(NamedTuple):

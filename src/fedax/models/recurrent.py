@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
-from fedax.models.layers import LSTM
+from fedax.ops import LSTM
+from fedax.utils.arguments import checked_arguments
 
 
 class CharLSTMParams(NamedTuple):

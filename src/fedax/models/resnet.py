@@ -7,13 +7,13 @@ import jax
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
-from fedax.models.layers import GroupNorm, convolve, residual
-from fedax.models.layers.conv import Images, Kernel, fan_out_normal
-from fedax.models.layers.lay import laid
+from fedax.ops import GroupNorm, convolve, residual
+from fedax.ops.conv import Images, Kernel, fan_out_normal
+from fedax.ops.lay import laid
+from fedax.utils.arguments import checked_arguments
 
 
 class Normed(NamedTuple):

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core import InvalidInput
-from fedax.core.arguments import checked_arguments
 from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
+from fedax.utils.arguments import checked_arguments
 
 
 class Norm(NamedTuple):

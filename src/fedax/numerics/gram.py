@@ -6,10 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedax.core import Gathered, Vector
-from fedax.core.room import check_room
-from fedax.core.scales import scale_of
+from fedax.core.federation import Gathered
 from fedax.numerics.simplex import MinNorm, min_norm
+from fedax.utils.layout import Vector
+from fedax.utils.memory_check import check_room
+from fedax.utils.norms import scale_of
 
 
 class ClientVectors(eqx.Module):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core.keys import Index
+from fedax.utils.random import Index
 
 Vector = Float[Array, "dim"]
 

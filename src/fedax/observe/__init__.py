@@ -45,6 +45,8 @@ from fedax.observe.accuracy import TrainScore as TrainScore
 from fedax.observe.accuracy import ValidationAccuracy as ValidationAccuracy
 from fedax.observe.accuracy import ValidationLoss as ValidationLoss
 from fedax.observe.accuracy import ValidationScore as ValidationScore
+from fedax.observe.base import Observer as Observer
+from fedax.observe.base import View as View
 from fedax.observe.consensus import Consensus as Consensus
 from fedax.observe.consensus import NodeAccuracy as NodeAccuracy
 from fedax.observe.constraints import Constraints as Constraints

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import InvalidInput, Observer, Ragged, Task, UnknownName, View
-from fedax.core.modes import Mode, check_mode, find_mode, mode_field
-from fedax.core.view import Split
+from fedax.core import InvalidInput, Ragged, Task, UnknownName
+from fedax.core.directions import Mode, check_mode, find_mode, mode_field
+from fedax.observe.base import Observer, Split, View
 
 
 class TrainLoss(Observer):

@@ -6,9 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Observer, Task, View
-from fedax.core.modes import Mode, mode_field
+from fedax.core import Task
+from fedax.core.directions import Mode, mode_field
 from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.base import Observer, View
 
 
 class Consensus(Observer):

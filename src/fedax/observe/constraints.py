@@ -5,7 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, Constraint, Observer, View
+from fedax.core import Client, Constraint
+from fedax.observe.base import Observer, View
 
 
 class Constraints(Observer):

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, InvalidInput, Observer, View
-from fedax.core.work import counts
+from fedax.core import Client, InvalidInput
+from fedax.core.scheduling.local_work import counts
 from fedax.numerics.lanczos import extremes
+from fedax.observe.base import Observer, View
 
 
 class Curvature(Observer):

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedax.core import Observer, View
-from fedax.core.modes import Mode
+from fedax.core.directions import Mode
+from fedax.observe.base import Observer, View
 
 
 class Dissimilarity(Observer):

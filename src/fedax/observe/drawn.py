@@ -7,9 +7,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Observer, Task, View
-from fedax.core.modes import Mode, mode_field
+from fedax.core import Task
+from fedax.core.directions import Mode, mode_field
 from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.base import Observer, View
 from fedax.observe.weights import part
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Observer, Task, View
-from fedax.core.modes import Mode, find_mode, mode_field
+from fedax.core import Task
+from fedax.core.directions import Mode, find_mode, mode_field
 from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.base import Observer, View
 
 
 class ClientAccuracy(Observer):

@@ -6,8 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, Exact, InvalidInput, Observer, View
-from fedax.core.work import counts
+from fedax.core import Client, Exact, InvalidInput
+from fedax.core.scheduling.local_work import counts
+from fedax.observe.base import Observer, View
 
 
 class Inexactness(Observer):

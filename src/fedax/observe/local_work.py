@@ -5,7 +5,8 @@ from typing import Any, cast
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, InvalidInput, Minibatch, Observer, View
+from fedax.core import Client, InvalidInput, Minibatch
+from fedax.observe.base import Observer, View
 
 
 class LocalWork(Observer):

@@ -3,9 +3,10 @@
 import functools
 from collections.abc import Iterable, Mapping
 
-from fedax.core import InvalidInput, Observer
-from fedax.core.modes import SCORES, Mode
+from fedax.core import InvalidInput
+from fedax.core.directions import SCORES, Mode
 from fedax.observe.accuracy import HoldoutScore, Objective, TrainLoss, TrainScore, ValidationScore
+from fedax.observe.base import Observer
 from fedax.observe.consensus import Consensus, NodeAccuracy
 from fedax.observe.dissimilarity import Dissimilarity
 from fedax.observe.drawn import Extremes

@@ -6,10 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import InvalidInput, Observer, Task, View
-from fedax.core.modes import Mode, mode_field
-from fedax.core.work import counts
+from fedax.core import InvalidInput, Task
+from fedax.core.directions import Mode, mode_field
+from fedax.core.scheduling.local_work import counts
 from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.base import Observer, View
 
 
 class HeldBack(Observer):

@@ -6,8 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, InvalidInput, Observer, View
-from fedax.core.modes import Mode
+from fedax.core import Client, InvalidInput
+from fedax.core.directions import Mode
+from fedax.observe.base import Observer, View
 
 
 class Optimum(Observer):

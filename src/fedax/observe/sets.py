@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedax.core import InvalidInput, Observer, Task, View
-from fedax.core.modes import Mode, check_mode, mode_field
+from fedax.core import InvalidInput, Task
+from fedax.core.directions import Mode, check_mode, mode_field
+from fedax.core.scheduling.local_work import counts
 from fedax.core.task import has_examples
-from fedax.core.view import RAW
-from fedax.core.work import counts
+from fedax.observe.base import RAW, Observer, View
 
 Split = Literal["train", "validation", "test", "holdout"]
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, Constraint, Observer, View
+from fedax.core import Client, Constraint
+from fedax.observe.base import Observer, View
 
 
 class SolveErrors(Observer):

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, InvalidInput, Observer, View
+from fedax.core import Client, InvalidInput
+from fedax.observe.base import Observer, View
 
 
 class LocalSpread(Observer):

@@ -5,8 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, Observer, View
+from fedax.core import Client
 from fedax.numerics.simplex import min_norm
+from fedax.observe.base import Observer, View
 
 
 class SurrogateDiversity(Observer):

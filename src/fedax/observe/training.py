@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, Minibatch, Observer, View
+from fedax.core import Client, Minibatch
+from fedax.observe.base import Observer, View
 
 
 class TrainingLoss(Observer):

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Observer, View
+from fedax.observe.base import Observer, View
 
 
 def part(usual: Array, own: Array | None = None) -> Float[Array, "clients"]:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fedax.core.modes import worst_of
-from fedax.report.charts import Chart, plain, staggered
-from fedax.report.means import aligned, band, curves_of, ended_early, mean_position
-from fedax.report.reading import in_words
+from fedax.core.directions import worst_of
+from fedax.report.drawing.charts import Chart, plain, staggered
+from fedax.report.drawing.styles import styles
 from fedax.report.record import Record, by_draw, by_label, by_task, of_clients, weights_at
-from fedax.report.styles import styles
-from fedax.report.summary import ABOUT, Row, best, columns_of, shown_in, summarize
-from fedax.report.theory import theory_charts
+from fedax.report.tables.means import aligned, band, curves_of, ended_early, mean_position
+from fedax.report.tables.reductions import in_words
+from fedax.report.tables.summary import ABOUT, Row, best, columns_of, shown_in, summarize
+from fedax.report.theorems.marks import theory_charts
 
 
 @dataclasses.dataclass(frozen=True)

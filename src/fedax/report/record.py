@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from fedax.core import History, Outcome
-from fedax.core.errors import printable
+from fedax.core.directions import Mode
 from fedax.core.history import is_by_client
-from fedax.core.modes import Mode
+from fedax.errors import printable
 from fedax.observe.modes import mode_of
 
 _SUM = b"sha256:"

@@ -8,10 +8,10 @@ import numpy as np
 import tomli_w
 
 from fedax.core import History, InvalidInput, UnknownName
-from fedax.files import write, writing
 from fedax.report.page import Page, clients_sheet, render
 from fedax.report.record import Record
 from fedax.report.versions import versions
+from fedax.utils.files import write, writing
 
 
 def curves_of(history: History) -> dict[str, np.ndarray]:

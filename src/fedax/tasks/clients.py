@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.core import DataError, Ragged
-from fedax.core.arrays import as_array
-from fedax.core.names import ClientNames, client_name, grouped_by_name
-from fedax.core.stacked import Stacked
 from fedax.data import FederatedData, client_files
+from fedax.examples.arrays import as_array
+from fedax.examples.client_names import ClientNames, client_name, grouped_by_name
+from fedax.examples.ragged import Stacked
 
 
 class Clients(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 from fedax import data
 from fedax.core import InvalidInput, Task
 from fedax.data.limits import checked, choice
-from fedax.data.tokens import KIND, size_of
+from fedax.data.texts.tokens import KIND, size_of
 from fedax.models import BagOfTokens, Model, Transformer
 from fedax.tasks.language import language
 from fedax.tasks.ready import MODELS

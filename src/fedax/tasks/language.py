@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
-from fedax.core.counts import whole_part
-from fedax.core.names import ClientNames, client_name
 from fedax.data import Tokens, texts_by_client
 from fedax.data.federated import train_size
 from fedax.data.limits import TEST_FRACTION, checked, real, whole
-from fedax.data.tokens import LENGTH, SIZES
+from fedax.data.texts.tokens import LENGTH, SIZES
+from fedax.examples.client_names import ClientNames, client_name
 from fedax.models import Model, Transformer
 from fedax.tasks.classify import OfLogits, Start
+from fedax.utils.shares import whole_part
 
 LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
     "transformer": lambda length, vocabulary: Transformer(vocabulary, length),

@@ -11,7 +11,7 @@ from fedax.data.limits import CLIENTS, SEED, SPLIT, TEST_FRACTION, checked, choi
 from fedax.data.sources.synthetic import SPREAD
 from fedax.models import MLP, Augmentation, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
-from fedax.tasks.pictures import changed, check_changes, limits_of
+from fedax.tasks.images import changed, check_changes, limits_of
 
 MODELS: dict[str, Callable[[int, int], Model]] = {
     "softmax": Softmax,

@@ -12,7 +12,7 @@ from fedax.data import FederatedData
 from fedax.data.limits import check, real
 from fedax.models import Bigram, CharLSTM, Model
 from fedax.tasks.classify import classification
-from fedax.tasks.pictures import DEFAULTS, PICTURES, changed, check_changes
+from fedax.tasks.images import DEFAULTS, PICTURES, changed, check_changes
 from fedax.tasks.ready import MODELS
 
 Architecture = Callable[[int, int], Model]

@@ -11,7 +11,7 @@ from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.core.task import Given
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
 from fedax.data.overlap import Overlap, drawn, drawn_clients
-from fedax.params import load_params
+from fedax.models.storage import load_params
 
 SPLITS = ("train", "test", "validation")
 Clear: TypeAlias = dict[str, Bool[np.ndarray, "examples"]]

@@ -25,7 +25,7 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
-from fedax.core.layout import Layout
+from fedax.utils.layout import Layout
 
 Point = Float[Array | np.ndarray, "dim"]
 

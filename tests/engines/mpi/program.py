@@ -13,7 +13,7 @@ import numpy as np
 
 import fedax
 from fedax import codecs
-from fedax.engines import mpi
+from fedax.engine.backends import mpi
 
 SIZES = (7, 12, 9, 4)
 

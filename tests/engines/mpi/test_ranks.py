@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from fedax import cli, tasks
 from fedax.cli import work
 from fedax.core import InvalidInput
-from fedax.engines import ending
-from fedax.engines.mpi import MPI
+from fedax.engine.backends.mpi import MPI
+from fedax.engine.distributed import abort as ending
 from fedax.experiments.config import sections
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running import ranks as running

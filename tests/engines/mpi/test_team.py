@@ -230,7 +230,7 @@ def test_values_that_cannot_be_compared_are_said(recwarn):
         pass
 
     @dataclasses.dataclass(frozen=True)
-    class Batches(fedax.core.sampling.Uniform):
+    class Batches(fedax.core.scheduling.sampling.Uniform):
         odd: object = dataclasses.field(default_factory=Odd, compare=False, hash=False)
 
     odd = fedax.Schedule(cohort=2, sampling=Batches())

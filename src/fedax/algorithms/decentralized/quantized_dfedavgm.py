@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.codecs import Quantizer
-from fedax.core import Card, Client, Codec, Federation, InvalidInput, Memory, Scalar, Upload, Vector, hyper
+from fedax.communication.channel import Codec
+from fedax.communication.codecs import Quantizer
+from fedax.core import Card, Client, Federation, InvalidInput, Memory, Scalar, Upload, Vector, hyper
 
 
 class Copies(eqx.Module):

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
-from fedax.core.scales import unit
 from fedax.numerics.simplex import min_norm
+from fedax.utils.norms import unit
 
 
 class FedMGDA(Algorithm[Vector]):

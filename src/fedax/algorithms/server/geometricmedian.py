@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
-from fedax.core.keys import Index
-from fedax.core.scales import scale_of
+from fedax.utils.norms import scale_of
+from fedax.utils.random import Index
 
 
 class GeometricMedian(Aggregation):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Card, Gathered, InvalidInput, Reduction, Schedule, Vector, hyper
-from fedax.core.scales import scale_of
+from fedax.utils.norms import scale_of
 
 
 class Krum(Aggregation):

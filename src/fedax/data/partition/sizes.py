@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import Int
 
 from fedax.core import DataError
-from fedax.core.names import grouped_by_name
 from fedax.data.limits import CLIENTS, SEED, checked, real, whole
 from fedax.data.partition.base import Partition, enough
+from fedax.examples.client_names import grouped_by_name
 
 
 @checked(n=whole(low=1), clients=CLIENTS, seed=SEED)

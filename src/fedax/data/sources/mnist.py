@@ -7,7 +7,7 @@ import numpy as np
 
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, verify
-from fedax.data.idx import read_idx
+from fedax.data.formats.idx import read_idx
 from fedax.data.limits import EXAMPLES, SEED, SPLIT, TEST_FRACTION, checked, choice, whole
 from fedax.data.partition import check_partition
 from fedax.data.partition.sizes import named_users

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.core import DataError
-from fedax.core.names import natural
 from fedax.data.folder import MissingFile, read_whole
-from fedax.data.leaf import leaf_folders, read_users
+from fedax.data.formats.leaf import leaf_folders, read_users
 from fedax.data.limits import checked
 from fedax.data.sources.play import roles_of, tinyshakespeare_text
+from fedax.examples.client_names import natural
 
 
 class Texts(NamedTuple):

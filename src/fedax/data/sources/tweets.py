@@ -13,7 +13,7 @@ from jaxtyping import Float
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
-from fedax.data.leaf import Convert, Users, leaf_folders, of_users, read_users
+from fedax.data.formats.leaf import Convert, Users, leaf_folders, of_users, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
 from fedax.data.overlap import drawn
 

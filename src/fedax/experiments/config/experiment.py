@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fedax import tasks
 from fedax.audit import check_auditable
-from fedax.core import Algorithm, InvalidInput, Observer, Schedule, SpecError, Task, UnknownName
-from fedax.core.errors import shown
+from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import MOST_COUNT, check_population, declared
-from fedax.engines.options import BAD_CLIENT
+from fedax.engine.driver.options import BAD_CLIENT
+from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
 from fedax.experiments.config.observers import OBSERVERS, Optimum, chosen, fitting, observer_of
 from fedax.experiments.config.older import respelt
@@ -46,7 +46,8 @@ from fedax.experiments.config.sections import (
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, plain
-from fedax.report.reading import check_reading
+from fedax.observe.base import Observer
+from fedax.report.tables.reductions import check_reading
 
 
 class Experiment(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.core.errors import shown
+from fedax.errors import shown
 from fedax.experiments.config.sections import SEEDS, are_seeds
 
 SELECT = (

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax import observe
-from fedax.core import Algorithm, InvalidInput, Observer, Schedule, Task
+from fedax.core import Algorithm, InvalidInput, Schedule, Task
+from fedax.observe.base import Observer
 from fedax.theory.estimate import Losses, Optimum, lowest_eigenvalue, optimum, smoothness
 
 OBSERVERS: dict[str, Callable[..., Observer]] = {

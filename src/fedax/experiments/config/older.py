@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedax.report.reading import in_rounds
+from fedax.report.tables.reductions import in_rounds
 
 
 def respelt(sections: Mapping[str, Any], kept: bool = False) -> dict[str, Any]:

@@ -6,16 +6,16 @@ from typing import Any
 
 from fedax import tasks
 from fedax.algorithms import algorithm_classes
-from fedax.attacks import ATTACKS
-from fedax.codecs import CODECS
+from fedax.communication.attacks import ATTACKS
+from fedax.communication.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
-from fedax.core.keys import MOST_SEED
-from fedax.engines.options import BAD_CLIENT
+from fedax.engine.driver.options import BAD_CLIENT
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.grids import SELECT
 from fedax.experiments.config.observers import OBSERVERS
 from fedax.experiments.config.sections import KEEP_MODELS, SOLVERS, TRACKERS
+from fedax.utils.random import MOST_SEED
 
 
 def schema() -> dict[str, Any]:

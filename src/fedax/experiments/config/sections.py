@@ -9,22 +9,24 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedax import algorithms, attacks, codecs, tasks
+from fedax import algorithms, tasks
 from fedax.audit import Attack
-from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Privacy, Schedule, Solver, UnknownName
-from fedax.core.channel import Channel, Codec
+from fedax.communication import attacks, codecs
+from fedax.communication.channel import Channel, Codec
+from fedax.communication.privacy import Privacy
+from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
+from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, Hyper, declared
-from fedax.core.keys import MOST_SEED
-from fedax.core.modes import Mode
 from fedax.data.limits import real, whole
-from fedax.engines.base import Engine
-from fedax.engines.eager import Eager
-from fedax.engines.flower.engine import flower_here
-from fedax.engines.loop import Divergence
-from fedax.engines.mpi import MPI
-from fedax.engines.simulation import Simulation
-from fedax.engines.stopping import EarlyStopping
+from fedax.engine.backends.mpi import MPI
+from fedax.engine.backends.reference import Eager
+from fedax.engine.backends.simulation import Simulation
+from fedax.engine.driver.early_stopping import EarlyStopping
+from fedax.engine.driver.run import Divergence
+from fedax.engine.round.engine import Engine
 from fedax.experiments.config.toml import KeyPath
+from fedax.flower.server.engine import flower_here
+from fedax.utils.random import MOST_SEED
 
 ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI, "flower": flower_here}
 """Engines by their name in experiment files."""

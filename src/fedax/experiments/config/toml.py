@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import SpecError
-from fedax.core.errors import is_printable, shown
+from fedax.errors import is_printable, shown
 from fedax.experiments.config.shorthand import typed
 
 MOST_BYTES = 1 << 20

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedax.report import Record
-from fedax.report.reading import in_words, reads_values
+from fedax.report.tables.reductions import in_words, reads_values
 
 
 def source_of(paper: str, shows: str) -> str:

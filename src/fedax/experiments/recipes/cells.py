@@ -8,8 +8,8 @@ import numpy as np
 
 from fedax.experiments.recipes.statistics import welch
 from fedax.observe.modes import mode_of
-from fedax.report.numbers import Results, Values, stated_modes
-from fedax.report.summary import is_percent
+from fedax.report.tables.numbers import Results, Values, stated_modes
+from fedax.report.tables.summary import is_percent
 
 Status = Literal[
     "within 2 points and two standard errors", "within 2 points", "within two standard errors", "missed", "no comparison"

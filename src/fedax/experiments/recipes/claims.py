@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
-from fedax.core.modes import Mode
+from fedax.core.directions import Mode
 from fedax.experiments.recipes.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
-from fedax.report.numbers import Results, Values, higher_is_better, quantity_of
-from fedax.report.reading import reads_values
-from fedax.report.summary import counted
+from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of
+from fedax.report.tables.reductions import reads_values
+from fedax.report.tables.summary import counted
 
 Verdict = Literal[
     "holds",

@@ -12,9 +12,9 @@ from fedax.experiments.recipes.claims import Evidence, Verdict
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.recipes.statistics import holm
 from fedax.report import Sheet
-from fedax.report.leaks import AUDITED, leak_sheet
-from fedax.report.numbers import AnyRun, Results
-from fedax.report.reading import in_words
+from fedax.report.tables.membership import AUDITED, leak_sheet
+from fedax.report.tables.numbers import AnyRun, Results
+from fedax.report.tables.reductions import in_words
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")

@@ -12,14 +12,14 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.recipes.captions import note_of
 from fedax.report import Record
-from fedax.report.charts import AXES, Chart, Mark, column_of
-from fedax.report.leaks import ATTACKS, AUDITED
-from fedax.report.means import ended_early
-from fedax.report.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel
-from fedax.report.reading import reading
+from fedax.report.drawing.charts import AXES, Chart, Mark, column_of
+from fedax.report.drawing.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel
+from fedax.report.drawing.styles import styles
 from fedax.report.record import by_label, by_task
-from fedax.report.styles import styles
-from fedax.report.summary import columns_of
+from fedax.report.tables.means import ended_early
+from fedax.report.tables.membership import ATTACKS, AUDITED
+from fedax.report.tables.reductions import reading
+from fedax.report.tables.summary import columns_of
 
 DIMENSIONS = ("variant", "algorithm", "metric", "x")
 Targets = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]

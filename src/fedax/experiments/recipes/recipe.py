@@ -17,8 +17,8 @@ from fedax.experiments.config.sections import AuditSection, explained
 from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.figures import Figure
-from fedax.report.leaks import AUDITED
-from fedax.report.reading import VALUES, check_reading, reading, reads_values
+from fedax.report.tables.membership import AUDITED
+from fedax.report.tables.reductions import VALUES, check_reading, reading, reads_values
 
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
@@ -56,7 +56,7 @@ class Recipe(BaseModel):
         paper: authors, title, where it appeared.
         shows: which table or figure.
         title: of the report.
-        metric, read: what is compared with the paper, see `fedax.report.numbers.Results.of`.
+        metric, read: what is compared with the paper, see `fedax.report.tables.numbers.Results.of`.
         also_read: further readings that tables show beside `read`, values of the metric; claims and cells are judged by `read`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.
         draws: seeds of the data; every variant runs on each. Not given: the task's own.

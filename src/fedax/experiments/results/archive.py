@@ -14,13 +14,13 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.captions import source_of
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.files import read_text, write, writing
 from fedax.observe.modes import mode_of
 from fedax.report import Record
-from fedax.report.charts import Chart, column_of
-from fedax.report.figures import caption_in, save_charts, save_weights
-from fedax.report.numbers import Line, number_of, stated_modes
-from fedax.report.reading import in_rounds, reads_values
+from fedax.report.drawing.charts import Chart, column_of
+from fedax.report.drawing.figures import caption_in, save_charts, save_weights
+from fedax.report.tables.numbers import Line, number_of, stated_modes
+from fedax.report.tables.reductions import in_rounds, reads_values
+from fedax.utils.files import read_text, write, writing
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
 """Files of a run directory that are small, beside its settings."""

@@ -18,7 +18,7 @@ from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import kept_experiments
 from fedax.experiments.results.reasons import Group, Reasons
 from fedax.experiments.results.reuse import identified
-from fedax.files import read_text, write
+from fedax.utils.files import read_text, write
 
 OVERVIEW = "<!-- overview: begin -->", "<!-- overview: end -->"
 CELLS = "<!-- cells: begin -->", "<!-- cells: end -->"

@@ -11,9 +11,9 @@ import numpy as np
 from fedax.experiments.config.experiment import Experiment, Member
 from fedax.observe.modes import is_higher_better
 from fedax.report import Record, Sheet
-from fedax.report.finals import read_runs
-from fedax.report.reading import in_words
-from fedax.report.summary import COLUMNS
+from fedax.report.tables.finals import read_runs
+from fedax.report.tables.reductions import in_words
+from fedax.report.tables.summary import COLUMNS
 
 
 class Standing(NamedTuple):

@@ -12,9 +12,9 @@ from fedax.experiments.recipes.cells import Cell, Number
 from fedax.experiments.recipes.comparison import in_digits, words
 from fedax.experiments.results.store import RunDirectory
 from fedax.report import Page, Record, Sheet
-from fedax.report.charts import Axis, Chart, Panel, Series, value_axis
-from fedax.report.panels import framed
-from fedax.report.summary import counted
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series, value_axis
+from fedax.report.drawing.panels import framed
+from fedax.report.tables.summary import counted
 
 Key: TypeAlias = tuple[str, str, str, Number]
 """Task, algorithm, metric and the paper's number: the same cell in several folders."""

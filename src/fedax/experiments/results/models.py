@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.core.room import bytes_of
-from fedax.files import write
-from fedax.params import leaf_names, placed, read_weights, to_bytes
+from fedax.models.storage import leaf_names, placed, read_weights, to_bytes
 from fedax.report import Record
+from fedax.utils.files import write
+from fedax.utils.memory_check import bytes_of
 
 FOLDER = "models"
 KINDS = ("", "best", "personal")

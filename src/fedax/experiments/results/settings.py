@@ -7,8 +7,8 @@ from typing import Any
 
 from fedax.core import InvalidInput, Schedule
 from fedax.core.hyper import is_new
-from fedax.engines.identity import difference, random_settings
-from fedax.engines.settings import hyperparameters_of
+from fedax.engine.compilation.fingerprint import difference, random_settings
+from fedax.engine.driver.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.slots import Slot, slots_of
 from fedax.report import Record

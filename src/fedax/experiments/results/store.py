@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
 from fedax.core import InvalidInput, RunExists
-from fedax.core.errors import printable
+from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.recipes.captions import source_of
@@ -26,14 +26,14 @@ from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.settings import check_made, identity, made_with
-from fedax.files import portable, read, read_text, write, writing
-from fedax.lock import held, holder
 from fedax.report import Page, Record, render
-from fedax.report.charts import Chart
-from fedax.report.leaks import audits_among, leak_csv
+from fedax.report.drawing.charts import Chart
 from fedax.report.page import clients_sheet
 from fedax.report.record import by_task, clients_csv, of_clients, to_csv
-from fedax.report.summary import Row, counted, summarize
+from fedax.report.tables.membership import audits_among, leak_csv
+from fedax.report.tables.summary import Row, counted, summarize
+from fedax.utils.files import portable, read, read_text, write, writing
+from fedax.utils.lock import held, holder
 
 
 def refuse_if_taken(path: Path) -> None:

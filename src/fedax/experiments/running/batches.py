@@ -11,8 +11,8 @@ from fedax.audit import membership
 from fedax.core import Algorithm
 from fedax.core.hyper import SYMBOLIC
 from fedax.data import data_folder
-from fedax.engines.loop import Progress, likeness, run, run_grid
-from fedax.engines.trace import footprint
+from fedax.engine.driver.run import Progress, likeness, run, run_grid
+from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.sections import AuditSection
 from fedax.experiments.config.slots import Slot, draw_of, slots_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.engines.loop import Progress
+from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.results.store import RunDirectory, refuse_if_taken
 from fedax.experiments.running.interruption import Interruption

@@ -5,7 +5,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from fedax.engines.team import Team
+from fedax.engine.distributed.process_group import Team
 from fedax.experiments.running.progress import Display
 from fedax.report import Record
 

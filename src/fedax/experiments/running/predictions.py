@@ -12,8 +12,8 @@ from jaxtyping import Int, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
 from fedax.core.task import conformed, rows_of
-from fedax.data.files import TABLES
 from fedax.data.folder import read_npz
+from fedax.data.formats.files import TABLES
 
 SPLITS = ("train", "validation", "test", "holdout", "held_back")
 """Examples of a task that predictions can be made of."""

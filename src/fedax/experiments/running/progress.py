@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fedax.engines.loop import Progress as Observation
+from fedax.engine.driver.run import Progress as Observation
 from fedax.experiments.recipes.comparison import Comparison
 from fedax.report.record import Record
-from fedax.report.summary import best, columns_of, shown_in, summarize
+from fedax.report.tables.summary import best, columns_of, shown_in, summarize
 
 
 class Display:

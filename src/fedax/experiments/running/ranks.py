@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.core import InvalidInput
-from fedax.engines import ending
-from fedax.engines.hosts import team_of_hosts
-from fedax.engines.mpi import MPI
-from fedax.engines.team import Team
+from fedax.engine.backends.mpi import MPI
+from fedax.engine.distributed import abort as ending
+from fedax.engine.distributed.multihost import team_of_hosts
+from fedax.engine.distributed.process_group import Team
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record

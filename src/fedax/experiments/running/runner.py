@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
-from fedax.engines.loop import Progress
-from fedax.engines.team import Team
+from fedax.engine.distributed.process_group import Team
+from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.slots import draw_of, slots_of
 from fedax.experiments.recipes.recipe import Recipe
@@ -28,9 +28,9 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import followed, team_of
 from fedax.experiments.running.setup import set_up_jax, share_of_cores
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
-from fedax.files import write, writing
-from fedax.lock import held, holder
 from fedax.report import Record
+from fedax.utils.files import write, writing
+from fedax.utils.lock import held, holder
 
 
 def run_one(

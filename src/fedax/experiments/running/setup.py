@@ -5,7 +5,7 @@ import os
 
 import jax
 
-from fedax.engines.programs import keep_programs
+from fedax.engine.compilation.cache import keep_programs
 
 
 def cores() -> list[int]:

@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fedax.core import FedaxError
-from fedax.core.errors import install_hint
-from fedax.engines.loop import Progress
+from fedax.engine.driver.run import Progress
+from fedax.errors import install_hint
 from fedax.report import Record
 
 

@@ -1,0 +1,286 @@
+"""Codecs: vectors in fewer bits, as compiled arithmetic and as the bytes of a real network.
+
+- `Identity`: the numbers as they are.
+- `Quantizer`: the grid of quantized DFedAvgM, unbiased or rounded down.
+- `QSGD`: stochastic rounding relative to the norm.
+- `TopK`: the largest entries by magnitude, with error feedback.
+- `Sign`: the signs and the mean magnitude, with error feedback.
+- `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
+- `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
+- `SCALE`: bits of a scale or a value.
+
+All scales and values travel as 32-bit floats and are rounded to them before use, so that `decode(encode(...))` is exactly what a
+simulation computes with.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from fedax.communication.channel import Codec
+from fedax.core.hyper import Scalar, hyper, make
+from fedax.errors import InvalidInput
+from fedax.utils.norms import scale_of
+
+SCALE = 32
+"""Bits of a scale or a value on the wire."""
+
+_BLUR = 2.0**-22  # relative error of a quotient by a 32-bit number
+
+
+class Identity(Codec):
+    """Sends the numbers as they are.
+
+    >>> Identity().bits(10), Identity().bits(10, width=64)
+    (320, 640)
+    """
+
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
+        return {"values": v}, None
+
+    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
+        return parts["values"]
+
+    def bits(self, dim: int, width: int = 32) -> int:
+        return dim * width
+
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        return jnp.zeros((), v.dtype)
+
+    def encode(self, parts: Any, dim: int) -> bytes:
+        return np.asarray(parts["values"]).tobytes()
+
+    def decode(self, data: bytes, dim: int) -> Any:
+        return {"values": np.frombuffer(data, np.dtype(f"f{len(data) // dim}"))}
+
+
+class Quantizer(Codec):
+    r"""The grid of b bits and step s of quantized DFedAvgM: $\{-2^{b-1} s, \dots, (2^{b-1} - 1) s\}$.
+
+    $$ q(a) = \lfloor a / s \rfloor s, \qquad \text{or stochastic: } (\lfloor a / s \rfloor + 1) s
+       \text{ with probability } a / s - \lfloor a / s \rfloor. $$
+
+    The pair (s, q) costs 32 + d b bits. Entries beyond the grid are clipped to it and counted. Stochastic rounding is unbiased with
+    $E \lVert Q(v) - v \rVert^2 \le d s^2 / 4$; the paper claims this also for rounding down, whose error reaches $d s^2$. As s is
+    sent in 32 bits, rounding down takes an entry as a point of the grid that is one up to a relative error of $2^{-22}$; so the
+    largest entry of a message whose step is chosen for it keeps its value.
+
+    Args:
+        b: bits of an entry, 1 to 32; at least 2 if the step is chosen per message.
+        step: s, above 0; or 0 for $s = \max_i |v_i| / (2^{b-1} - 1)$ anew in every message, with which nothing is clipped.
+        rounding: "stochastic" or "floor".
+
+    >>> Quantizer(b=8).bits(100)
+    832
+
+    Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 3.2, eq. (6).
+    """
+
+    b: int = hyper(8, low=1, high=32, doc="bits of an entry")
+    step: float = hyper(0.0, static=True, low=0.0, doc="distance of the grid's points; 0 chooses it for every message")
+    rounding: str = hyper("stochastic", choices=("stochastic", "floor"), doc="unbiased, or always down")
+
+    def __check_init__(self) -> None:
+        if self.b == 1 and not self.step:
+            raise InvalidInput.of(f"{type(self).__name__}(b=...)", 1, "2 to 32, or 1 with a fixed step")
+
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
+        step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)  # a client that diverged must not look healthy
+        bottom, top = self._range(v.dtype)
+        exact = jnp.where(step > 0, v / step.astype(v.dtype), 0)
+        levels = jnp.floor(exact)
+        if self.rounding == "stochastic":
+            levels = jnp.where(exact - levels + jax.random.uniform(key, v.shape, v.dtype) >= 1, levels + 1, levels)
+        else:  # a point of the grid stays one, although its step is known to 32 bits only
+            levels = jnp.where(jnp.abs(exact - jnp.round(exact)) <= _BLUR * jnp.abs(exact), jnp.round(exact), levels)
+        clipped = ((levels < bottom) | (levels > top)).sum(dtype=jnp.int32)
+        return {"step": step, "levels": jnp.clip(levels, bottom, top).astype(jnp.int32)}, clipped
+
+    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
+        return parts["levels"].astype(dtype) * parts["step"].astype(dtype)
+
+    def bits(self, dim: int, width: int = 32) -> int:
+        return SCALE + dim * self.b
+
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        square = v.shape[0] * self._step(v).astype(v.dtype) ** 2
+        return square / 4 if self.rounding == "stochastic" else square
+
+    def encode(self, parts: Any, dim: int) -> bytes:
+        levels = np.asarray(parts["levels"], np.int64) + (1 << (self.b - 1))
+        return np.asarray(parts["step"], "<f4").tobytes() + packed(levels, self.b)
+
+    def decode(self, data: bytes, dim: int) -> Any:
+        levels = unpacked(data[4:], self.b, dim) - (1 << (self.b - 1))
+        return {"step": np.frombuffer(data[:4], "<f4")[0], "levels": levels.astype(np.int32)}
+
+    def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        if self.step:
+            return jnp.float32(self.step)
+        return self._fitting(jnp.abs(v).max())
+
+    def _fitting(self, largest: Float[Array, ""]) -> Float[Array, ""]:
+        """The 32-bit step whose highest level is at `largest` or, where it has to be rounded, next above it."""
+        top = self._range(largest.dtype)[1]
+        step = (largest / top).astype(jnp.float32)
+        low = (step <= 0) | (largest / step.astype(largest.dtype) > top)
+        return jnp.where(largest > 0, jnp.where(low, jnp.nextafter(step, jnp.float32(np.inf)), step), jnp.float32(0))
+
+    def _range(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest level; the highest one is the largest that the float type can hold."""
+        exact = (1 << (self.b - 1)) - 1
+        top = np.asarray(exact, dtype)
+        return np.asarray(-(1 << (self.b - 1)), dtype), top if int(top) <= exact else np.asarray(np.nextafter(top, 0 * top))
+
+
+class QSGD(Quantizer):
+    r"""Stochastic rounding of $v_i / \lVert v \rVert$ to multiples of $1 / (2^{b-1} - 1)$, with sign; 32 + d b bits.
+
+    $E \lVert Q(v) - v \rVert^2 \le \min(d / n^2, \sqrt d / n) \lVert v \rVert^2$ with $n = 2^{b-1} - 1$. The code has fixed
+    length; it is not Elias's.
+
+    Args:
+        b: bits of an entry, as in `Quantizer`.
+        step, rounding: 0 and "stochastic", its definition; others are refused.
+
+    Source: Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding, NeurIPS 2017, sec. 3.1.
+    """
+
+    def __check_init__(self) -> None:
+        if self.step or self.rounding != "stochastic":
+            raise InvalidInput.of("QSGD(step, rounding)", (self.step, self.rounding), "(0.0, 'stochastic'), its definition")
+
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        n, dim = float(self._range(v.dtype)[1]), v.shape[0]
+        return min(dim / n**2, dim**0.5 / n) * (v**2).sum()
+
+    def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        scale = scale_of(v)  # squares of large and small entries fit
+        return self._fitting(
+            jnp.maximum(scale * jnp.sqrt(((v / scale) ** 2).sum()), jnp.abs(v).max())
+        )  # a lone one is rounded
+
+
+class TopK(Codec):
+    r"""The largest entries by magnitude, with their places: $k (32 + \lceil \log_2 d \rceil)$ bits.
+
+    Biased: $\lVert C(v) - v \rVert^2 \le (1 - k/d) \lVert v \rVert^2$; what was left out is added to the client's next message.
+
+    Args:
+        fraction: k/d, in (0, 1]; at least one entry is sent.
+        feedback: whether clients keep what was left out.
+
+    >>> TopK(0.1).bits(1000)
+    4200
+
+    Source: Stich, Cordonnier and Jaggi, Sparsified SGD with Memory, NeurIPS 2018, Def. 2.1, Alg. 1.
+    """
+
+    fraction: Scalar = hyper(0.1, static=True, low=0.0, open_low=True, high=1.0, doc="share of the entries that are sent")
+    feedback: bool = hyper(True, doc="whether what was left out is added to the next message")
+
+    def count(self, dim: int) -> int:
+        """The number of entries that are sent."""
+        return max(1, round(float(self.fraction) * dim))
+
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
+        places = jax.lax.top_k(jnp.abs(v), self.count(v.shape[0]))[1].astype(jnp.int32)
+        return {"places": places, "values": v[places].astype(jnp.float32)}, None
+
+    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
+        return jnp.zeros(dim, dtype).at[parts["places"]].set(parts["values"].astype(dtype))
+
+    def bits(self, dim: int, width: int = 32) -> int:
+        return self.count(dim) * (SCALE + _place_bits(dim))
+
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        return (1 - self.count(v.shape[0]) / v.shape[0]) * (v**2).sum()
+
+    def encode(self, parts: Any, dim: int) -> bytes:
+        values = np.asarray(parts["values"], "<f4").view("<u4").astype(np.int64)
+        width = _place_bits(dim)
+        return packed((values << width) + np.asarray(parts["places"], np.int64), SCALE + width)
+
+    def decode(self, data: bytes, dim: int) -> Any:
+        width = _place_bits(dim)
+        both = unpacked(data, SCALE + width, self.count(dim))
+        values = (both >> width).astype(np.uint32).view(np.float32)
+        return {"places": (both & ((1 << width) - 1)).astype(np.int32), "values": values}
+
+
+class Sign(Codec):
+    r"""The signs and the mean magnitude, $\frac{\lVert v \rVert_1}{d} \mathrm{sign}(v)$: 32 + d bits.
+
+    Biased: $\lVert C(v) - v \rVert^2 = \lVert v \rVert^2 - \lVert v \rVert_1^2 / d$.
+
+    Args:
+        feedback: whether clients add what was lost to their next message.
+
+    >>> Sign().bits(100)
+    132
+
+    Source: Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019, Alg. 1.
+    """
+
+    feedback: bool = hyper(True, doc="whether what was lost is added to the next message")
+
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
+        return {"scale": jnp.abs(v).mean().astype(jnp.float32), "positive": v >= 0}, None
+
+    def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
+        scale = parts["scale"].astype(dtype)
+        return jnp.where(parts["positive"], scale, -scale)
+
+    def bits(self, dim: int, width: int = 32) -> int:
+        return SCALE + dim
+
+    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
+        return (v**2).sum() - jnp.abs(v).sum() ** 2 / v.shape[0]
+
+    def encode(self, parts: Any, dim: int) -> bytes:
+        return np.asarray(parts["scale"], "<f4").tobytes() + packed(np.asarray(parts["positive"], np.int64), 1)
+
+    def decode(self, data: bytes, dim: int) -> Any:
+        return {"scale": np.frombuffer(data[:4], "<f4")[0], "positive": unpacked(data[4:], 1, dim).astype(bool)}
+
+
+CODECS: dict[str, type[Codec]] = {
+    "none": Identity,
+    "quantizer": Quantizer,
+    "qsgd": QSGD,
+    "topk": TopK,
+    "sign": Sign,
+}
+"""Codecs by their name in experiment files."""
+
+
+def make_codec(name: str, **options: Any) -> Codec:
+    """A codec by name.
+
+    >>> make_codec("quantizer", b=4).bits(8)
+    64
+
+    Raises:
+        UnknownName: no such codec or option.
+        InvalidInput: an option out of its range.
+    """
+    return make("codec", CODECS, name, options)
+
+
+def packed(values: np.ndarray, width: int) -> bytes:
+    """Whole `values` from 0 to 2^width - 1, with `width` bits each, one after the other, the highest bit first."""
+    shifts = np.arange(width - 1, -1, -1, dtype=np.int64)
+    return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
+
+
+def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
+    """The inverse of `packed`: the first `count` numbers of `width` bits in `data`."""
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * width).reshape(count, width).astype(np.int64)
+    return bits @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
+
+
+def _place_bits(dim: int) -> int:
+    return max(1, (dim - 1).bit_length())

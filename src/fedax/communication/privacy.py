@@ -1,0 +1,257 @@
+"""Differential privacy of clients on the wire: bounded uploads, and Gaussian noise on their mean or on each."""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.core.scheduling.local_work import real
+from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_arguments
+from fedax.utils.layout import accumulator
+from fedax.utils.norms import scale_of
+
+WHERE = ("server", "client")
+"""The choices of `Privacy(where=...)`."""
+
+
+@checked_arguments
+class Privacy(eqx.Module):
+    r"""Differential privacy of whole clients, as a part of a `fedax.Channel`.
+
+    Every part $u_k$ of an upload (a vector or a number; of a trained model its change) is clipped, $\bar u_k = u_k \min(1, C /
+    \lVert u_k \rVert)$, and the mean is
+
+    $$ \frac{1}{m} \Bigl( \sum_k \bar u_k + \mathcal{N}(0, J z^2 C^2 I) \Bigr), $$
+
+    with m the number of clients that is expected (`cohort`, or all) and J the number of parts, so that one phase is a Gaussian
+    mechanism with noise multiplier z. All clients count alike: the schedule has `weights="equal"`. With `where="client"` each
+    client adds $\mathcal{N}(0, J z^2 C^2 I)$ to its own parts before they leave it.
+
+    $\varepsilon$ compares two populations. With everyone or Poisson sampling, one client's uploads are 0 in one of them (it
+    takes no part), and the number of clients stays. With draws of a fixed number (`sampling="uniform"`) and with
+    `where="client"`, one client has any other data in its place. A sum then moves by up to 2C in place of C.
+
+    Simulations, and the MPI engine, draw cohorts and noise from the seed, so that a run can be repeated. They show what privacy
+    costs; their models protect nobody from a reader who knows the seed. Over Flower noise and cohorts are secret.
+
+    Args:
+        clip: C, above 0; or one for each part of a round's uploads, in their order. Infinity is no clipping, for noise 0.
+        noise: z, finite and at least 0.
+        delta: of the guarantee $(\varepsilon, \delta)$, above 0 and below one over the number of clients.
+        where: `"server"` (a server that is trusted, or sees sums only), or `"client"` (local differential privacy).
+        quantile: of the lengths, to which each C is adapted from round to round, in [0, 1]; None keeps C. With `"server"` only.
+        clip_rate: $\eta_C$ of this adaptation, $C \leftarrow C \exp(-\eta_C (\tilde b - \text{quantile}))$ with $\tilde b$ the
+            noisy share of parts that were not longer than C; above 0.
+        count_noise: $\sigma_b$, of the noise on the sum of $b_k - 1/2$, with $b_k$ = 1 for a part that was not longer than C, else
+            0. One client changes this sum by 1/2. Above z/2, because the noise takes a part of z; by default m/20.
+        budget: the most $\varepsilon$ that a run may spend; it ends before the round that would exceed it. With `where="client"`
+            over Flower every client also counts what it sends in all runs, and sends nothing beyond its budget. Above 0.
+
+    Example:
+        >>> import fedax
+        >>> channel = fedax.Channel(privacy=fedax.Privacy(clip=0.5, noise=1.0, delta=1e-3, budget=8.0))
+
+    Raises:
+        InvalidInput: a value out of its range.
+
+    Source: McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1 (flat
+    clipping, the estimator with a fixed denominator); Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private Learning with
+    Adaptive Clipping, NeurIPS 2021, Alg. 1, Theorem 1.
+    """
+
+    clip: float | tuple[float, ...] = eqx.field(static=True, default=1.0)
+    noise: float = eqx.field(static=True, default=1.0)
+    delta: float = eqx.field(static=True, default=1e-5)
+    where: str = eqx.field(static=True, default="server")
+    quantile: float | None = eqx.field(static=True, default=None)
+    clip_rate: float = eqx.field(static=True, default=0.2)
+    count_noise: float | None = eqx.field(static=True, default=None)
+    budget: float = eqx.field(static=True, default=math.inf)
+
+    def __check_init__(self) -> None:
+        clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
+        longest = f"numbers in (0, infinity{']' if self.noise == 0 else ')'}, or a tuple of them"
+        fits = clips and all(real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips)
+        hint = "" if self.noise == 0 else "Infinity needs noise=0: nothing bounds what one client may do."
+        self._require("clip", bool(fits), longest, hint)
+        self._require("noise", real(self.noise) and 0 <= self.noise < math.inf, "finite numbers >= 0")
+        self._require("delta", real(self.delta) and 0 < self.delta < 1, "numbers in (0, 1)")
+        self._require("where", self.where in WHERE, f"one of {WHERE}")
+        self._require("quantile", self.quantile is None or _share(self.quantile), "numbers in [0, 1], or None")
+        self._require(
+            "quantile",
+            self.quantile is None or self.where == "server",
+            'None with where="client": only a server sees a share',
+        )
+        self._require("quantile", self.quantile is None or not self.open, "None with clip=infinity, which nothing adapts")
+        self._require("clip_rate", real(self.clip_rate) and 0 < self.clip_rate < math.inf, "finite numbers > 0")
+        least = self.noise / 2
+        fits = self.count_noise is None or (real(self.count_noise) and least < self.count_noise < math.inf)
+        self._require("count_noise", fits, f"finite numbers > {least:g}, half the noise, or None")
+        self._require("budget", real(self.budget) and self.budget > 0, "numbers > 0")
+
+    def _require(self, field: str, fits: bool, allowed: str, hint: str = "") -> None:
+        if not fits:
+            raise InvalidInput.of(f"Privacy({field}=...)", getattr(self, field), allowed, hint)
+
+    @property
+    def open(self) -> bool:
+        """Whether some part is not clipped: then there is no guarantee, and means are the plain ones."""
+        return math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,))
+
+    def bounds(self, parts: int) -> tuple[float, ...]:
+        """C of every part of a round.
+
+        Raises:
+            InvalidInput: another number of them was given.
+        """
+        if not isinstance(self.clip, tuple):
+            return (float(self.clip),) * parts
+        self._require(
+            "clip", len(self.clip) == parts, f"a number, or {parts} of them, one for each part of a round's uploads"
+        )
+        return tuple(map(float, self.clip))
+
+    def count_noise_of(self, expected: int) -> float:
+        r"""$\sigma_b$ in a phase with so many expected clients.
+
+        Raises:
+            InvalidInput: the default is not above half the noise.
+        """
+        if self.count_noise is not None:
+            return self.count_noise
+        usual = expected / 20
+        if usual <= self.noise / 2:
+            allowed = f"finite numbers > {self.noise / 2:g}, half the noise; the default is {usual:g}, a 20th of the clients"
+            raise InvalidInput.of("Privacy(count_noise=...)", None, allowed)
+        return usual
+
+    def noise_of_values(self, expected: int) -> float:
+        r"""The multiplier of the uploads' own noise, $(z^{-2} - (2 \sigma_b)^{-2})^{-1/2}$ where C is adapted, z otherwise.
+
+        Source: Andrew et al. 2021, Theorem 1.
+        """
+        if self.quantile is None or not self.noise:
+            return self.noise
+        return (self.noise**-2 - (2 * self.count_noise_of(expected)) ** -2) ** -0.5
+
+
+def _share(value: Any) -> bool:
+    return real(value) and 0 <= value <= 1
+
+
+class Bounded(eqx.Module):
+    """Clipped parts of an upload, or of a sum of uploads.
+
+    Attributes:
+        value: the parts.
+        inside: for each part 1/2 if its length before was within the bound and -1/2 if not, or the sum of these. Centred indicators
+            halve what one client changes, which the accounting of adaptive clipping counts on; a client that is absent adds 0.
+    """
+
+    value: PyTree
+    inside: Float[Array, "parts"]
+
+
+def bounded(value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "dim"] | None = None) -> Bounded:
+    """An upload's parts, each at most as long as its bound; the first vector is the difference to `near`, if that is given."""
+    leaves, structure = jax.tree.flatten(value)
+    inside = []
+    for i, leaf in enumerate(leaves):
+        if near is not None and jnp.ndim(leaf) == 1:
+            leaf, near = leaf - near, None
+        wide = jnp.asarray(leaf, accumulator(leaf.dtype))
+        scale = scale_of(wide)  # squares of a long upload do not fit
+        scaled, bound = wide / scale, bounds[i].astype(wide.dtype)
+        length = jnp.sqrt(jnp.sum(scaled * scaled))
+        short = length <= bound / scale
+        factor = jnp.where(short, 1, bound / jnp.where(short, 1, length)).astype(leaf.dtype)
+        leaves[i] = jnp.where(short, leaf, leaf / scale.astype(leaf.dtype) * factor)
+        inside.append(short.astype(jnp.float32) - 0.5)
+    return Bounded(jax.tree.unflatten(structure, leaves), jnp.stack(inside))
+
+
+def noised(tree: PyTree, deviations: Any, key: Key[Array, ""], gaussians: Sequence[Array] | None = None) -> PyTree:
+    """Returns a pytree with Gaussian noise on every leaf.
+
+    Args:
+        tree: the values.
+        deviations: one for each leaf. A Python 0.0 leaves the leaf as it is.
+        key: of the noise, where `gaussians` is not given.
+        gaussians: standard Gaussian numbers for each leaf.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    for i, leaf in enumerate(leaves):
+        if isinstance(deviations[i], float) and not deviations[i]:
+            continue
+        if gaussians is None:
+            xi = jax.random.normal(jax.random.fold_in(key, i), jnp.shape(leaf), leaf.dtype)
+        else:
+            if jnp.shape(gaussians[i]) != jnp.shape(leaf):
+                raise ValueError(f"noise of shape {jnp.shape(gaussians[i])} for a part of shape {jnp.shape(leaf)}")
+            xi = jnp.asarray(gaussians[i], leaf.dtype)
+        leaves[i] = leaf + jnp.asarray(deviations[i], leaf.dtype) * xi
+    return jax.tree.unflatten(structure, leaves)
+
+
+def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Draws standard Gaussian numbers of some shapes from the operating system's randomness, which nobody can predict or repeat.
+
+    By the transform of Box and Muller, from uniform numbers of 53 bits.
+
+    >>> [numbers.shape for numbers in system_gaussians([(3, 2), ()])]
+    [(3, 2), ()]
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    half = -(-sum(sizes) // 2)
+    words = np.frombuffer(os.urandom(16 * half), np.uint64).reshape(2, half) >> np.uint64(11)
+    length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53  # the length in (0, 1]
+    radius = np.sqrt(-2 * np.log(length))
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    parts = np.split(both[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+class LocalNoise(eqx.Module):
+    """Clipping and noise at a client, before anything leaves it.
+
+    Attributes:
+        privacy: with `where="client"`.
+        bounds: C of every part of this phase.
+        gaussians: for each part standard Gaussian numbers from the operating system, for one message of a deployed client; None in
+            a simulation, whose noise follows from the seed.
+    """
+
+    privacy: Privacy
+    bounds: tuple[float, ...] = eqx.field(static=True)
+    gaussians: Any = None
+
+    def __call__(self, value: PyTree, near: Float[Array, "dim"] | None, key: Key[Array, ""]) -> PyTree:
+        """Returns the parts as they leave the client. The first vector is added to `near` again, if that is given."""
+        parts = bounded(value, jnp.asarray(self.bounds, float), near).value
+        share = self.privacy.noise * math.sqrt(len(self.bounds))
+        deviations = [share * c for c in self.bounds] if share else [0.0] * len(self.bounds)
+        return moved(noised(parts, deviations, key, self.gaussians), near)
+
+
+def hidden(key: Key[Array, ""], secret: Any) -> Key[Array, ""]:
+    """Returns a key that nobody without the secret can derive; the key itself without one."""
+    for word in () if secret is None else secret:
+        key = jax.random.fold_in(key, word)
+    return key
+
+
+def moved(tree: PyTree, near: Float[Array, "dim"] | None) -> PyTree:
+    """A pytree whose first vector is added to `near`, if that is given."""
+    leaves, structure = jax.tree.flatten(tree)
+    for i, leaf in enumerate(leaves):
+        if near is not None and jnp.ndim(leaf) == 1:
+            leaves[i], near = near.astype(leaf.dtype) + leaf, None
+    return jax.tree.unflatten(structure, leaves)

@@ -1,0 +1,90 @@
+"""Per-example functions with what they hold beside the parameters: frozen leaves, and a state that no gradient trains."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
+
+from fedax.core.federation import Memory
+from fedax.utils.layout import accumulator
+
+POLICIES = ("average", "local", "frozen")
+"""The choices of `Task(state_policy=...)`."""
+Policy: TypeAlias = Literal["average", "local", "frozen"]
+PerExample: TypeAlias = Callable[..., Any]
+"""`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no augmentation.
+
+A function may have an attribute `takes`, a set of names of further arguments that it gets by keyword: `"mask"`, shape (batch,),
+which is False for padding, and `"state"`. One that takes the state returns its values and the new state in training.
+"""
+
+
+def takes(function: Any) -> frozenset[str]:
+    """The names of the further arguments that a per-example function gets."""
+    return frozenset(getattr(function, "takes", ()))
+
+
+class Bound(eqx.Module):
+    """A per-example function of the trained parameters alone.
+
+    Attributes:
+        function: of all parameters.
+        frozen: the leaves that are not trained, with None in the place of those that are; None if all are trained.
+        state: the model's state, None if it has none.
+    """
+
+    function: PerExample = eqx.field(static=True)
+    frozen: PyTree = None
+    state: PyTree = None
+
+    @property
+    def separate(self) -> bool:
+        """Whether the function says of itself that it couples no examples."""
+        return bool(getattr(self.function, "separate", False))
+
+    def __call__(self, params: PyTree, examples: Any, key: Any) -> Any:
+        return self.update(params, examples, key, None)[0]
+
+    def update(self, params: PyTree, examples: Any, key: Any, mask: Bool[Array, "batch"] | None) -> tuple[Any, PyTree]:
+        """The values, and the state after them; the state there was if the function gives none."""
+        more, wanted = dict[str, Any](), takes(self.function)
+        if "mask" in wanted:
+            more["mask"] = jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
+        if "state" in wanted:
+            more["state"] = self.state
+        values = self.function(assembled(params, self.frozen), examples, key, **more)
+        return values if "state" in wanted and isinstance(values, tuple) else (values, self.state)
+
+
+def assembled(params: PyTree, frozen: PyTree) -> PyTree:
+    """The user's own pytree of trained and frozen leaves."""
+    return params if frozen is None else eqx.combine(params, frozen)
+
+
+def lifted(state: PyTree) -> PyTree:
+    """The state in real numbers, of which there are means; whole numbers such as counts come back by `settled`."""
+
+    def real(leaf: Any) -> Any:
+        return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(accumulator(jnp.result_type(float)))
+
+    return jax.tree.map(real, state)
+
+
+def settled(mean: PyTree, like: PyTree) -> PyTree:
+    """The mean of lifted states in the types of a state; whole numbers are rounded."""
+
+    def of(value: Any, old: Any) -> Any:
+        whole = not jnp.issubdtype(old.dtype, jnp.floating)
+        return (jnp.round(value) if whole else value).astype(old.dtype)
+
+    return jax.tree.map(of, mean, like)
+
+
+def looked_at(state: Any) -> PyTree:
+    """The state in which the global model is looked at: as it is, or of states that clients keep here, their mean; else None."""
+    if isinstance(state, Memory):
+        return settled(state.each(lifted).mean(), state.of(0)) if state.in_process else None
+    return state

@@ -1,0 +1,62 @@
+"""Directions of metrics: whether more or less of a score is better. Each is stated where the score is defined."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import numpy as np
+
+from fedax.errors import InvalidInput
+
+Mode: TypeAlias = Literal["min", "max"]
+"""`"max"` where more is better, `"min"` where less is."""
+
+MODES = ("min", "max")
+SCORES: dict[str, Mode] = {"loss": "min", "accuracy": "max"}
+"""Directions that every task has; a task states those of its other scores."""
+
+
+def mode_field() -> Any:
+    """Returns the field of an observer by which its caller states the direction of the score."""
+    # "later": checkpoints from before the field existed stay valid
+    metadata = {"hyper": {"default": None, "later": True}}
+    return eqx.field(static=True, default=None, kw_only=True, metadata=metadata)
+
+
+def check_mode(field: str, mode: Any, optional: bool = True) -> None:
+    """Refuses anything but `"min"`, `"max"` and, if optional, None."""
+    if mode not in MODES and not (optional and mode is None):
+        raise InvalidInput.of(field, mode, '"min" or "max"' + (", or None" if optional else ""))
+
+
+def find_mode(
+    field: str, name: str, told: Mode | None, stated: Mapping[str, Mode], hint: str, by: str = "observers"
+) -> Mode:
+    """Returns the direction of a metric: the one stated where it is defined, otherwise the one told here.
+
+    Raises:
+        InvalidInput: neither is known, or they contradict each other.
+    """
+    known = stated.get(name)
+    if known is None and told is None:
+        raise InvalidInput.of(field, name, f"{by} that give {name} and state whether more of it is better", hint)
+    if known is not None and told is not None and known != told:
+        raise InvalidInput.of(f"{field}, mode", told, f'"{known}", as {name} states where it is defined')
+    return told or known or "min"
+
+
+def is_better(value: float, than: float | None, mode: Mode) -> bool:
+    """Returns whether a value is better than another; None is worse than every finite value, and no other value is better."""
+    if not math.isfinite(value):
+        return False
+    return than is None or (value > than if mode == "max" else value < than)
+
+
+def worst_of(values: Any, mode: Mode) -> float:
+    """Returns the worst of the finite values, or the infinity that is worse than all values if there is none."""
+    finite = np.asarray(values, float)
+    finite = finite[np.isfinite(finite)]
+    if not finite.size:
+        return -math.inf if mode == "max" else math.inf
+    return float(finite.min() if mode == "max" else finite.max())

@@ -1,0 +1,1 @@
+"""Schedules: who works in a round, how much, and who can be reached."""

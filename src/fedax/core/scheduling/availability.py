@@ -1,0 +1,253 @@
+"""Availability: the clients that can be reached in a round."""
+
+import bisect
+import csv
+import dataclasses
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key
+
+from fedax.core.hyper import MOST_COUNT
+from fedax.core.scheduling.rule import Rule
+from fedax.errors import DataError, InvalidInput
+from fedax.examples.client_names import number_of
+from fedax.utils.random import MOST_SEED, Index
+from fedax.utils.shares import whole_part
+
+AVAILABILITY: dict[str, type["Availability"]] = {}
+"""Rules of availability by their name in experiment files."""
+
+
+class Availability(Rule, ABC):
+    r"""A rule by which clients can be reached in a round; the others are not drawn.
+
+    A new rule is one frozen dataclass with `there`; by its name (`NightOnly` is `"night_only"`) experiment files have it too. Its
+    fields are its parameters.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class EvenRounds(Availability):
+    ...     def there(self, key, round, clients):
+    ...         return jnp.full(clients, round % 2 == 0)
+    >>> Availability.of("even_rounds")
+    EvenRounds()
+    >>> del AVAILABILITY["even_rounds"]
+    """
+
+    known: ClassVar[dict[str, Any]] = AVAILABILITY
+    argument = "availability"
+
+    @abstractmethod
+    def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+        """The clients that can be reached.
+
+        Args:
+            key: the random stream of this round's availability, for all draws of the round.
+            round: its number, from 0.
+            clients: how many there are.
+        """
+
+    def check(self, clients: int) -> None:
+        """Refuses a number of clients that the rule does not fit, before anything is compiled."""
+
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Availability":
+        """Returns the rule for clients of these names, None if they have none; most rules look at numbers only."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Daily(Availability):
+    """Day and night: every client is there for the same share of a day, and begins at an hour of its own.
+
+    The hours are whole rounds; they are drawn once, from `seed`, and do not depend on the seed of a run.
+
+    Args:
+        fraction: of a day for which a client is there, in (0, 1], rounded to whole rounds but at least one.
+        period: rounds of a day, at least 1.
+        spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the world, with 0 at the same hour.
+        seed: of the hours.
+
+    >>> day = Daily(0.5, period=4, spread=0.0)
+    >>> [int(day.there(jax.random.key(0), t, clients=1)[0]) for t in range(6)]
+    [1, 1, 0, 0, 1, 1]
+    """
+
+    fraction: float = 0.5
+    period: int = 24
+    spread: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        share, counts = "numbers in (0, 1]", f"whole numbers from 1 to {MOST_COUNT}"
+        _require(self, "fraction", _real(self.fraction) and 0 < self.fraction <= 1, share)
+        _require(self, "period", _whole(self.period) and 1 <= self.period <= MOST_COUNT, counts)
+        _require(self, "spread", _real(self.spread) and 0 <= self.spread <= 1, "numbers in [0, 1]")
+        _require(self, "seed", _whole(self.seed) and 0 <= self.seed <= MOST_SEED, f"whole numbers from 0 to {MOST_SEED}")
+
+    def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+        span, long = max(1, whole_part(self.spread, self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
+        hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
+        return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < long
+
+
+class Interval(NamedTuple):
+    """A line of a trace: a client, by number or by name, that is there in the rounds from `first` to before `end`."""
+
+    client: int | str
+    first: int
+    end: int
+    line: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace(Availability):
+    r"""A file of intervals in which clients are there: CSV with the columns `device`, `from` and `to`, in any order.
+
+    `device` is a client's name, or of clients without names the number, from 0. Where the names of all clients end in their own
+    numbers, as `client0`, `client1` and so on, the number stands for the name. A client can be reached in round t if t times
+    `round_length` lies in one of its intervals
+    $[\text{from}, \text{to})$; one that has none is never there. The numbers of the file are compared exactly, as decimals.
+
+    Args:
+        file: its path.
+        round_length: of a round, in the file's unit of time, above 0; 1 if the file counts rounds.
+        repeat: whether it begins anew at the largest `to`, rounded up to whole rounds; otherwise nobody is there afterwards.
+
+    Raises:
+        DataError: a missing file, or a line that is none; with file, line and value.
+        InvalidInput: a round length out of range.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "trace.csv"
+    ...     _ = path.write_text("device,from,to\n0,0,120\n1,60,240\n")
+    ...     trace = Trace(str(path), round_length=60)
+    >>> [trace.there(jax.random.key(0), t, clients=2).tolist() for t in range(4)]
+    [[True, False], [True, True], [False, True], [False, True]]
+    """
+
+    file: str
+    round_length: float = 1.0
+    repeat: bool = False
+    intervals: tuple[Interval, ...] = dataclasses.field(init=False, repr=False, default=())
+
+    def __post_init__(self) -> None:
+        _require(self, "file", isinstance(self.file, str), "the path of a file")
+        _require(self, "round_length", _real(self.round_length) and self.round_length > 0, "finite numbers > 0")
+        _require(self, "repeat", isinstance(self.repeat, bool), "true or false")
+        object.__setattr__(self, "intervals", _read(self.file, Fraction(str(self.round_length))))
+
+    def check(self, clients: int) -> None:
+        self.bound_to(None, clients)
+
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Trace":
+        """Returns the trace with the numbers of the devices in place of their names.
+
+        Raises:
+            DataError: a device that is none of the clients, with its line.
+        """
+        known = {name: k for k, name in enumerate(names or ())}
+        intervals = list[Interval]()
+        for interval in self.intervals:
+            client, where = interval.client, f"{self.file}, line {interval.line}, device"
+            number = known.get(str(client))
+            number = number_of(str(client), names, clients, where) if number is None else number
+            intervals.append(interval._replace(client=number))
+        bound = object.__new__(type(self))  # without reading the file again
+        for field in dataclasses.fields(self):
+            object.__setattr__(bound, field.name, getattr(self, field.name))
+        object.__setattr__(bound, "intervals", tuple(intervals))
+        return bound
+
+    def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+        if not all(isinstance(interval.client, int) for interval in self.intervals):
+            raise DataError.found(
+                self.file, "names of devices", "a trace that is bound to a task's clients: bound_to(names, clients)"
+            )
+        client, first, end, _ = (jnp.asarray(column, jnp.int32) for column in zip(*self.intervals, strict=True))
+        now = jnp.asarray(round, jnp.int32)
+        now = now % jnp.maximum(end.max(), 1) if self.repeat else now
+        return jnp.zeros(clients, bool).at[client].max((first <= now) & (now < end))
+
+
+COLUMNS, MOST_BYTES = ("device", "from", "to"), 1 << 28
+
+
+def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
+    try:
+        if not os.path.isfile(file) or os.path.getsize(file) > MOST_BYTES:  # a pipe or device would never end
+            raise ValueError(f"no plain file of at most {MOST_BYTES} bytes")
+        text = Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise DataError.of("availability", f"a file at {file} that cannot be read ({error})", "a trace in CSV") from error
+    try:
+        header, *rows = [(i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row] or [(1, [])]
+    except csv.Error as error:
+        raise DataError.of(file, f"text that is no table ({error})", "CSV with the columns device, from and to") from error
+    names = [name.strip() for name in header[1]]
+    for name in COLUMNS:
+        if names.count(name) != 1:
+            raise DataError.of(f"{file}, line {header[0]}", names, f"a header with {', '.join(COLUMNS)}, each once")
+    if not rows:
+        raise DataError.found(file, "no line below the header", "at least one interval")
+    places, found, own = [names.index(name) for name in COLUMNS], [], dict[int | str, list[tuple[Fraction, Fraction, int]]]()
+    for line, row in rows:
+        if len(row) != len(names):
+            raise DataError.of(f"{file}, line {line}", row, f"{len(names)} values, as the header has")
+        device = _device(file, line, row[places[0]].strip())
+        begin, end = (_number(file, line, name, row[i].strip()) for name, i in zip(COLUMNS[1:], places[1:]))
+        if begin >= end:
+            raise DataError.of(
+                f"{file}, line {line}, to", row[places[2]].strip(), f"more than from, {row[places[1]].strip()}"
+            )
+        _check_apart(file, own.setdefault(device, []), (begin, end, line))
+        first, last = (min(math.ceil(t / length), MOST_COUNT) for t in (begin, end))
+        found.append(Interval(device, first, last, line))
+    return tuple(found)
+
+
+def _device(file: str, line: int, text: str) -> int | str:
+    """The number of a client if it is written as one, else its name."""
+    if re.fullmatch(r"0|[1-9][0-9]{0,9}", text, re.ASCII) and int(text) <= MOST_COUNT:
+        return int(text)
+    number = re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", text, re.ASCII)
+    if not text or (number and not text.isdigit()):
+        raise DataError.of(f"{file}, line {line}, device", text, "the number of a client, from 0, or a name")
+    return text
+
+
+def _number(file: str, line: int, name: str, text: str) -> Fraction:
+    if not re.fullmatch(r"\d{1,30}(\.\d{0,30})?([eE][+-]?\d{1,2})?", text, re.ASCII):
+        raise DataError.of(f"{file}, line {line}, {name}", text, "finite numbers >= 0")
+    return Fraction(text)
+
+
+def _check_apart(file: str, own: list[tuple[Fraction, Fraction, int]], new: tuple[Fraction, Fraction, int]) -> None:
+    """Puts an interval among the others of its client, in order, and refuses one that overlaps with them."""
+    place = bisect.bisect(own, new)
+    for other in own[max(place - 1, 0) : place + 1]:
+        if new[0] < other[1] and other[0] < new[1]:
+            got = f"{float(new[0]):g} to {float(new[1]):g}, which overlaps with line {other[2]}"
+            raise DataError.of(f"{file}, line {new[2]}", got, "intervals of a device that lie apart")
+    own.insert(place, new)
+
+
+def _require(rule: Rule, name: str, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise InvalidInput.of(f"{type(rule).__name__}({name}=...)", getattr(rule, name), allowed)
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

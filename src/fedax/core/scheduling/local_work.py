@@ -1,0 +1,202 @@
+"""Local work: how much a client does in a round."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedax.core.hyper import MOST_COUNT, as_tuple
+from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_arguments
+from fedax.utils.random import Index
+
+
+class Work(NamedTuple):
+    """One client's local work in one round: minibatch steps, and the examples of a full minibatch."""
+
+    steps: Index
+    batch: Index
+
+
+@checked_arguments
+class LocalWork(eqx.Module):
+    """The amount of work of a round's clients.
+
+    It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`, `batch_size`, `order`, `times` and
+    `stragglers`, which are described there.
+    """
+
+    epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)
+    epoch_steps: Literal["ceil", "floor"] = eqx.field(
+        static=True,
+        default="ceil",
+        kw_only=True,
+        metadata={"hyper": {"default": "ceil", "choices": ("ceil", "floor"), "later": True}},
+    )
+    steps: int | tuple[int, int] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
+    batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
+        static=True, default=32, converter=as_tuple, kw_only=True
+    )
+    order: Literal["shuffled", "given"] = eqx.field(static=True, default="shuffled", kw_only=True)
+    times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
+    stragglers: float = eqx.field(static=True, default=0.0, kw_only=True)
+
+    def __check_init__(self) -> None:
+        numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
+        self._require("epochs", counts(self.epochs) or _pair(self.epochs), numbers)
+        self._require("epoch_steps", self.epoch_steps in ("ceil", "floor"), "one of 'ceil', 'floor'")
+        self._require("steps", self.steps is None or counts(self.steps) or _pair(self.steps), f"{numbers}, or None")
+        fits = self.batch_size == "full" or counts(self.batch_size) or _pair(self.batch_size, "all")
+        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
+        self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
+        self._require("stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]")
+        times = self.times
+        whole = times is None or (isinstance(times, tuple) and bool(times) and all(map(counts, times)))
+        rising = times is None or (whole and all(a < b for a, b in itertools.pairwise(times)))
+        self._require("times", rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
+        self._require("times", times is None or self.steps is None, "None if steps is given")
+
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed)
+
+    @property
+    def rounds(self) -> int | None:
+        """The most rounds there can be; None for any number."""
+        return None if self.times is None else len(self.times)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a client's work is a matter of chance."""
+        return self.stragglers > 0 or any(isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size))
+
+    def widest(self, largest: int) -> int:
+        """The most examples that a minibatch can have, if no client has more than `largest`."""
+        if isinstance(self.batch_size, int):
+            return min(self.batch_size, largest)
+        top = self.batch_size[1]
+        return min(top, largest) if isinstance(top, int) else largest
+
+    def work(self, key: Key[Array, ""], size: Index, round: Index) -> Work:
+        """The work in one round of a client with `size` examples; `key` is its own of that round."""
+        batch_key, amount_key, straggler_key, part_key = jax.random.split(key, 4) if self.drawn else (key,) * 4
+        if self.batch_size == "full":
+            batch = size
+        elif isinstance(self.batch_size, tuple):
+            low, top = self.batch_size
+            high = jnp.asarray(size) if isinstance(top, str) else jnp.minimum(top, size)
+            batch = jax.random.randint(batch_key, (), jnp.minimum(low, size), high + 1, jnp.int32)
+        else:
+            batch = self.batch_size
+        amount: Any = self.epochs if self._in_epochs else self.steps
+        if self.times is not None:
+            amount = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round]
+        if isinstance(amount, tuple):
+            amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
+        if self.stragglers:
+            late = jax.random.uniform(straggler_key, (), jnp.float32) < self.stragglers
+            part = jax.random.randint(part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32)
+            amount = jnp.where(late, part, amount)
+        return Work(self._steps_of(amount, size, batch, jnp.maximum), batch)
+
+    @property
+    def _in_epochs(self) -> bool:
+        return self.steps is None and self.times is None
+
+    def _steps_of(self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
+        """Returns the steps of an amount of work, which is in epochs or in steps already."""
+        if not self._in_epochs:
+            return amount
+        if self.epoch_steps == "ceil":
+            return amount * -(-size // batch)
+        return larger(amount * size // batch, 1)
+
+    def most_steps(self, largest: int) -> tuple[str, int]:
+        """The most steps of a round, if no client has more than `largest` examples, after the argument that sets them."""
+        if self.times is not None:
+            return "times", max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
+        amount: Any = self.epochs if self.steps is None else self.steps
+        batch: Any = self.batch_size[0] if isinstance(self.batch_size, tuple) else self.batch_size
+        most = amount[1] if isinstance(amount, tuple) else amount
+        steps = self._steps_of(most, largest, largest if batch == "full" else min(batch, largest))
+        return "epochs" if self.steps is None else "steps", steps
+
+    def check_steps(self, largest: int) -> None:
+        """Refuses more steps of a round than a 32-bit number counts, if no client has more than `largest` examples."""
+        name, most = self.most_steps(largest)
+        epochs = self.epochs[1] if isinstance(self.epochs, tuple) else self.epochs
+        if self._in_epochs and self.epoch_steps == "floor" and epochs * largest >= 2**31:
+            got = f"{self.epochs} with epoch_steps='floor', {epochs * largest} examples of the largest client"
+            raise InvalidInput.of("Schedule(epochs=...)", got, "fewer than 2147483648 examples of a round")
+        if most >= 2**31:
+            got = f"{getattr(self, name)}, which are {most} steps of the largest client"
+            raise InvalidInput.of(f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round")
+
+    def equal_steps(self, sizes: Sequence[int]) -> bool:
+        """Whether clients with so many examples are certain to take equally many steps in every round."""
+        amount = self.epochs if self.steps is None else self.steps
+        least, most = amount if isinstance(amount, tuple) else (amount, amount)
+        if self.times is not None:
+            least = most = max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
+        if least != most or (self.stragglers > 0 and most > 1):
+            return False
+        if self.times is not None or self.steps is not None or self.batch_size == "full":
+            return True
+        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+        return (
+            len({self._steps_of(most, n, n if isinstance(b, str) else min(b, n)) for n in map(int, sizes) for b in ends})
+            == 1
+        )
+
+    def full_batches(self, sizes: Sequence[int]) -> bool:
+        """Whether clients with so many examples have minibatches of one size only, which need no padding."""
+        if isinstance(self.batch_size, tuple):
+            return False
+        width = max(sizes) if self.batch_size == "full" else min(self.batch_size, max(sizes))
+        return all(size % width == 0 for size in sizes)
+
+    def mean_steps(self, size: int) -> float:
+        """The expected steps of a round (over all rounds, if there are times) of a client with `size` examples.
+
+        Of a drawn batch size, the steps at its mean.
+        """
+        if self.times is not None:
+            amount: Any = self.times[-1] / len(self.times)
+        else:
+            amount = self.epochs if self.steps is None else self.steps
+            amount = sum(amount) / 2 if isinstance(amount, tuple) else amount
+        late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
+        amount = amount * (1 - late)
+        if self._in_epochs and self.epoch_steps == "floor":
+            return max(amount * size // self._mean_batch(size), 1)
+        return amount * (self.mean_epoch(size) if self._in_epochs else 1)
+
+    def mean_epoch(self, size: int) -> float:
+        """The minibatches of an epoch of a client with `size` examples; of a drawn batch size, at its mean."""
+        return -(-size // self._mean_batch(size))
+
+    def _mean_batch(self, size: int) -> float:
+        """Returns the examples of a minibatch of a client; of a drawn batch size, their mean."""
+        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+        return sum(size if isinstance(end, str) else min(size, end) for end in ends) / len(ends)
+
+
+def counts(value: Any) -> bool:
+    """Whether a whole number of at least 1 that fits into 32 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
+
+
+def _pair(value: Any, word: str | None = None) -> bool:
+    """Whether two whole numbers in order; the second may be `word`."""
+    if not (isinstance(value, tuple) and len(value) == 2 and counts(value[0])):
+        return False
+    return (word is not None and value[1] == word) or (counts(value[1]) and value[0] <= value[1])
+
+
+def real(value: Any) -> bool:
+    """Whether a number, and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,62 @@
+"""Rules of a schedule that experiment files spell by a name and parameters."""
+
+import dataclasses
+import re
+from typing import Any, ClassVar
+
+from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_arguments
+
+
+@checked_arguments
+class Rule:
+    """The base of a family of rules; each one is a frozen dataclass, whose fields that `__init__` takes are its parameters.
+
+    Attributes:
+        known: the family's rules by name; a subclass that brings its own begins a family.
+        argument: of `Schedule`, for messages.
+    """
+
+    known: ClassVar[dict[str, Any]] = {}
+    argument: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "known" not in vars(cls):
+            cls.known[cls.name()] = cls
+
+    @classmethod
+    def name(cls) -> str:
+        """The class's name as experiment files spell it."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @classmethod
+    def of(cls, spelling: Any) -> Any:
+        """A rule as experiment files spell it: a name, or a table with a name and parameters; a rule itself stays.
+
+        Raises:
+            InvalidInput: no such rule, or parameters that it does not have.
+        """
+        if isinstance(spelling, cls):
+            return spelling
+        field = f"Schedule({cls.argument}=...)"
+        parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
+        rule = cls.known.get(str(parameters.pop("name", "")))
+        if rule is None:
+            names = ", ".join(map(repr, cls.known))
+            raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")
+        fields = [field for field in dataclasses.fields(rule) if field.init]
+        if unknown := set(parameters) - {own.name for own in fields}:
+            names = [own.name for own in fields]
+            raise InvalidInput.of(field, spelling, f"parameters {names} of {rule.name()!r}", f"{unknown}")
+        needed = [own.name for own in fields if own.default is own.default_factory is dataclasses.MISSING]
+        if missing := [name for name in needed if name not in parameters]:
+            raise InvalidInput.of(field, spelling, f"{rule.name()!r} with {', '.join(missing)}")
+        return rule(**parameters)
+
+    @property
+    def spelling(self) -> Any:
+        """The inverse of `of`."""
+        own: Any = self
+        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(own) if field.init}
+        return {"name": self.name()} | parameters if parameters else self.name()

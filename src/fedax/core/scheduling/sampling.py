@@ -1,0 +1,198 @@
+"""Sampling: the rules by which a cohort is drawn."""
+
+import dataclasses
+import functools
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from fedax.core.scheduling.rule import Rule
+from fedax.utils.random import Index
+
+SAMPLING: dict[str, "type[Sampling]"] = {}
+"""Sampling rules by their name in experiment files."""
+
+FEW = 4096
+"""Up to so many clients a draw may look at all of them."""
+
+Drawn = tuple[Int[Array, "capacity"], Int[Array, ""] | int]
+"""Client ids, and how many of them count; the rest is padding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling(Rule, ABC):
+    r"""A rule by which a cohort is drawn.
+
+    A new rule is one frozen dataclass with `draw`; by its name (`PowerOfTwo` is `"power_of_two"`) experiment files have it too.
+    Its fields are its parameters.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class First(Sampling):
+    ...     def draw(self, key, offsets, cohort):
+    ...         return jnp.arange(cohort, dtype=jnp.int32), cohort
+    >>> Sampling.of("first")
+    First()
+    >>> del SAMPLING["first"]
+
+    Attributes:
+        by_size: whether larger clients are drawn more often, so that a mean with equal weights estimates $\sum_k p_k$; else the
+            weights are $n_k$.
+        repeats: whether a client may be drawn several times.
+        may_be_empty: whether it may happen that nobody is drawn.
+    """
+
+    by_size: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    may_be_empty: ClassVar[bool] = False
+
+    known: ClassVar[dict[str, Any]] = SAMPLING
+    argument = "sampling"
+
+    def capacity(self, cohort: int, clients: int) -> int:
+        """The largest number of clients that `draw` can return."""
+        return cohort
+
+    @abstractmethod
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        """Draws clients.
+
+        Args:
+            key: the random stream of this draw.
+            offsets: client k has the examples `offsets[k]` to `offsets[k + 1]`.
+            cohort: how many are asked for, at least 1 and at most all.
+
+        Returns:
+            Client ids, `capacity` many, and how many of them count.
+        """
+
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        """As `draw`, where only some clients can be reached; fewer are drawn if there are not enough of them.
+
+        By default those who were drawn and are not there drop out. The rules of this library draw among those who are there.
+        """
+        ids, count = self.draw(key, offsets, cohort)
+        return first(ids, there[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(Sampling):
+    """Uniformly without replacement."""
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        return subset(key, offsets.shape[0] - 1, cohort), cohort
+
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        return weighted_subset_among(key, jnp.ones(there.shape, jnp.float32), cohort, there)
+
+
+@dataclasses.dataclass(frozen=True)
+class Proportional(Sampling):
+    """With replacement, each time with probability $p_k = n_k/n$."""
+
+    by_size, repeats = True, True
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        tickets = jax.random.randint(key, (cohort,), 0, offsets[-1], jnp.int32)
+        return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
+
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        sizes = jnp.where(there, jnp.diff(offsets), 0)
+        within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
+        tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
+        ids = jnp.searchsorted(within, tickets, side="right").astype(jnp.int32) - 1
+        return jnp.minimum(ids, there.shape[0] - 1), jnp.where(there.any(), cohort, 0).astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProportionalWithoutReplacement(Sampling):
+    """One after the other from those that are left, with probability $p_k$ over their sum."""
+
+    by_size = True
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        clients = offsets.shape[0] - 1
+        if clients <= FEW or 2 * cohort > clients:
+            return weighted_subset(key, jnp.diff(offsets).astype(jnp.float32), cohort), cohort
+        return successive_subset(key, offsets, cohort), cohort
+
+    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+        return weighted_subset_among(key, jnp.diff(offsets).astype(jnp.float32), cohort, there)
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(Sampling):
+    """Each client with probability `cohort / clients`."""
+
+    may_be_empty = True
+
+    def capacity(self, cohort: int, clients: int) -> int:
+        return clients
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        clients = offsets.shape[0] - 1
+        chosen = jax.random.uniform(key, (clients,), jnp.float32) < jnp.float32(cohort / clients)
+        return first(jnp.arange(clients, dtype=jnp.int32), chosen)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
+def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]:
+    """A uniform subset without replacement by Floyd's algorithm: the cost depends on the cohort, not on the population.
+
+    Source: Bentley and Floyd, A sample of brilliance, Communications of the ACM 30(9), 1987.
+    """
+    tops = jnp.arange(clients - count, clients, dtype=jnp.int32)
+    tickets = jax.random.randint(key, (count,), 0, tops + 1, jnp.int32)
+
+    def step(i: Index, chosen: Int[Array, "count"]) -> Int[Array, "count"]:
+        return chosen.at[i].set(jnp.where(jnp.any(chosen == tickets[i]), tops[i], tickets[i]))
+
+    return jax.lax.fori_loop(0, count, step, jnp.full((count,), -1, jnp.int32))
+
+
+def successive_subset(key: Key[Array, ""], offsets: Int[Array, "bounds"], count: int) -> Int[Array, "count"]:
+    """Clients drawn one after the other with probabilities proportional to their examples, without replacement.
+
+    A client drawn before is drawn again, until it is a new one: the law of the new one is that of a draw from those that are left.
+    The cost depends on the cohort and on how much of all examples it holds, not on the population.
+    """
+
+    def ticket(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        done, tries, chosen = state
+        row = jax.random.randint(jax.random.fold_in(key, tries), (), 0, offsets[-1], jnp.int32)
+        drawn = jnp.searchsorted(offsets, row, side="right").astype(jnp.int32) - 1
+        new = jnp.all(chosen != drawn)
+        return done + new.astype(jnp.int32), tries + 1, chosen.at[done].set(jnp.where(new, drawn, chosen[done]))
+
+    start = jnp.int32(0), jnp.int32(0), jnp.full((count,), -1, jnp.int32)
+    return jax.lax.while_loop(lambda state: state[0] < count, ticket, start)[2]
+
+
+def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count: int) -> Int[Array, "count"]:
+    r"""A subset drawn one after the other with probabilities proportional to `weights`, without replacement.
+
+    Clients of weight 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log w_k + G_k$ is such a draw.
+    """
+    noise = jax.random.gumbel(key, weights.shape, weights.dtype)
+    # two sort keys: an offset that puts weights of 0 last would round their noise away
+    scores = jnp.where(weights > 0, jnp.log(jnp.where(weights > 0, weights, 1)), 0) + noise
+    return jnp.lexsort((-scores, weights <= 0))[:count].astype(jnp.int32)
+
+
+def weighted_subset_among(
+    key: Key[Array, ""], weights: Float[Array, "clients"], count: int, there: Bool[Array, "clients"]
+) -> Drawn:
+    """As `weighted_subset` from the clients who are there, and how many of the places count, fewer if they do not suffice.
+
+    Those of weight 0 who are there fill up, uniformly.
+    """
+    order = weighted_subset(key, weights, there.shape[0])
+    ids, all_ = first(order, there[order])
+    return ids[:count], jnp.minimum(all_, count)
+
+
+def first(ids: Int[Array, "capacity"], chosen: Bool[Array, "capacity"]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
+    """The chosen ones first, in their order, and how many they are."""
+    return ids[jnp.argsort(~chosen, stable=True)].astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)

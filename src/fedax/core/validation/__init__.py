@@ -1,0 +1,1 @@
+"""Checks of a task's functions before anything is compiled."""

@@ -1,0 +1,186 @@
+"""A probe of per-example functions: the value of one example must not depend on the others of its batch."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from fedax.core.bound_model import Bound
+from fedax.errors import InvalidInput
+
+_OPERATIONS = 40
+"""Up to so many, and without loops, a function is evaluated operation by operation: those are compiled once for all functions."""
+_HINT = (
+    "Batches are padded and cut into pieces, so a mean, a batch statistic or a division by the batch's length would be another "
+    "number on every engine. Normalise over features, or by fixed statistics, and leave the mean over examples to the engine."
+)
+_HINT_PLACE = (
+    "An example is in another place on every engine and with every microbatch. A weight of an example belongs into the data, as an "
+    "array beside x, and noise is drawn from the argument `key`, not from a key that the function makes."
+)
+_OTHERS, _PLACE = "the others of its batch", "its place in the batch"
+_REPEATS, _SMALL = 11, 1 << 14
+"""Three examples of at most so many numbers are evaluated so many times over, in one batch; larger ones twice."""
+_IN_EVALUATION = "In evaluation, with the key None, use the running statistics of the state, not those of the batch."
+
+
+_Pair = tuple[str, np.ndarray, np.ndarray]
+"""The change in words, and the values of the same examples before and after."""
+
+
+def check_separate(
+    name: str, function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool = True
+) -> None:
+    """Refuses a function of which an example's value changes with the other examples, their number, or its place in the batch.
+
+    It is evaluated on three examples in several orders, repeated and among others, with and without a key, once for a function.
+    Those whose attribute `separate` is True are taken at their word. One that fails there, or gives no finite number, is let
+    through.
+
+    Args:
+        name: its argument of `Task`.
+        function: per example.
+        start: of the task.
+        arrays: examples.
+        training: whether it must not couple them in training either; always in evaluation.
+
+    Raises:
+        InvalidInput: it couples the examples of a batch, or looks at their places.
+    """
+    if getattr(function, "separate", False) or any(isinstance(values, Tracer) for values in arrays.values()):
+        return
+    forms = tuple((key, values.shape[1:], str(values.dtype)) for key, values in sorted(arrays.items()))
+    probe = functools.partial(_values, function, start, arrays, training)
+    try:
+        hash((function, forms))
+        if isinstance(function, Bound):  # would be held, with all its arrays
+            raise TypeError
+    except TypeError:  # not remembered
+        found = probe()
+    else:
+        found = _kept(_Known(probe, function, start), forms)
+    for reason, expected, values in found:
+        differs = _differences(expected, values)
+        if differs.any():
+            first = np.argmax(differs)
+            numbers = f"{expected.flat[first]:.6g} against {values.flat[first]:.6g}"
+            got = f"one whose value for an example changes with {reason} ({numbers})"
+            hint = {_PLACE: _HINT_PLACE}.get(reason, _HINT if training else _IN_EVALUATION)
+            raise InvalidInput.found(f"Task({name}=...)", got, "functions of single examples", hint)
+
+
+def _tolerance(values: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.finfo(values.dtype).eps) * np.maximum(np.abs(values), 1)
+
+
+class _Known:
+    """A probe that is the same for the same function, whatever the data."""
+
+    def __init__(self, probe: Callable[[], Any], function: Any, start: Any) -> None:
+        self.probe, self.function, self.start = probe, function, type(start)
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.start))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and (self.function, self.start) == (other.function, other.start)
+
+
+@functools.lru_cache(16)
+def _kept(known: _Known, forms: Any) -> list[_Pair]:
+    del forms
+    found = known.probe()
+    del known.probe  # with the data
+    return found
+
+
+def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool) -> list[_Pair]:
+    """Values of examples in pairs that should be equal."""
+    batch, changed = _batches(arrays)
+    order = _places(batch)
+    fewer, repeated = _rows_of(changed, [0, 1]), _rows_of(batch, order)
+    pairs = list[_Pair]()
+    lenient = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), np.errstate(all="ignore")
+    with contextlib.ExitStack() as stack, contextlib.suppress(Exception):
+        for setting in (jax.ensure_compile_time_eval(), *lenient):
+            stack.enter_context(setting)
+        params = start(jax.random.key(0))
+        rng = np.random.default_rng(0)
+        moved = jax.tree.map(lambda p: p + jnp.asarray(0.1 * rng.normal(size=jnp.shape(p)), jnp.result_type(p)), params)
+        evaluate = _evaluated(function, moved, batch)
+        values = evaluate(moved, batch, None)
+        if not np.isfinite(values[0]).all():
+            moved, values = params, evaluate(params, batch, None)
+        pairs.append((_OTHERS, values[:1], evaluate(moved, fewer, None)[:1]))
+        if not _differences(*pairs[0][1:]).any():
+            pairs.append((_PLACE, values[order], evaluate(moved, repeated, None)))
+        key = jax.random.key(1)
+        if training and _uses_key(function, moved, batch, key):
+            pairs.append((_OTHERS, evaluate(moved, batch, key)[:1], evaluate(moved, changed, key)[:1]))
+    return pairs
+
+
+def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """The order of three examples in a longer batch, in which each comes to many places."""
+    small = sum(values.size for values in batch.values()) <= _SMALL
+    rng = np.random.default_rng(1)
+    return np.concatenate([[2, 0, 1], *(rng.permutation(3) for _ in range(_REPEATS - 1 if small else 1))])
+
+
+def _rows_of(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
+    return {key: values[rows] for key, values in batch.items()}
+
+
+def _differences(expected: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns where values differ by more than rounding; what is not finite is passed over."""
+    finite = np.isfinite(expected) & np.isfinite(values)
+    with np.errstate(all="ignore"):
+        return finite & (np.abs(expected - values) > _tolerance(expected))
+
+
+def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Three examples, and three of which only the first is the same."""
+    batch, changed = {}, {}
+    for key, values in arrays.items():
+        rows = np.asarray(values[: min(3, len(values))])
+        rows = rows[[0, len(rows) // 2, -1]]
+        others = rows[[0, 2, 1]]
+        if rows.dtype.kind not in "iub":
+            others = np.concatenate([rows[:1], (others[1:] * 0.5 + 0.25).astype(rows.dtype)])
+        batch[key], changed[key] = rows, others
+    return batch, changed
+
+
+def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callable[..., Any]:
+    """The function's values; long functions are compiled, and forgotten."""
+    equations = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, batch).eqns
+    loops = any(equation.primitive.name in ("scan", "while", "cond") for equation in equations)
+    if len(equations) <= _OPERATIONS and not loops:
+        return lambda *arguments: _wide(function(*arguments))
+
+    held, code = eqx.partition(function, eqx.is_array)  # arguments, not constants of the program
+
+    def compiled(params: Any, batch: Any, key: Any) -> Any:
+        program = jax.jit(lambda h, p, b: eqx.combine(h, code)(p, b, key)).lower(held, params, batch)
+        options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+        return _wide(program.compile(options)(held, params, batch))
+
+    return compiled
+
+
+def _wide(value: Any) -> np.ndarray:
+    """As NumPy has it; half precision by its own type, whatever the format."""
+    array = np.asarray(value)
+    return array if array.dtype.name in ("float32", "float64") else array.astype(np.float32).astype(np.float16)
+
+
+def _uses_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> bool:
+    """Whether the program of a training step is another one with a key."""
+    texts = [str(jax.make_jaxpr(lambda p, b, k=k: function(p, b, k))(params, batch)) for k in (None, key)]
+    return texts[0] != texts[1]

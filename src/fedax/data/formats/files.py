@@ -1,0 +1,250 @@
+"""A folder with one file per client: `.npz`, CSV or Parquet."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.core import DataError, InvalidInput
+from fedax.data.federated import FederatedData, Labelled
+from fedax.data.folder import MissingFile, read_npz, read_whole
+from fedax.data.limits import checked
+from fedax.errors import install_hint
+from fedax.examples.client_names import ClientNames, natural
+
+
+@checked()
+def client_files(
+    folder: str | Path, classes: int | None = None, label: str = "y", name: str | None = None, drop: Any = ()
+) -> FederatedData:
+    r"""One client for each file of a folder, named as the file, in the order of the names: `client2` before `client10`.
+
+    A file is an `.npz` archive with the array x and the label's, any further arrays beside them; or a table, `.csv` (also
+    `.csv.gz`, with a header) or `.parquet`, whose columns other than the label's are the features, in the order of the first
+    file: columns are matched by name. If the folder holds a folder `train`, and perhaps `test` with files of the same names,
+    these are the training and the test part.
+
+    Args:
+        folder: see above.
+        classes: labels are 0 to classes - 1; one more than the largest label by default, which is then at most 9,999.
+        label: the array or column of the labels.
+        name: for tables and messages; that of the folder by default.
+        drop: names of columns, or of arrays, that are no data, such as ids; a list, or one name.
+
+    Raises:
+        DataError: no file, a file that cannot be read, a missing label, text where numbers should be, rows or
+            columns that do not match the header or the first file, a column without a name, such as the saved index of a
+            table, or what `FederatedData` refuses. Parquet needs the extra `parquet`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for client in ("anna", "berta"):
+    ...         _ = (Path(folder) / f"{client}.csv").write_text("height,weight,y\n1.5,60,0\n1.8,80,1\n")
+    ...     data = client_files(folder)
+    >>> data.clients, data.classes, data.train[0]["x"].tolist()
+    (2, 2, [[1.5, 60.0], [1.8, 80.0]])
+    """
+    folder, dropped = Path(folder), _names(drop, label)
+    parts = folder / "train" if os.path.isdir(folder / "train") else folder
+    order = _Order(label, dropped)
+    train = _read_all(parts, label, order)
+    if not train:
+        hint = "Put one .npz, .csv or .parquet file for each client there."
+        raise MissingFile.of(
+            "client_files(folder=...)", f"no data file in {parts}", "a folder with one file per client", hint
+        )
+    order.check_drop()
+    test = _read_all(folder / "test", label, order) if os.path.isdir(folder / "test") else {}
+    for stranger in sorted(set(test) - set(train)):
+        raise DataError.of("client_files(folder=...)", f"a test part of {stranger!r}", "clients with a file in train too")
+    first = next(iter(train.values()))
+    nothing = {key: values[:0] for key, values in first.items()}
+    labels = [part["y"] for part in (*train.values(), *test.values()) if part["y"].dtype.kind in "iu"]
+    most = max((int(held.max(initial=0)) for held in labels), default=0)
+    if classes is None and most > 9_999:
+        raise DataError.of("client_files(classes=...)", f"a label {most} without the number of classes", "that number")
+    tested = [test.get(client, nothing) for client in train] if test else None
+    return FederatedData(
+        list(train.values()),
+        classes or most + 1,
+        tested,
+        name=name or folder.name,
+        names=ClientNames(train),
+        columns=order.names,
+    )
+
+
+def _names(drop: Any, label: str) -> tuple[str, ...]:
+    names = [drop] if isinstance(drop, str) else list(drop) if isinstance(drop, list | tuple) else [None]
+    if not all(isinstance(name, str) for name in names) or label in names:
+        allowed = "a list of names of columns, without the label's"
+        raise DataError.of("client_files(drop=...)", drop, allowed)
+    return tuple(map(str, names))
+
+
+class _Order:
+    """Names of the features of the first table; later ones have the same, and take their order."""
+
+    def __init__(self, label: str, drop: tuple[str, ...]) -> None:
+        self.label, self.drop, self.names = label, drop, None
+        self.seen = set[str]()
+
+    def check_drop(self) -> None:
+        """Refuses names to leave out that no file has."""
+        for name in self.drop:
+            if name not in self.seen:
+                reason = f"none of the files has a column {name!r}"
+                raise InvalidInput.because("client_files(drop=...)", reason, f"They have {sorted(self.seen)}.")
+
+    def __call__(self, path: Path, columns: dict[str, np.ndarray]) -> Labelled:
+        labels = _with_label(path, self.label, columns)[self.label]
+        names = [column for column in columns if column != self.label]
+        _check_names(path, names, columns)
+        if not names:
+            raise DataError.of(path.name, f"only the column {self.label!r}", "at least one column of features")
+        self.names = self.names or names
+        if set(names) != set(self.names):
+            raise DataError.of(
+                path.name, f"the columns {names}", f"those of the first file: {self.names}", f"The file is {path}."
+            )
+        small = np.isfinite(labels).all() and (np.abs(labels) < 2.0**53).all() and np.array_equal(labels, np.floor(labels))
+        return {
+            "x": np.column_stack([columns[name] for name in self.names]),
+            "y": labels.astype(np.int64) if small else labels,
+        }
+
+
+def _check_names(path: Path, names: Sequence[str], columns: Mapping[str, np.ndarray]) -> None:
+    """Refuses columns that are no features but the saved index of a table."""
+    for name in names:
+        unnamed = not name.strip() or re.fullmatch(r"Unnamed: [0-9]+|__index_level_[0-9]+__", name)
+        if unnamed or (name.lower() in ("index", "level_0") and _counts(columns[name])):
+            hint = f"Write tables without their index (pandas: index=False), or pass drop=[{name!r}]."
+            raise DataError.of(path.name, f"the column {name!r}", "columns of features, each with a name", hint)
+
+
+def _counts(values: np.ndarray) -> bool:
+    """Whether a column counts rows."""
+    return bool(len(values) and np.array_equal(values, np.floor(values)) and (np.diff(values) > 0).all())
+
+
+def _read_all(folder: Path, label: str, order: _Order) -> dict[str, Labelled]:
+    if not os.path.isdir(folder):  # unlike the method, False also for a name that no folder can have
+        raise MissingFile.of("client_files(folder=...)", f"no folder {folder}", "a folder with one file per client")
+    found: dict[str, Labelled] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
+        suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
+        if suffix in (".npz", *TABLES):
+            if not os.path.isfile(path):
+                raise DataError.found(path.name, f"no plain file at {path}", "a data file")
+            client = path.name.removesuffix(".gz").removesuffix(suffix)
+            if client in found:
+                raise DataError.of("client_files(folder=...)", f"two files of {client!r}", "one file for each client")
+            if suffix == ".npz":
+                found[client] = _npz(path, label, order)
+            else:
+                found[client] = order(path, TABLES[suffix](path, order.drop, label, order.seen))
+    return {client: found[client] for client in sorted(found, key=natural)}
+
+
+def _npz(path: Path, label: str, order: _Order) -> Labelled:
+    every = read_npz(path)
+    order.seen.update(every)
+    held = {key: values for key, values in every.items() if key not in order.drop}
+    for key, values in held.items():
+        if not values.ndim:
+            raise DataError.found(path.name, f"the scalar {key!r}", "arrays of one row per example", f"The file is {path}.")
+    return {("y" if key == label else key): values for key, values in _with_label(path, label, held).items()}
+
+
+def _csv(path: Path, drop: Collection[str] = (), label: str = "y", seen: set[str] | None = None) -> dict[str, np.ndarray]:
+    try:
+        header, *rows = csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))
+        for row in rows:
+            if row and len(row) != len(header):
+                raise ValueError(f"{len(row)} fields in the row {', '.join(row)[:60]!r} under {len(header)} headings")
+        if len(set(header)) < len(header):
+            raise ValueError(f"the heading {next(name for name in header if header.count(name) > 1)!r} twice")
+    except (ValueError, csv.Error) as error:
+        got = f"a file at {path} that cannot be read ({error})"
+        raise DataError.of(path.name, got, "a header of different names, and rows of as many numbers") from error
+    (set() if seen is None else seen).update(header)
+    rows = [row for row in rows if row]
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    return {
+        name: _numbers(path, name, cells, label) for name, cells in zip(header, columns, strict=True) if name not in drop
+    }
+
+
+def _numbers(path: Path, column: str, cells: Sequence[Any], label: str) -> np.ndarray:
+    """The cells of a column as numbers; what is none is named, with what to do."""
+    try:
+        values = np.array(cells, dtype=float)
+    except (ValueError, TypeError):
+        values = None
+    # NumPy takes underscores between digits, and digits of other scripts
+    odd = [isinstance(cell, str) and ("_" in cell or not cell.isascii()) for cell in cells]
+    if values is not None and not any(odd):
+        return values
+    row = next(i for i, cell in enumerate(cells) if odd[i] or not _is_number(cell))
+    what = f"{cells[row]!r} in row {row + 1} of the column {column!r}"
+    if not str(cells[row]).strip():
+        hint = "Fill the cell, or leave the row out."
+    elif column == label:
+        hint = f"Number the classes from 0 on, or name another column of labels: label=... (it is {label!r})."
+    else:
+        hint = f"Leave the column out, drop=[{column!r}], number its categories, or say that it has the labels: label={column!r}."
+    raise DataError.found(path.name, what, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}.")
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _parquet(
+    path: Path, drop: Collection[str] = (), label: str = "y", seen: set[str] | None = None
+) -> dict[str, np.ndarray]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        hint = f"Run: {install_hint('parquet')}"
+        raise DataError.of(path.name, "a Parquet file without pyarrow", "an installed pyarrow", hint) from error
+    allowed = "a Parquet table of numbers"
+    try:
+        table = parquet.read_table(path)
+        (set() if seen is None else seen).update(table.column_names)
+        held = {column: table[column].to_numpy() for column in table.column_names if column not in drop}
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+    ) as error:  # pyarrow's own errors derive from these; KeyError: a name twice
+        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", allowed) from error
+    for column, values in held.items():
+        if values.dtype.kind in "mM":
+            raise DataError.found(path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}].")
+    return {
+        column: _numbers(path, column, values.tolist(), label) if values.dtype.kind == "O" else values.astype(float)
+        for column, values in held.items()
+    }
+
+
+def _with_label(path: Path, label: str, held: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if label not in held:
+        hint = f"Say which one has the labels: label=... The file is {path}."
+        raise DataError.of(path.name, sorted(held), f"the name {label!r} of the labels among them", hint)
+    return held
+
+
+TABLES: dict[str, Callable[..., dict[str, np.ndarray]]] = {".csv": _csv, ".parquet": _parquet}
+"""Readers of columns, by a file's ending: of a path, the columns that are left out, and the column of labels."""

@@ -1,0 +1,277 @@
+"""Data sets of the Hugging Face hub."""
+
+import dataclasses
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.data.federated import FederatedData, Labelled
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice
+from fedax.data.partition import check_partition, partition_by
+from fedax.data.partition.base import Partition, labels_of
+from fedax.data.partition.sizes import named_users
+from fedax.data.texts.tokens import KIND, LENGTH, Tokens, size_of
+from fedax.errors import install_hint
+from fedax.examples.arrays import as_array
+
+
+@checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED, tokens=KIND, length=LENGTH)
+def hub(
+    dataset: str,
+    partition: str = "iid",
+    clients: int = 10,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    features: str = "image",
+    label: str = "label",
+    user: str | None = None,
+    train: str = "train",
+    test: str | None = None,
+    seed: int = 0,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    cache: str | Path | None = None,
+    flat: bool = True,
+    text: str | None = None,
+    tokens: str = "bpe",
+    vocabulary: int | None = None,
+    length: int = 64,
+    **options: Any,
+) -> FederatedData:
+    """A data set of the Hugging Face hub as federated data; needs the extra `hub`.
+
+    What is in the cache of the `datasets` library is used without a network, also with `HF_HUB_OFFLINE=1`.
+
+    Args:
+        dataset: its name on the hub, such as "ylecun/mnist", or a local folder: of data files, or of a data set that the library
+            wrote with `save_to_disk`.
+        partition: a name of `fedax.data.partition`; "user" makes one client of each value of the column `user`.
+        clients: at least 1; without effect under "user".
+        config: the data set's configuration, if it has several.
+        revision: a commit, tag or branch; give a commit to have the same data for ever.
+        features: the column of inputs: images, which become numbers in [0, 1] if they are bytes, or lists of numbers.
+        label: the column of labels.
+        user: the column of users' ids, for the partition "user".
+        train: the split that is dealt out.
+        test: the split that is kept as a global test set, or None.
+        seed: of partition and split.
+        test_fraction: share of each client's examples kept for its own testing, in [0, 1).
+        split: `"shuffled"` or `"in_order"`.
+        cache: folder of the cache; by default that of the `datasets` library.
+        flat: whether images become rows of numbers, as ready-made models take them; otherwise they keep their shape.
+        text: the column of texts, in place of `features`: x has their tokens, and `mask` is False for padding. Needs
+            the extra `text`.
+        tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training texts of all clients.
+        vocabulary: its size, see `fedax.data.Tokens`.
+        length: tokens of a text that are kept; shorter ones are filled up.
+        options: of the partition.
+
+    Raises:
+        DataError: `datasets` is not installed, the data set cannot be had (no network, no such name or revision), a missing
+            column, or inputs of unequal shapes.
+    """
+    size_of(tokens, vocabulary)
+    _check_partition(partition, clients, seed, user, options)
+    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
+    table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
+    y = _labels(table, label)
+    x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
+    parts, names = _parts(table, y, partition, clients, seed, user, options)
+    labels = None if held is None else _labels(held, label)
+    _check_classes(table, held, label)
+    classes = 1 + int(max(y.max(), 0 if labels is None else labels.max()))
+    arguments = {"classes": classes, "test_fraction": test_fraction, "split": split, "seed": seed, "names": names}
+    found = FederatedData.partitioned(x, y, parts, name=f"{dataset}, {partition}", **arguments)
+    if text is not None:
+        return _as_tokens(found, _texts(table, text), held and (_texts(held, text), labels), tokens, vocabulary, length)
+    return dataclasses.replace(found, holdout=None if held is None else {"x": _inputs(held, features, flat), "y": labels})
+
+
+UNLABELLED = ("iid", "index", "quantity_skew", "user")
+"""Partitions that look at no labels."""
+
+
+@checked(seed=SEED, partition=choice(*UNLABELLED))
+def hub_texts(
+    dataset: str,
+    text: str,
+    partition: str = "iid",
+    clients: int = 10,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    user: str | None = None,
+    train: str = "train",
+    test: str | None = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> tuple[list[list[str]] | dict[str, list[str]], list[str] | None]:
+    """The texts of a data set of the Hugging Face hub by client, by name with the partition "user", and those of the split `test`.
+
+    Args:
+        dataset: its name on the hub, or a folder that `datasets` saved.
+        text: the column of the texts.
+        partition: a name of `fedax.data.partition` that needs no labels, or "user".
+        clients: at least 1; without effect with "user".
+        config: of the data set, where it has several.
+        revision: a tag, branch or commit of it.
+        user: the column of users, with the partition "user".
+        train, test: names of its splits; without `test` there are no texts to test with.
+        seed: of the partition.
+        cache: where `datasets` keeps what it loads.
+        options: of the partition.
+
+    Raises:
+        DataError: as `hub`.
+    """
+    _check_partition(partition, clients, seed, user, options)
+    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
+    table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
+    texts = _texts(table, text)
+    parts, names = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
+    by_client = [[texts[row] for row in own] for own in parts]
+    return by_client if names is None else dict(zip(names, by_client, strict=True)), None if held is None else _texts(
+        held, text
+    )
+
+
+def _check_partition(partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]) -> None:
+    if partition != "user":
+        check_partition(partition, clients, seed, **options)
+    elif user is None:
+        raise DataError.of("hub(user=...)", None, "the name of a column, for the partition 'user'")
+
+
+def _parts(
+    table: Any, y: np.ndarray, partition: str, clients: int, seed: int, user: str | None, options: dict[str, Any]
+) -> tuple[Partition, list[str] | None]:
+    """Returns the rows of each client, and the names of clients that have some."""
+    if partition == "user":
+        _there(table, str(user))
+        found = named_users(list(table[str(user)]), **options)
+        return list(found.values()), list(found)
+    return partition_by(partition, y, clients, seed, **options), None
+
+
+def _as_tokens(
+    found: FederatedData, texts: list[str], held: Any, kind: str, vocabulary: int | None, length: int
+) -> FederatedData:
+    """Data of the rows of a table as data of its texts; `held` has those of the global test set, and their labels."""
+    known = Tokens.of([texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary)
+
+    def put(client: Labelled) -> Labelled:
+        return {**known.rows([texts[int(row)] for row in client["x"][:, 0]], length), "y": client["y"]}
+
+    train, test = ([put(client) for client in part or ()] for part in (found.train, found.test))
+    holdout = None if held is None else {**known.rows(held[0], length), "y": held[1]}
+    return dataclasses.replace(found, train=train, test=test or None, holdout=holdout)
+
+
+def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        hint = f"Run: {install_hint('hub')}"
+        raise DataError.of(f"hub({dataset!r})", "no package datasets", "an installed one", hint) from error
+    try:
+        if (Path(dataset) / "dataset_dict.json").is_file():
+            return datasets.load_from_disk(dataset)[split]
+        if (Path(dataset) / "state.json").is_file():
+            return datasets.load_from_disk(dataset)
+        return datasets.load_dataset(dataset, split=split, **wanted)
+    except Exception as error:  # the library raises its own errors, those of the network and those of files
+        offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+        hint = (
+            "HF_HUB_OFFLINE is set: only the cache was looked at." if offline else "Without a network, only the cache helps."
+        )
+        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+        allowed = f"a data set on the hub or in the cache, with the split {split!r} and revision {wanted['revision']!r}"
+        raise DataError.of(f"hub({dataset!r})", got, allowed, hint) from error
+
+
+def _there(table: Any, name: str) -> None:
+    if name not in table.column_names:
+        raise DataError.of("hub(column)", name, "one of the columns " + ", ".join(table.column_names))
+
+
+def _column(table: Any, name: str) -> np.ndarray:
+    _there(table, name)
+    return np.asarray(table[name])
+
+
+def _labels(table: Any, name: str) -> np.ndarray:
+    """A column of labels: whole numbers from 0 on, one for each row."""
+    _there(table, name)
+    raw = list(table[name])
+    for row, value in enumerate(raw):
+        if isinstance(value, str) or value is None:
+            hint = "Number the classes: datasets has class_encode_column." if isinstance(value, str) else "Drop such rows."
+            raise DataError.of(f"hub(label={name!r})", f"{value!r} in row {row}", "labels that are whole numbers", hint)
+    values = labels_of("hub", np.asarray(raw))
+    if values.dtype.kind not in "iub" or (len(values) and int(values.min()) < 0):
+        got = f"{values.dtype}" if values.dtype.kind not in "iub" else f"{values.min()} in row {int(values.argmin())}"
+        hint = "Rows without a label often have -1: drop them." if values.dtype.kind in "iub" else ""
+        raise DataError.of(f"hub(label={name!r})", got, "labels from 0 on", hint)
+    return values
+
+
+def _check_classes(table: Any, held: Any, label: str) -> None:
+    """Refuses a test split whose classes have other names, or another order of names, than those of the training split."""
+    if held is None:
+        return
+    own, other = (getattr(getattr(part, "features", {}).get(label), "names", None) for part in (table, held))
+    if own is not None and other is not None and list(own) != list(other):
+        raise DataError.of(f"hub(label={label!r})", list(other), f"classes {list(own)} in the test split, as in the other")
+
+
+def _texts(table: Any, name: str) -> list[str]:
+    _there(table, name)
+    found = list(table[name])
+    for row, value in enumerate(found):
+        if not isinstance(value, str):
+            raise DataError.of(f"hub(text={name!r})", f"{value!r} in row {row}", "a column of texts")
+    return found
+
+
+def _inputs(table: Any, name: str, flat: bool) -> np.ndarray:
+    _there(table, name)
+    rows = [_pixels(value, f"hub(features={name!r}), row {row}") for row, value in enumerate(table[name])]
+    shapes = sorted({row.shape for row in rows})
+    if len(shapes) > 1:
+        raise DataError.of(f"hub(features={name!r})", f"shapes {shapes[:3]}", "inputs of one shape")
+    kinds = sorted({row.dtype.name for row in rows})
+    if len(kinds) > 1:
+        raise DataError.of(f"hub(features={name!r})", f"images or rows of {kinds}", "inputs of one type")
+    x = np.stack(rows)
+    if x.dtype not in _LARGEST:
+        return as_array(x, f"hub(features={name!r})")
+    largest = np.float32(_LARGEST[x.dtype])
+    return (x.reshape(len(x), -1) if flat else x).astype(np.float32) / largest
+
+
+_LARGEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
+"""The number of a white pixel, by the type of an image's numbers."""
+
+
+def _pixels(value: Any, where: str) -> np.ndarray:
+    """An image or a row of numbers as an array: colours in place of numbers of a palette, black and white as 0 and 255."""
+    if value is None:
+        raise DataError.found(where, "nothing", "an image or numbers in every row", "Drop such rows.")
+    mode = getattr(value, "mode", None) if hasattr(value, "convert") else None
+    if mode == "P":
+        value = value.convert("RGBA" if "transparency" in value.info else "RGB")
+    elif mode == "1":
+        value = value.convert("L")
+    elif mode in ("CMYK", "YCbCr"):
+        value = value.convert("RGB")
+    elif mode in ("I", "F"):
+        hint = "Scale them, and give the column as lists of numbers."
+        raise DataError.found(where, f"an image of mode {mode!r}, of numbers without a largest one", "images of bytes", hint)
+    array = np.asarray(value)
+    return array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array

@@ -1,0 +1,231 @@
+"""The JSON files of LEAF: `users`, `num_samples` and `user_data[user] = {x, y}`."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.data.federated import FederatedData, Labelled
+from fedax.data.folder import MissingFile, data_folder, read_whole
+from fedax.data.limits import checked
+from fedax.data.texts.text import LEAF_CHARACTERS, encode
+
+Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
+"""Inputs and labels of each user as the file has them."""
+Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
+"""From a user's inputs and labels as the file has them, and a place for messages."""
+
+
+@checked()
+def read_users(path: str | Path) -> Users:
+    """The users of a LEAF file, plain or gzipped, or of all `.json` and `.json.gz` files of a folder in order of their names.
+
+    Args:
+        path: of the file or the folder.
+
+    Raises:
+        DataError: no file, JSON that cannot be read or has another form, unequal numbers of inputs and labels, or a user twice.
+    """
+    path = Path(path)
+    files = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
+    if not files:
+        raise MissingFile.of("leaf", f"no .json file in {path}", "a folder with LEAF's .json files")
+    users: Users = {}
+    for file in files:
+        for user, own in _document(file).items():
+            if user in users:
+                raise DataError.of(file.name, f"user {user!r} again", "each user in one file")
+            users[user] = own
+    return users
+
+
+def _document(file: Path) -> Users:
+    allowed = "LEAF JSON with the keys users, num_samples and user_data"
+    try:
+        document = json.loads(read_whole(file), object_pairs_hook=_unique)
+        if not isinstance(document["users"], list):
+            raise TypeError(f"users of {type(document['users']).__name__}")
+        held = {user: (document["user_data"][user]["x"], document["user_data"][user]["y"]) for user in document["users"]}
+        promised = dict(zip(document["users"], document["num_samples"], strict=True))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError.of(file.name, f"a file at {file} that cannot be read ({error!r})", allowed) from error
+    if len(held) < len(document["users"]):
+        twice = next(user for user, count in Counter(document["users"]).items() if count > 1)
+        raise DataError.of(file.name, f"user {twice!r} twice", "each user once")
+    for user, (x, y) in held.items():
+        if not isinstance(x, list) or not isinstance(y, list):
+            raise DataError.of(
+                file.name, f"user {user!r} with x of {type(x).__name__} and y of {type(y).__name__}", "two lists"
+            )
+        if not len(x) == len(y) == promised[user]:
+            got = f"user {user!r} with {len(x)} inputs and {len(y)} labels"
+            raise DataError.of(file.name, got, f"{promised[user]} of both, as num_samples says")
+    return held
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} twice")
+    return held
+
+
+@checked()
+def leaf(
+    train: str | Path,
+    test: str | Path | None = None,
+    *,
+    classes: int,
+    convert: Convert | None = None,
+    name: str = "LEAF",
+) -> FederatedData:
+    """LEAF JSON as federated data, one client for each user of the training part.
+
+    Args:
+        train: a file or a folder of files, see `read_users`.
+        test: the same for the test part; a user may be missing there. Users without training examples are left out.
+        classes: how many.
+        convert: from a user's inputs and labels in the file to `{"x": ..., "y": ...}`; by default numbers as they are, which
+            fits FEMNIST (784 pixels in [0, 1], 62 classes) and the synthetic sets. See `words` and `characters`.
+        name: for tables and messages.
+
+    Raises:
+        DataError: as `read_users`; inputs of unequal lengths, or a label outside the classes, naming the client.
+
+    >>> import tempfile
+    >>> file = '{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[0.5], [1.0]], "y": [3, 0]}}}'
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "all.json").write_text(file)
+    ...     leaf(folder, classes=4).label_counts.tolist()
+    [[1, 0, 0, 1]]
+
+    Source: Caldas et al., LEAF (arXiv:1812.01097).
+    """
+    return of_users(read_users(train), None if test is None else read_users(test), classes, convert or numbers, name)
+
+
+def of_users(train: Users, test: Users | None, classes: int, change: Convert, name: str) -> FederatedData:
+    """Users as federated data, one client for each who has training examples; see `leaf`."""
+    training = {user: own for user, own in train.items() if own[1]}
+    clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
+    names = list(training)
+    if test is None:
+        return FederatedData(clients, classes, name=name, names=names)
+    nothing = {key: values[:0] for key, values in clients[0].items()} if clients else {}
+    others = [change(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else nothing for user in training]
+    return FederatedData(clients, classes, others, name=name, names=names)
+
+
+def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
+    """Inputs `x` and labels `y` that are numbers already; labels such as 3.0 or "3" count as 3. `where` names the user in messages.
+
+    Raises:
+        DataError: rows of unequal length, or labels that are no whole numbers.
+    """
+    try:
+        labels = np.array([int(label) if float(label) == int(float(label)) else label for label in y])
+        return {"x": np.asarray(x, dtype=np.float32), "y": labels}
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError.of("leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers") from error
+
+
+def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
+    """Shakespeare: strings of equal length and the character that follows each, as numbers of `fedax.data.LEAF_CHARACTERS`.
+
+    Args:
+        x: the texts.
+        y: the character after each.
+        where: names the user in messages.
+
+    Raises:
+        DataError: no texts, texts of unequal length, or characters that are not among them.
+
+    >>> {key: values.tolist() for key, values in characters(["AB"], ["C"], "user 'a'").items()}
+    {'x': [[25, 26]], 'y': [27]}
+    """
+    for text in (*x, *y):
+        if not isinstance(text, str):
+            raise DataError.of("leaf", f"{where} with {text!r}", "texts")
+    lengths = {len(text) for text in x}
+    if len(lengths) > 1:
+        raise DataError.of("leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length")
+    codes = encode("".join(x), LEAF_CHARACTERS, where).reshape(len(x), -1)
+    return {"x": codes, "y": encode("".join(y), LEAF_CHARACTERS, where)}
+
+
+@checked()
+def femnist(folder: str | Path | None = None) -> FederatedData:
+    """FEMNIST from the folders `train` and `test` that LEAF writes: 62 classes, rows of 784 numbers in [0, 1].
+
+    Args:
+        folder: that holds them; by default `femnist` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf`.
+    """
+    return _parts(folder, 62, None, "FEMNIST", _COMMANDS["femnist"])
+
+
+@checked()
+def femnist_letters(folder: str | Path | None = None) -> FederatedData:
+    """The 200 devices of FedProx and FedDANE with the lower-case letters a to j, from their published files: 784 numbers in [0, 1].
+
+    26 classes, of which 0 to 9 occur. See `letter_devices` for own draws of such devices.
+
+    Args:
+        folder: that holds the folders `train` and `test`; by default `femnist_letters` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf`.
+    """
+    return _parts(folder, 26, None, "FEMNIST_letters", _ARCHIVE.format("nist"))
+
+
+@checked()
+def shakespeare(folder: str | Path | None = None) -> FederatedData:
+    """Shakespeare from the folders `train` and `test` that LEAF writes: windows of 80 characters, 80 classes.
+
+    Args:
+        folder: that holds them; by default `shakespeare` in `fedax.data.data_folder`.
+
+    Raises:
+        DataError: see `leaf`.
+    """
+    return _parts(folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"])
+
+
+_ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."
+_LEAF = "Run `./preprocess.sh {}` in data/{} of github.com/TalwalkarLab/leaf, and put the folders train and test there."
+_COMMANDS = {
+    "femnist": _LEAF.format("-s niid --sf 0.05 -k 0 -t sample", "femnist"),
+    "shakespeare": _LEAF.format("-s niid --sf 0.2 -k 0 -t sample --tf 0.8", "shakespeare"),
+    "sent140": _LEAF.format("-s niid --sf 0.3 -k 30 -t sample --tf 0.8", "sent140"),
+}
+
+
+def leaf_folders(folder: str | Path | None, name: str) -> tuple[Path, Path]:
+    """The folders `train` and `test` of one of LEAF's data sets; the second one may be missing.
+
+    Raises:
+        MissingFile: no folder `train`; the message says how LEAF writes it.
+    """
+    return _folders(folder, name, _COMMANDS[name.lower()])
+
+
+def _folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path]:
+    place = data_folder() / name.lower() if folder is None else data_folder(folder)
+    train, test = place / "train", place / "test"
+    if not train.is_dir():
+        hint = f"{how} `fedax data prepare {name.lower()}` then checks them."
+        raise MissingFile.of(name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint)
+    return train, test
+
+
+def _parts(folder: str | Path | None, classes: int, convert: Convert | None, name: str, how: str) -> FederatedData:
+    train, test = _folders(folder, name, how)
+    return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)

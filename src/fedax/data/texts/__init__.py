@@ -1,0 +1,1 @@
+"""Text as characters and tokens."""

@@ -1,0 +1,193 @@
+"""Every rank of an MPI program is one client, and runs the same rounds."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, Shaped
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.federation import Cohort, Memory
+from fedax.core.task import Population, Task
+from fedax.engine.backends.mpi.backend import PeerTransport
+from fedax.engine.backends.mpi.peer import Peers, collected
+from fedax.engine.backends.mpi.ranks import Ranks
+from fedax.engine.backends.python_rounds import PlainProgram, seen_by
+from fedax.engine.round.client import CompiledClient, Setup
+from fedax.engine.round.engine import Carried, Engine
+from fedax.engine.round.evaluation import (
+    CompiledView,
+    constraints_of,
+    counts_alike,
+    held_back,
+    kept_by_clients,
+    personal_models,
+)
+from fedax.engine.round.model_state import seen
+from fedax.errors import FedaxError, InvalidInput, install_hint
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View
+
+
+class MPI(Engine):
+    """One rank, one client, whose examples never leave it; there is no server process.
+
+    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes that its codec makes. Every
+    rank calls `run` with the same arguments and gets the same history. The task is either the same everywhere, of as many
+    clients as there are ranks, or holds the rank's own examples alone (one client); then nothing but sizes, messages and
+    metrics is ever exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
+
+    Args:
+        comm: an mpi4py communicator; `MPI.COMM_WORLD` by default.
+
+    Raises:
+        FedaxError: mpi4py is not installed, or finds no MPI.
+        InvalidInput: the task has another number of clients.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
+            raise InvalidInput.of("MPI(comm=...)", comm, "an mpi4py communicator, or None")
+        self.comm = comm if comm is not None else _world()
+        self.team = Ranks(self.comm)
+
+    def check_clients(self, clients: int) -> None:
+        """Refuses a task of another number of clients than ranks, before any of its data are made."""
+        if clients != self.comm.size:
+            hint = f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
+            allowed = f"{self.comm.size}, the number of ranks"
+            raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
+
+    def has_all(self, task: Task) -> bool:
+        return task.train.clients == self.comm.size
+
+    def prepared(self, setup: Setup) -> Setup:
+        peers, own = Peers.of(self.comm, setup.task)
+        population = Population.of(np.asarray(peers.population.train.sizes))
+        return dataclasses.replace(setup, task=own, population=population, first=self.comm.rank)
+
+    def program(
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+    ) -> "MPIProgram":
+        return MPIProgram(algorithms, setup, roots, Peers.of(self.comm, setup.task)[0])
+
+
+def _world() -> Any:
+    try:
+        import mpi4py.MPI
+    except (ImportError, RuntimeError) as error:
+        hint = f"{install_hint('mpi')}, or mpi4py built against the MPI of the cluster"
+        raise FedaxError(f"the MPI engine needs mpi4py with an MPI library ({error}). Try: {hint}.") from error
+    return mpi4py.MPI.COMM_WORLD
+
+
+class MPIProgram(PlainProgram):
+    """Rounds in Python, work compiled; see `PeerTransport`."""
+
+    def __init__(
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], peers: Peers
+    ) -> None:
+        super().__init__(algorithms, setup, roots, lambda *_: PeerTransport(setup, peers))
+        self.peers = peers
+
+    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        return seen_by(observers, PeerView(self.setup, self.peers, self.runs[run][0], carried, worked))
+
+    def whole(self, states: Any) -> list[Carried]:
+        return [collected(carried) for carried in self.split(states)]
+
+    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
+        return self.peers.rows(own_model(self.setup, self.runs[run][0], carried))
+
+
+def own_model(setup: Setup, algorithm: Algorithm[Any], carried: Carried) -> Float[Array, "dim"]:
+    """The model that this rank's client uses itself."""
+    model = personal_models(setup, algorithm, carried)
+    return algorithm.model(carried.state) if model is None else model(jnp.int32(setup.first))
+
+
+@eqx.filter_jit
+def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
+    """The sum of a score over this rank's examples, or over the global test set."""
+    view, data = CompiledView(setup, w), getattr(setup.task, split)
+    return view._passes(split, data if split == "holdout" else data.arrays, None)[score][0]
+
+
+class PeerView(View):
+    """See `View`. Each rank looks at its own examples; what is shown are sums over all, the same on every rank."""
+
+    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carried: Carried, worked: Cohort) -> None:
+        state, states = carried.state, carried.model_state
+        self.peers, self.task, self._worked = peers, peers.population, worked
+        self.setup = dataclasses.replace(setup, task=seen(setup.task, states))
+        self.at_home, self.states = self.setup, None
+        if isinstance(states, Memory):
+            self.states = states.all()
+            self.at_home = dataclasses.replace(setup, task=setup.task.at(states.of(jnp.int32(peers.rank))))
+        self.equal = counts_alike(setup, algorithm)
+        self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
+        self.own = own_model(setup, algorithm, carried)
+        self.constraints = constraints_of(algorithm, state)
+        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
+
+    def cohort(self) -> Cohort:
+        return self._worked
+
+    def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        return self._each(self.setup, self.w, split, score)
+
+    def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        return self._each(self.at_home, self.own, split, score)
+
+    def overall(self, split: Split, score: str) -> Float[Array, ""]:
+        return self._over_all(self.setup, self.w, split, score)
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        clients = range(self.task.train.clients)
+        models = [self.w for _ in clients] if self.nodes is None else list(self.nodes)
+        setups = [self.setup for _ in clients] if self.states is None else [
+            dataclasses.replace(self.setup, task=self.setup.task.at(jax.tree.map(lambda rows, k=k: rows[k], self.states)))
+            for k in clients
+        ]  # fmt: skip
+        return jnp.stack([self._over_all(setup, w, "holdout", score) for setup, w in zip(setups, models, strict=True)])
+
+    def _each(self, setup: Setup, w: Float[Array, "dim"], split: OfClients, score: str) -> Float[Array, "clients"]:
+        sizes = jnp.asarray(getattr(self.task, split).sizes)
+        sums = self.peers.rows(_sums(setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype))
+        return sums / sizes.astype(sums.dtype)
+
+    def _over_all(self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str) -> Float[Array, ""]:
+        holdout = setup.task.holdout
+        if split == "holdout" and holdout is not None:
+            return _sums(setup, w, split, score) / len(next(iter(holdout.values())))
+        split = "test" if split == "holdout" else split
+        sizes = jnp.asarray(getattr(self.task, split).sizes)
+        some = bool(sizes[self.peers.rank])
+        total = self.peers.sum(_sums(setup, w, split, score) if some else jnp.zeros((), w.dtype))
+        return total / sizes.sum().astype(total.dtype)
+
+    def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
+        if split != "holdout" or self.setup.task.holdout is None:
+            hint = "Give the task a global test set."
+            raise InvalidInput.because("observe", "predictions of examples that clients own do not leave their ranks", hint)
+        return CompiledView(self.setup, self.w).predictions(split)
+
+    def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
+        return held_back(self.setup, self.w, score, steps)
+
+    def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
+        client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
+        return jax.tree.map(self.peers.rows, look(client, *(row[self.peers.rank] for row in rows)))
+
+    def gradients(self) -> Gradients:
+        share = self.share[self.peers.rank]
+        gradient = _gradient(self.setup, self.w)
+        return self.peers.sum(Gradients.terms(gradient, share, self.task.train.clients))
+
+
+@eqx.filter_jit
+def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    return CompiledClient(setup, setup.first, 0, jax.random.key(0), 0).gradient(w)

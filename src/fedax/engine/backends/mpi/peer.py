@@ -1,0 +1,134 @@
+"""The knowledge of one rank: its own examples, everybody's sizes, and the way to the others."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from fedax.communication.channel import Message, is_message
+from fedax.core.federation import Memory
+from fedax.core.task import Task
+from fedax.engine.round.single_client import alone, sizes_only
+from fedax.errors import InvalidInput
+
+
+class Peers(eqx.Module):
+    """The ranks of a communicator, each with one client of the same number.
+
+    Attributes:
+        comm: an mpi4py communicator.
+        population: the task with everybody's sizes and nobody's examples.
+    """
+
+    comm: Any = eqx.field(static=True)
+    population: Task
+
+    @classmethod
+    def of(cls, comm: Any, task: Task) -> "tuple[Peers, Task]":
+        """The peers, and the task with this rank's examples alone.
+
+        `task` holds either everybody's examples, of which the rank takes its own, or the rank's own alone.
+        """
+        if task.train.clients not in (1, comm.size):
+            allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
+            raise InvalidInput.found("MPI engine", f"a task of {task.train.clients} clients", allowed)
+        own = task if task.train.clients == 1 else alone(task, comm.rank)
+        population = own
+        for split in ("train", "validation", "test"):
+            data = getattr(own, split)
+            sizes = comm.allgather(None if data is None else int(data.sizes[0]))
+            if data is not None:
+                population = eqx.tree_at(lambda t, s=split: getattr(t, s), population, sizes_only(data, sizes))
+        return cls(comm, population), own
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    def sum(self, tree: PyTree) -> PyTree:
+        """The sum over all ranks, leaf by leaf."""
+        return _sum(self.comm, tree)
+
+    def rows(self, tree: PyTree) -> PyTree:
+        """Everybody's values with a first axis (clients,)."""
+        return _rows(self.comm, tree)
+
+
+def _sum(comm: Any, tree: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(tree)
+    host = [np.array(leaf) for leaf in leaves]
+    sums = [np.empty_like(leaf) for leaf in host]
+    for leaf, total in zip(host, sums, strict=True):
+        comm.Allreduce(leaf, total)
+    return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
+
+
+def _rows(comm: Any, tree: PyTree) -> PyTree:
+    all_ = comm.allgather(jax.tree.map(np.asarray, tree))
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *all_)
+
+
+class PeerMemory(Memory):
+    """The memory of this rank's client, the only row; that of the others is theirs."""
+
+    in_process: ClassVar[bool] = False
+    comm: Any = eqx.field(static=True)
+
+    def take(self, ids: Int[Array, "some"]) -> PyTree:
+        return super().take(ids - self.comm.rank)
+
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
+        return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
+
+    def mean(self) -> PyTree:
+        return jax.tree.map(lambda total: total[0] / self.comm.size, _sum(self.comm, self._rows))
+
+    def all(self) -> PyTree:
+        return jax.tree.map(lambda rows: rows[:, 0], _rows(self.comm, self._rows))
+
+    def collected(self) -> Memory:
+        """Everybody's on rank 0, gathered there alone; elsewhere this rank's."""
+
+        def of(rows: Any) -> Array:
+            gathered = self.comm.gather(np.asarray(rows))
+            return rows if gathered is None else jnp.asarray(np.concatenate(gathered))
+
+        return Memory(jax.tree.map(of, self._rows))
+
+    def _with(self, rows: PyTree) -> Memory:
+        return PeerMemory(rows, self.comm)
+
+
+def collected(tree: PyTree) -> PyTree:
+    """A pytree with everybody's memories on rank 0, row by row, and this rank's alone elsewhere."""
+
+    def whole(node: Any) -> Any:
+        return node.collected() if isinstance(node, PeerMemory) else node
+
+    return jax.tree.map(whole, tree, is_leaf=lambda node: isinstance(node, PeerMemory))
+
+
+def encoded(tree: PyTree) -> list[bytes]:
+    """The bytes of a pytree, messages as their codec encodes them, arrays as they lie."""
+
+    def payload(leaf: Any) -> bytes:
+        return leaf.codec.encode(leaf.parts, leaf.dim) if is_message(leaf) else np.asarray(leaf).tobytes()
+
+    return [payload(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
+
+
+def decoded(payloads: Sequence[bytes], like: PyTree) -> PyTree:
+    """The values that arrive, given a pytree of the same form."""
+    leaves, structure = jax.tree.flatten(like, is_leaf=is_message)
+
+    def value(data: bytes, leaf: Any) -> Array:
+        if is_message(leaf):
+            parts = jax.tree.map(jnp.asarray, leaf.codec.decode(data, leaf.dim))
+            return Message(parts, None, leaf.codec, leaf.dim, leaf.dtype).value
+        return jnp.asarray(np.frombuffer(data, leaf.dtype).reshape(leaf.shape))
+
+    return jax.tree.unflatten(structure, [value(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)])

@@ -1,0 +1,152 @@
+"""The reference engine: a Python loop over real slices, no round compiled, nothing padded.
+
+Slow and plain on purpose. Every other engine must agree with it, and when a work function fails it says where.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.communication.channel import opened
+from fedax.core.algorithm import Algorithm
+from fedax.core.client import Carry, Client, Minibatch
+from fedax.core.federation import Cohort, Memory
+from fedax.engine.backends.python_rounds import Done, PlainProgram, PlainTransport, seen_by, stack
+from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import Carried, Engine
+from fedax.engine.round.evaluation import all_personal, view_of
+from fedax.engine.round.permutation import shuffled
+from fedax.errors import FedaxError, WorkError
+from fedax.observe.base import Observer
+from fedax.utils.random import stream
+
+
+class EagerClient(Client):
+    """A client with concrete numbers and its own arrays."""
+
+    def __init__(self, setup: Setup, index: int, round: int, root: Key[Array, ""], occurrence: int) -> None:
+        super().__init__(
+            setup.task, setup.solver, setup.schedule, setup.layout, stream(root, "client", round, index, occurrence)
+        )
+        self.index, self.round = index, round
+        self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
+        self.size: int = int(setup.task.train.sizes[index])
+        self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
+        work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
+        self.steps, self.batch = int(work.steps), int(work.batch)
+
+    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
+
+    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        return self.layout.ravel(EagerMinibatch(self, self.data, None).gradient(self.layout.unravel(w)))
+
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
+        data = getattr(self.task, split).client(self.index)
+        return EagerMinibatch(self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None)
+
+    def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
+        full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
+        for done in range(self.steps):
+            epoch, number = divmod(done, per_epoch)
+            if number == 0:
+                order = np.arange(self.size)
+                if self.schedule.order == "shuffled" and not full:
+                    key = jax.random.fold_in(self.key("order"), epoch)
+                    order = np.asarray(shuffled(key, self.size, self.size))
+            noise = jax.random.fold_in(self.key("noise"), done)
+            minibatches = []
+            for j in range(batches):
+                begin = (number + j) % per_epoch * self.batch
+                rows = order[begin : begin + self.batch]
+                key = jax.random.fold_in(jax.random.fold_in(noise, j) if j else noise, 0)
+                minibatches.append(EagerMinibatch(self, {name: v[rows] for name, v in self.data.items()}, key))
+            carry = step(carry, *minibatches)
+        return carry
+
+
+class EagerMinibatch(Minibatch):
+    """Some examples, as they are."""
+
+    def __init__(self, client: EagerClient, data: dict[str, Array], key: Any) -> None:
+        self.client, self.data, self.key = client, data, key
+
+    def loss(self, params: PyTree) -> Float[Array, ""]:
+        return self._with_state(params)[0]
+
+    def gradient(self, params: PyTree) -> PyTree:
+        gradient, state = jax.grad(self._with_state, has_aux=True)(params)
+        if self.key is not None and state is not None:
+            self.client.take_over(state)
+        return gradient
+
+    def _with_state(self, params: PyTree) -> Any:
+        task, count = self.client.task.at(self.client.model_state), len(next(iter(self.data.values())))
+        loss, state = task.trained(params, self.data, jnp.full(count, 1 / max(count, 1), self.client.layout.dtype), self.key)
+        return loss + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if task.l2 else loss, state
+
+
+class EagerTransport(PlainTransport):
+    """Every client in turn. `algorithm` is the name in messages."""
+
+    def __init__(self, setup: Setup, algorithm: str) -> None:
+        self.setup, self.algorithm = setup, algorithm
+
+    def each(self, job: Job, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+        return [self._at(int(k), job, held) for k in cohort.ids]
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        answer = self.work(job, everyone, held, True)
+        sent = [jax.tree.map(lambda rows, k=k: rows[k], answer.rows[0]) for k in range(len(everyone.ids))]
+        received = []
+        for row, around in zip(np.asarray(weights), np.asarray(neighbours), strict=True):
+            parts = zip(row, (sent[j] for j in around), strict=True)
+            scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in parts]
+            received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
+        return answer, Memory(jax.tree.map(stack, *received))
+
+    def _at(self, k: int, job: Job, held: dict[str, Memory]) -> Done:
+        """The work of one client; an error in it names the place."""
+        rows = {name: memory.of(k) for name, memory in held.items()}
+        try:
+            upload, kept = job(EagerClient(self.setup, k, int(job.round), job.root, job.occurrence), rows)
+            return Done(upload, kept, int(job.broken((opened(upload.value)[0], upload.weight), rows, kept)))
+        except FedaxError:
+            raise
+        except Exception as error:
+            place = f"{self.algorithm}.{job.name}, round {job.round}, client {k}"
+            raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
+
+
+class Eager(Engine):
+    """The reference engine; see the module. No arguments."""
+
+    def program(
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+    ) -> "EagerProgram":
+        return EagerProgram(algorithms, setup, roots, lambda algorithm, _: EagerTransport(setup, type(algorithm).__name__))
+
+
+class EagerProgram(PlainProgram):
+    """Observers see what they see in a simulation, and are compiled as there: they are no part of a round."""
+
+    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        return _observe(self.setup, self.runs[run][0], carried, worked, observers)
+
+    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
+        return all_personal(self.setup, self.runs[run][0], carried)
+
+
+@eqx.filter_jit
+def _observe(
+    setup: Setup, algorithm: Algorithm[Any], carried: Carried, worked: Cohort, observers: tuple[Observer, ...]
+) -> dict[str, Any]:
+    return seen_by(observers, view_of(setup, algorithm, carried, worked))

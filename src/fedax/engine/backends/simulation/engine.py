@@ -1,0 +1,327 @@
+"""Rounds between two observations as one compiled program."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.federation import Cohort, Memory
+from fedax.engine.backends.simulation.backend import SimulatedTransport
+from fedax.engine.backends.simulation.calibration import calibrated
+from fedax.engine.backends.simulation.client_state_store import (
+    PLACES,
+    Place,
+    bare,
+    begun_anew,
+    check,
+    housed,
+    in_stores,
+    owned,
+)
+from fedax.engine.backends.simulation.host_dataset import Shelf, in_files
+from fedax.engine.backends.simulation.sweep_axes import RunAxes
+from fedax.engine.compilation.cache import FEW, small_products, uncached
+from fedax.engine.compilation.fused_loop import available
+from fedax.engine.compilation.jaxpr import traced
+from fedax.engine.distributed.multihost import team_of_hosts
+from fedax.engine.round.client import Setup
+from fedax.engine.round.context import Round, bits_spent
+from fedax.engine.round.engine import Carried, Engine, Log, Program, begin, landed
+from fedax.engine.round.evaluation import all_personal, nobody, view_of
+from fedax.errors import InvalidInput
+from fedax.observe.base import Observer, joined
+from fedax.utils.random import Index
+
+SMALL = 4_000_000
+"""Parameters times examples of a round that one CPU core works off in a few milliseconds: compiling for two takes longer than they
+save in hundreds of rounds."""
+
+
+class Simulation(Engine):
+    """The compiled engine, on one machine or, after `connect_hosts`, on several.
+
+    Args:
+        placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
+            nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`,
+            by backend and size; `"measured"`, the fastest of a few, timed before the run on rounds of its own: the choice is kept
+            for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in `~/.cache`) and alike runs take it without measuring.
+            `History.fitted` has its `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
+        chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
+        devices: devices of the mesh that clients are spread over, longest first; None means all, or one CPU device if a round takes
+            a few milliseconds only: its program is compiled sooner, and can be kept (`fedax.keep_programs`).
+        microbatch: the most examples that pass through the model at once, at least 1; larger batches are accumulated.
+        data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in memory or in files, and a
+            client's come when it works, those of the next cohorts being read ahead. `"auto"`: on the host if any lie in files
+            (`fedax.data.open_clients`). On several hosts they lie on the devices.
+        memory: where the clients' memories (control variates, multipliers, models, ...) lie between their rounds: `"device"`, for
+            every client; `"host"`, in the process's memory; `"disk"`, in a file in the system's temporary folder (`TMPDIR`), which
+            goes with the run and its history. Of the latter two, a round moves the rows of the clients that work, and only clients
+            that ever worked have rows. Not on several hosts.
+
+    The placement, the number of devices, the microbatch and the place of the data do not change a trajectory beyond rounding; the
+    place of the memories does not change a bit of it.
+    Several runs in one program (`fedax.run_grid`) share the devices between them, where there are enough of them.
+    """
+
+    def __init__(
+        self,
+        placement: Literal["auto", "sequential", "chunked", "measured"] = "auto",
+        chunk: int | None = None,
+        devices: int | None = None,
+        microbatch: int = 256,
+        data: Literal["auto", "device", "host"] = "auto",
+        memory: Place = "device",
+    ) -> None:
+        if data not in ("auto", "device", "host"):
+            raise InvalidInput.of("Simulation(data=...)", data, "one of 'auto', 'device', 'host'")
+        if memory not in PLACES:
+            raise InvalidInput.of("Simulation(memory=...)", memory, "one of 'device', 'host', 'disk'")
+        if placement not in ("auto", "sequential", "chunked", "measured"):
+            raise InvalidInput.of(
+                "Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked', 'measured'"
+            )
+        available = len(jax.devices())
+        for name, value, top in (("chunk", chunk, None), ("devices", devices, available), ("microbatch", microbatch, None)):
+            if value is not None and (value < 1 or (top is not None and value > top)):
+                raise InvalidInput.of(
+                    f"Simulation({name}=...)", value, "whole numbers >= 1" if top is None else f"1 to {top}"
+                )
+        cpu = jax.default_backend() == "cpu"
+        if placement == "auto":
+            placement = "sequential" if cpu else "chunked"
+        self.placement: Literal["sequential", "chunked", "measured"] = placement
+        usual = 1 if placement == "sequential" else chunk or (8 if cpu else 32)
+        self.chunk = chunk if placement == "measured" else usual
+        self.devices = devices
+        self.team = team_of_hosts()
+        if self.team.size > 1 and (devices or available) < available:
+            hint = "Simulations on several hosts use the devices of all."
+            raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
+        if self.team.size > 1 and placement == "measured":
+            hint = "Hosts that measure could choose differently."
+            raise InvalidInput.of("Simulation(placement=...)", placement, "'auto', 'sequential' or 'chunked'", hint)
+        self.microbatch = microbatch
+        if self.team.size > 1 and data == "host":
+            hint = "Simulations on several hosts keep the examples on the devices of all."
+            raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
+        self.data = "device" if self.team.size > 1 else data
+        if self.team.size > 1 and memory != "device":
+            hint = "Simulations on several hosts keep the clients' memories on the devices of all."
+            raise InvalidInput.of("Simulation(memory=...)", memory, "'device'", hint)
+        self.memory: Place = memory
+
+    def program(
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+    ) -> "SimulationProgram":
+        if self.placement == "measured":
+            return calibrated(self, algorithms, setup, roots, longest)
+        chosen = self.devices or (1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices()))
+        devices = chosen if setup.solver.on_mesh else 1
+        members = RunAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
+        devices = devices if members.spread == "clients" else 1
+        own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
+        away = self.data == "host" or (self.data == "auto" and in_files(setup.task))
+        setup = dataclasses.replace(setup, **own, offloads=self.memory != "device")
+        places = chosen, Shelf(setup) if away else None, self.memory
+        return SimulationProgram(setup, members, algorithms, roots, longest, *places)
+
+    def _small(self, setup: Setup, runs: int) -> bool:
+        """Whether a round of all runs is too little work to be divided."""
+        if jax.default_backend() != "cpu" or self.team.size > 1:
+            return False
+        population, schedule = setup.population, setup.schedule
+        size = max(1, population.total // population.clients)
+        examples = schedule.mean_steps(size) * min(schedule.widest(size), size)
+        clients = population.clients if schedule.cohort is None else schedule.cohort
+        return runs * clients * examples * setup.layout.dim <= SMALL
+
+
+class SimulationProgram(Program):
+    """Holds the program's inputs on the devices. Several runs are one program, see `RunAxes`.
+
+    States come with the cohorts that worked last (see `View.cohort`), for the next observation, and hold the stores of the memories
+    that lie outside the devices.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        members: RunAxes,
+        algorithms: Sequence[Algorithm[Any]],
+        roots: Sequence[Key[Array, ""]],
+        longest: int,
+        devices: int,
+        shelf: Shelf | None = None,
+        memory: Place = "device",
+    ) -> None:
+        self.members = members
+        self.memory: Place = memory
+        self.devices = devices
+        self.shelf = shelf
+        setup = setup if shelf is None else dataclasses.replace(setup, task=shelf.task)
+        self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that more cadences are one program
+        self.setup = members.put(setup, "all")
+        self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
+        self.roots = members.put(members.rows(roots, "seeds"), "seeds")
+        self.small = setup.layout.dim <= FEW
+
+    @functools.cached_property
+    def working(self) -> Setup:
+        """The setup of rounds: with kernels where they can be; under a `vmap` over settings products would be too large."""
+        fits = self.small and self.setup.placement == "sequential" and self.members.settings == 1
+        return dataclasses.replace(self.setup, kernels=fits and available())
+
+    def join(self, carried: Sequence[Carried]) -> Any:
+        # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
+        if self.memory == "device":
+            return self.members.put(self.members.join([landed(one) for one in carried]), "members"), None, ()
+        stored = [in_stores(one) for one in carried]
+        joined = self.members.put(self.members.join([bare(one) for one in stored]), "members")
+        joined, stores = housed(joined, self.memory)
+        return joined, None, tuple(stores)
+
+    def split(self, states: Any) -> list[Carried]:
+        check(states[0])
+        return [owned(one) for one in self.members.split(states[0])]
+
+    def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
+        w = self.members.put(self.members.rows(models, "seeds"), "seeds")
+        with uncached(self.devices):
+            carried, worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
+        carried, stores = housed(carried, self.memory)
+        return carried, worked, tuple(stores)
+
+    def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
+        carried, _, stores = states
+        check(carried)
+        shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
+        if self.shelf is not None and self.members.alone:
+            self.shelf.read_ahead(self.setup, self.roots, first, count)
+        with uncached(self.devices):
+            inner, report, worked = _compiled(self.small)((self.members, shared, self.algorithm, self.roots), carried)
+        return (inner, worked, stores), [
+            self._log(single, count) for single in self.members.split(self.members.on_host(report))
+        ]
+
+    def _log(self, report: Any, count: int) -> Log:
+        report = jax.tree.map(lambda x: x[:count], report)
+        down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
+        return Log(report.notes, down, up, report.broken, report.bad_client, report.left_out)
+
+    def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+        shared = self.setup, tuple(observers)
+        check(states[0])
+        if not observers:
+            return [{} for _ in range(self.members.settings * self.members.seeds)]
+        with uncached(self.devices):
+            metrics = observe(self.members, shared, self.algorithm, self.roots, states[:2])
+        singles = self.members.split(self.members.on_host(metrics))
+        return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
+
+    def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
+        check(states[0])
+        with uncached(self.devices):
+            models = personal(self.members, self.setup, self.algorithm, self.roots, states[0])
+        return self.members.split(models)
+
+
+@eqx.filter_jit
+def _start(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
+    def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
+        root, w = seed
+        places = setup.schedule.capacity(setup.population.clients)
+        return begin(SimulatedTransport(setup), algorithm, root, w), nobody(0, setup.layout.dtype).padded(places)
+
+    return members.over(start)(setup, algorithm, seeds)
+
+
+def one_round(
+    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carried: Carried
+) -> tuple[Carried, Any, Cohort]:
+    """The carry after a round, its report, and the cohort that worked last."""
+    fed = Round(SimulatedTransport(setup), round, root, *carried[1:])
+    state = algorithm.round(fed, carried.state)
+    if begun_anew(state):
+        reason = "makes new memories in a round, which have to lie on the device"
+        raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
+    after = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds)
+    worked = fed.last or nobody(0, setup.layout.dtype)
+    count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
+    worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
+    if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state
+        return after, fed.report(carried.state, after.state), worked
+
+    # in a round without participants, means are 0/0; the state stays
+    def kept(old: Any, new: Any) -> Any:
+        if isinstance(new, Memory) and len(fed.traffic) == 1:
+            return new  # of the only phase: written by nobody
+        return jax.tree.map(lambda before, now: jnp.where(fed.nobody, before, now), old, new)
+
+    report = fed.report(carried.state, after.state)
+    return jax.tree.map(kept, carried, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
+
+
+def advance(fixed: tuple[RunAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
+    """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
+    members, shared, algorithm, roots = fixed
+    return members.over(_rounds)(shared, algorithm, roots, states)
+
+
+@functools.cache
+def _compiled(small: bool) -> Callable[..., Any]:
+    """`advance`, compiled for small models or for others."""
+    jit: Any = eqx.filter_jit  # hands the compiler's options on
+    return jit(advance, donate="all-except-first", compiler_options=small_products() if small else {})
+
+
+def _rounds(
+    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Carried
+) -> tuple[Carried, Any, Cohort]:
+    setup, first, count, longest = shared
+    round_ = traced(functools.partial(one_round, setup, algorithm, root), first, state)
+    _, shape, who = round_.shapes
+    log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
+    before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), who)
+
+    def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
+        state, log, _ = carry
+        state, report, worked = round_(first + i, state)
+        return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
+
+    state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
+    # as many places as before the first round, so that both are observed by one program; not the population's, which would cost
+    return state, log, worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0]))
+
+
+@eqx.filter_jit
+def observe(
+    members: RunAxes,
+    shared: tuple[Setup, tuple[Observer, ...]],
+    algorithm: Algorithm[Any],
+    roots: Key[Array, "..."],
+    states: Any,
+) -> dict[str, Any]:
+    """The metrics of all observers, which share their passes over the data, on states with the cohorts that worked last."""
+
+    def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
+        setup, observers = shared
+        carried, worked = state
+        view = view_of(setup, algorithm, carried, worked.padded(setup.population.clients))
+        return joined([observer(view) for observer in observers])
+
+    return members.over(metrics)(shared, algorithm, roots, states)
+
+
+@eqx.filter_jit
+def personal(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
+    """The models that the clients use themselves, first axis (clients,)."""
+    return members.over(lambda setup, algorithm, root, carried: all_personal(setup, algorithm, carried))(
+        setup, algorithm, roots, states
+    )

@@ -1,0 +1,31 @@
+"""Which client of a cohort works where and when."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from fedax.utils.random import Index
+
+
+def longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
+    """Deals clients to devices, the longest first, each to the device with the least work so far.
+
+    Returns:
+        places of the cohort for each device in order of work, shape (devices, capacity), and how many each device has.
+    """
+    capacity = steps.shape[0]
+    present = jnp.arange(capacity, dtype=jnp.int32) < count
+    by_length = jnp.argsort(jnp.where(present, -steps, 1), stable=True).astype(jnp.int32)
+    if devices == 1:
+        return by_length[None], jnp.asarray(count, jnp.int32)[None]
+
+    def deal(i: Index, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        table, held, load = state
+        device = jnp.argmin(load)
+        place = by_length[i]
+        table = table.at[device, held[device]].set(place)
+        return table, held.at[device].add(1), load.at[device].add(steps[place])
+
+    empty = jnp.zeros((devices, capacity), jnp.int32), jnp.zeros(devices, jnp.int32), jnp.zeros(devices, jnp.int32)
+    table, held, _ = jax.lax.fori_loop(0, count, deal, empty)
+    return table, held

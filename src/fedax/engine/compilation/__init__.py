@@ -1,0 +1,1 @@
+"""Compiled programs: cache, fused loops, traced programs."""

@@ -1,0 +1,233 @@
+"""The identity of a run: all that its numbers depend on, as plain values that can be kept and compared."""
+
+import dataclasses
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.hyper import is_new
+from fedax.core.task import Task
+from fedax.errors import InvalidInput
+from fedax.examples.memmap import blocks
+from fedax.utils.layout import Layout
+
+_PACKAGES = ("fedax", "jax", "jaxlib", "numpy", "optax", "equinox")
+_SHOWN = 16
+"""Arrays of up to this many entries are kept as they are, larger ones as a hash."""
+
+
+def identity(
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    starts: Sequence[Any],
+    seeds: Sequence[int],
+    **more: Any,
+) -> dict[str, Any]:
+    """All that the numbers of a run depend on.
+
+    Records such as algorithms, solvers and graphs count with all their fields; losses, scores and Optax optimizers by the program
+    they trace to, with derivatives; other functions, and classes from outside this package, by their code; data and starting
+    points by a hash.
+
+    Args:
+        algorithms: of the run.
+        task: of the run.
+        starts: the starting points, pytrees, one for each seed.
+        seeds: of the run.
+        more: solver, schedule and whatever else counts, by name.
+
+    Raises:
+        InvalidInput: a value of which it cannot be told whether another one is the same.
+    """
+    params = starts[0]
+    describe = Describer((params, Layout.of(params).ravel(params)))
+    sets = {"train": task.train, "test": task.test, "holdout": task.holdout}
+    sets |= {} if task.validation is None else {"validation": task.validation}
+    sets |= {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
+    values = {
+        # first, because other settings of JAX change what follows, and are what a message should name
+        "random": random_settings(),
+        "algorithms": list(algorithms),
+        "seed": seeds[0] if len(seeds) == 1 else list(seeds),
+        "task": {"name": task.name, "l2": task.l2, "clients": task.train.clients, **_state_of(task)},
+        "data": {name: hashed(data) for name, data in sets.items()},
+        "start": hashed(starts),
+        "versions": {name: version(name) for name in _PACKAGES},
+        **more,
+    }
+    return {name: describe(value, name) for name, value in values.items()} | {"programs": _programs(task, params)}
+
+
+def _state_of(task: Task) -> dict[str, Any]:
+    """The model's state at the start and what becomes of it, of a model that has one."""
+    return {} if task.state is None else {"state": hashed(task.state), "state_policy": task.state_policy}
+
+
+def random_settings() -> dict[str, Any]:
+    """JAX's settings on which random numbers and roundings depend."""
+    names = ("default_prng_impl", "threefry_partitionable", "enable_x64", "default_matmul_precision")
+    return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
+
+
+def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """The first place at which two identities differ, with both values; None if they are the same.
+
+    >>> difference({"a": [1, 2]}, {"a": [1, 3]})
+    ('a[1]', 2, 3)
+    >>> difference({"a": 1}, {"a": 1, "b": 2})
+    ('b', None, 2)
+    """
+    if isinstance(mine, dict) and isinstance(kept, dict):
+        names = [*mine, *(name for name in kept if name not in mine)]
+        inner = [(f"{place}.{name}".lstrip("."), mine.get(name), kept.get(name)) for name in names]
+    elif isinstance(mine, list) and isinstance(kept, list) and len(mine) == len(kept):
+        inner = [(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, kept, strict=True))]
+    else:
+        return None if mine == kept else (place, mine, kept)
+    return next((found for name, a, b in inner if (found := difference(a, b, name))), None)
+
+
+def hashed(tree: Any) -> str:
+    """A hash of all arrays of a pytree, with its structure."""
+    leaves, structure = jax.tree.flatten(tree)
+    total = hashlib.sha256(_without_addresses(str(structure)).encode())
+    for leaf in leaves:
+        array = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
+        total.update(f"{array.dtype}{array.shape}".encode())
+        for block in blocks(array):
+            total.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()[:16]
+
+
+def traced(function: Callable[..., Any], *arguments: Any) -> str:
+    """A hash of the program that a function traces to, with the constants it holds."""
+    with jax.numpy_dtype_promotion("standard"):  # whatever the caller's setting
+        closed = jax.make_jaxpr(function)(*arguments)
+    total = hashlib.sha256(_without_addresses(str(closed)).encode())
+    for constant in _constants(closed):
+        total.update(hashed(constant).encode())
+    return total.hexdigest()[:16]
+
+
+def _constants(closed: Any) -> list[Any]:
+    """The constants of a program and of those within it."""
+    is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
+    found = list(closed.consts)
+    for equation in closed.jaxpr.eqns:
+        for leaf in jax.tree.leaves(equation.params, is_leaf=is_program):
+            found += _constants(leaf) if is_program(leaf) else []
+    return [
+        jax.random.key_data(c) if jnp.issubdtype(c.dtype, jax.dtypes.prng_key) else c for c in found if hasattr(c, "dtype")
+    ]
+
+
+def _programs(task: Task, params: Any) -> dict[str, Any]:
+    """The loss with its gradient, with and without a random key, and the scores."""
+    batch = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
+    functions = dict(task.functions)
+
+    def total(key: Any) -> Callable[..., Any]:
+        return jax.value_and_grad(lambda params, batch: functions["loss"](params, batch, key).sum())
+
+    losses = {
+        "loss": traced(total(None), params, batch),
+        "loss in training": traced(total(jax.random.key(0)), params, batch),
+    }
+    scores = {name: score for name, score in functions.items() if name != "loss"}
+    return losses | {name: traced(lambda p, b, f=score: f(p, b, None), params, batch) for name, score in scores.items()}
+
+
+class Describer:
+    """Turns a value into plain ones that are equal for equal values.
+
+    Args:
+        probes: models that an optimizer may be asked to update.
+    """
+
+    def __init__(self, probes: Sequence[Any]) -> None:
+        self.probes = probes
+
+    def __call__(self, value: Any, place: str) -> Any:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if np.isfinite(value) else str(value)
+        if isinstance(value, np.generic | np.ndarray | jax.Array):
+            small = np.size(value) <= _SHOWN and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+            return [str(value.dtype), np.asarray(value).tolist()] if small else hashed(value)
+        if isinstance(value, optax.GradientTransformation):
+            return {"optimizer": self._optimizer(value, place)}
+        if isinstance(value, Mapping):
+            return {str(key): self(inner, f"{place}.{key}") for key, inner in value.items()}
+        if isinstance(value, tuple | list):
+            return [self(inner, f"{place}[{i}]") for i, inner in enumerate(value)]
+        if isinstance(value, set | frozenset):
+            return sorted(str(self(inner, place)) for inner in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            all_ = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+            fields = {field.name: own for field, own in all_ if not is_new(field, own)}
+            inner = {name: self(inner, f"{place}.{name}") for name, inner in fields.items()}
+            return {"kind": self._kind(type(value), place)} | inner
+        if callable(value):
+            return self._function(value, place)
+        allowed = (
+            "numbers, text, arrays, records (dataclasses, Equinox modules) and functions of them, which can be compared"
+        )
+        raise InvalidInput.found(f"run(checkpoint=...), {place}", f"a value of {type(value).__name__}", allowed)
+
+    def _optimizer(self, value: optax.GradientTransformation, place: str) -> str:
+        for probe in self.probes:
+            try:
+                state = jax.eval_shape(value.init, probe)
+                return traced(value.init, probe) + traced(value.update, probe, state, probe)
+            except Exception as error:
+                failed = error
+        raise InvalidInput.found(f"run(checkpoint=...), {place}", "an optimizer that fails", "Optax optimizers", str(failed))
+
+    def _kind(self, kind: type, place: str) -> Any:
+        """The name of a class, with the code of its methods if it is not of this package."""
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if kind.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
+            return name
+        bases = [
+            base
+            for base in kind.__mro__
+            if base.__module__.partition(".")[0] not in (*_PACKAGES, "builtins", "typing", "abc")
+        ]
+        methods = [(key, f) for base in bases for key, f in vars(base).items() if isinstance(f, types.FunctionType)]
+        own = [[key, _code(f.__code__)] for key, f in methods if f.__module__ == kind.__module__]
+        return [name, hashlib.sha256(repr(own).encode()).hexdigest()[:16]]
+
+    def _function(self, value: Any, place: str) -> Any:
+        if isinstance(value, functools.partial):
+            return [self(value.func, place), self(value.args, place), self(value.keywords, place)]
+        if isinstance(value, types.MethodType):
+            return [self(value.__self__, place), value.__func__.__qualname__, _code(value.__func__.__code__)]
+        value = getattr(value, "__wrapped__", value)
+        if isinstance(value, type):
+            return self._kind(value, place)
+        if not isinstance(value, types.FunctionType):
+            return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', getattr(value, '__name__', type(value)))}"
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        held = [self(inner, f"{place}, held by {value.__qualname__}") for inner in cells if inner is not value]
+        return [value.__qualname__, _code(value.__code__), held, self(value.__defaults__, place)]
+
+
+def _code(code: types.CodeType) -> str:
+    """A hash of what a function does: its instructions, constants and names, not where it stands."""
+    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", text)

@@ -1,0 +1,1 @@
+"""Several processes: collectives, process groups, aborting all ranks."""

@@ -1,0 +1,1 @@
+"""Between rounds: the run loop, sessions, options, checkpoints, early stopping."""

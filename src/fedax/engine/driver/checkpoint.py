@@ -1,0 +1,289 @@
+"""Checkpoints of a run: whole, checked when read, and only continued by the run that made them."""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import re
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.bound_model import looked_at
+from fedax.core.federation import Memory
+from fedax.core.history import Best, History, Outcome
+from fedax.core.traffic import Traffic
+from fedax.engine.compilation.fingerprint import difference
+from fedax.engine.distributed.process_group import Team
+from fedax.engine.round.engine import Carried
+from fedax.errors import InvalidInput, WriteFailed
+from fedax.utils.files import write
+from fedax.utils.layout import Layout
+from fedax.utils.lock import held
+
+_HEAD = b"fedax checkpoint 1\n"
+_KEPT = 2  # the newest, and the one before in case the newest cannot be read
+
+
+class Checkpoints:
+    """The checkpoints of one run in a folder of their own.
+
+    A file holds the states and the course of all algorithms of the run after some round, behind a SHA-256 sum of it all. It is
+    written whole or not at all, and the one before stays until the next is complete. A file that was cut off or altered is
+    passed over with a warning, and the one before counts. Of memories outside the device it has the rows that exist, and either
+    place can continue what the other began; a file passes through memory as a whole.
+
+    Of several ranks only rank 0 sees the folder. It keeps everybody's memories, as an engine of one process does, so either can
+    continue what the other began.
+
+    Args:
+        folder: made if it does not exist.
+        every: rounds between checkpoints, at least 1.
+        identity: what makes the run what it is; see `fedax.engine.compilation.fingerprint`.
+        team: the ranks, all of which call every method.
+        seconds: the most time between checkpoints if that is shorter than `every` rounds; None for no bound. The first one is
+            made after the first round, and the time between them doubles until it is `seconds`.
+
+    Raises:
+        InvalidInput: a folder that cannot be made, `every` out of range.
+    """
+
+    def __init__(
+        self, folder: Path, every: int, identity: dict[str, Any], team: Team | None = None, seconds: float | None = None
+    ) -> None:
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise InvalidInput.of("run(checkpoint_every=...)", every, "whole numbers >= 1")
+        self.folder, self.every, self.identity = folder, every, json.loads(json.dumps(identity))
+        self.team, self.seconds = team or Team(), seconds
+        self._begun = self._saved = time.monotonic()
+        with self.team.jointly():
+            if self.team.rank == 0:
+                self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            allowed = "folders that can be written"
+            raise InvalidInput.of("run(checkpoint=...)", str(self.folder), allowed, error.strerror or "") from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes out of the folder.
+
+        Raises:
+            RunExists: another process works in it; the message says which, where and since when.
+        """
+        with contextlib.ExitStack() as stack:
+            with self.team.jointly():
+                if self.team.rank == 0:
+                    stack.enter_context(held(self.folder))
+                    for left in self.folder.glob(".round-*"):  # of a process that was killed while it wrote
+                        left.unlink()
+            yield
+
+    def is_due(self) -> bool:
+        """Returns whether a checkpoint is due by the time since the last one."""
+        if self.seconds is None:
+            return False
+        return time.monotonic() - self._saved >= min(self.seconds, self._saved - self._begun)
+
+    def save(self, done: int, histories: Sequence[History]) -> None:
+        """Keeps the run after `done` rounds.
+
+        Raises:
+            WriteFailed: a full disk, for example; the checkpoints there were are untouched.
+        """
+        with self.team.jointly():
+            if self.team.rank == 0:
+                self._write(done, histories)
+        self._saved = time.monotonic()
+
+    def _write(self, done: int, histories: Sequence[History]) -> None:
+        path = self.folder / f"round-{done:09d}"
+        try:
+            write(path, _to_bytes(self.identity, done, histories))
+            for old in self._files()[_KEPT:]:
+                old.unlink()
+        except OSError as error:
+            there = self._files()
+            before = f"The checkpoint of round {_round(there[0])} is whole" if there else "There is none before"
+            reason = error.strerror or error
+            message = f"checkpoint of round {done} in {self.folder}: cannot be written: {reason}. {before}."
+            raise WriteFailed(message) from error
+
+    def load(
+        self, states: Sequence[Carried], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
+    ) -> list[History] | None:
+        """The histories of the newest checkpoint that can be read, or None.
+
+        Args:
+            states: what the runs carry at any round, for their structure.
+            algorithms: of the run.
+            layout: of its parameters.
+            rounds: of the whole run.
+
+        Raises:
+            InvalidInput: the folder holds checkpoints of another run, or of later rounds.
+        """
+        newest = None
+        with self.team.jointly():
+            if self.team.rank == 0:
+                newest = self._newest(rounds)
+        meta, arrays = newest or (None, {})
+        if (meta := self.team.share(meta)) is None:
+            return None
+        rows = self.team.share(_rows_of_clients(states, arrays))
+        arrays = self.team.spread(arrays, rows)
+        members = zip(states, algorithms, meta["members"], strict=True)
+        return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
+
+    def _newest(self, rounds: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        """The newest checkpoint that can be read."""
+        for path in self._files():
+            try:
+                meta, arrays = _from_bytes(path.read_bytes())
+            except (OSError, ValueError, KeyError) as error:
+                warnings.warn(f"{path}: passed over, it is damaged ({error}).", stacklevel=2)
+                continue
+            self._check(meta["identity"])
+            if meta["done"] > rounds:
+                allowed = f"whole numbers >= {meta['done']}, the rounds done in {self.folder}"
+                raise InvalidInput.of("run(rounds=...)", rounds, allowed)
+            return meta, arrays
+        return None
+
+    def _check(self, kept: dict[str, Any]) -> None:
+        if found := difference(self.identity, kept):
+            name, mine, before = found
+            hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
+            setting = name.removeprefix("random.").upper()
+            hint += f", or start Python with {setting}={before}." if name.startswith("random.") else "."
+            raise InvalidInput.of(f"run(checkpoint=...), {name}", mine, "the same run as before", hint)
+
+    def _files(self) -> list[Path]:
+        """Newest first."""
+        return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
+
+
+def _numbered(carried: Carried) -> list[tuple[int, Any]]:
+    """The arrays and memories of a carry, each with the number of its first array; a memory has as many as a row has."""
+    found, k = [], 0
+    for node in jax.tree.leaves(carried, is_leaf=_is_memory):
+        if _is_memory(node) or eqx.is_array(node):
+            found.append((k, node))
+            k += node.arrays if _is_memory(node) else 1
+    return found
+
+
+def _is_memory(node: Any) -> bool:
+    return isinstance(node, Memory)
+
+
+def _rows_of_clients(states: Sequence[Carried], arrays: Collection[str]) -> set[str]:
+    """The names of the arrays in a checkpoint that have a row for each client; those of some clients have their numbers beside."""
+    found: set[str] = set()
+    for i, carried in enumerate(states):
+        for k, node in _numbered(carried):
+            if _is_memory(node) and f"{i}/clients/{k}" not in arrays:
+                found |= {f"{i}/state/{j}" for j in range(k, k + node.arrays)}
+    return found
+
+
+def _carried(history: History) -> Carried:
+    return Carried(history.state, history.lost, history.model_state, history.bounds)
+
+
+def _round(path: Path) -> int:
+    return int(path.name.removeprefix("round-"))
+
+
+def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History]) -> bytes:
+    arrays: dict[str, np.ndarray] = {}
+    members = []
+    for i, history in enumerate(histories):
+        own = {
+            "rounds": history.rounds,
+            "seconds": history.seconds,
+            "compiling": history.compiling,
+            "down": history.bits.down,
+            "up": history.bits.up,
+        }
+        own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
+        own |= {f"notes/{name}": values for name, values in history.notes.items()}
+        for k, node in _numbered(_carried(history)):
+            ids, kept = node.written() if _is_memory(node) else (None, [np.asarray(node)])
+            own |= {f"state/{k + j}": leaf for j, leaf in enumerate(kept)}
+            own |= {} if ids is None else {f"clients/{k}": ids}
+        own |= {} if history.best is None else {"best": np.asarray(Layout.of(history.params).ravel(history.best.params))}
+        seen = [] if history.best is None else jax.tree.leaves(history.best.state)
+        own |= {f"best state/{k}": np.asarray(leaf) for k, leaf in enumerate(seen)}
+        best = history.best and {name: getattr(history.best, name) for name in ("metric", "round", "value")}
+        arrays |= {f"{i}/{name}": _storable(values) for name, values in own.items()}
+        members.append({"algorithm": history.algorithm, "outcome": dataclasses.asdict(history.outcome), "best": best})
+    arrays["meta"] = np.array(json.dumps({"identity": identity, "done": done, "members": members}))
+    buffer = io.BytesIO()
+    save: Callable[..., None] = np.savez
+    save(buffer, **arrays)
+    body = buffer.getvalue()
+    return _HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _storable(values: np.ndarray) -> np.ndarray:
+    """The array, or its bytes if it is of a float type that NumPy's files do not know."""
+    return values.view(np.uint8) if values.dtype.kind == "V" else values
+
+
+def _from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if not content.startswith(_HEAD):
+        raise ValueError("not a checkpoint of this version")
+    checksum, _, body = content[len(_HEAD) :].partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        raise ValueError("its checksum does not fit")
+    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return json.loads(str(arrays.pop("meta"))), arrays
+
+
+def _history(
+    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], carried: Carried, algorithm: Algorithm[Any], layout: Layout
+) -> History:
+    def named(kind: str) -> dict[str, np.ndarray]:
+        head = f"{i}/{kind}/"
+        return {name.removeprefix(head): values for name, values in arrays.items() if name.startswith(head)}
+
+    stored, clients = named("state"), named("clients")
+    numbered = iter(_numbered(carried))
+
+    def kept(node: Any) -> Any:
+        if not (_is_memory(node) or eqx.is_array(node)):
+            return node
+        k, _ = next(numbered)
+        if _is_memory(node):
+            return node.restored(clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)])
+        return jax.numpy.asarray(np.asarray(stored[str(k)]).view(node.dtype).reshape(node.shape))
+
+    carried = jax.tree.map(kept, carried, is_leaf=_is_memory)
+    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carried.state))
+    rounds, seconds, compiling = (arrays[f"{i}/{name}"] for name in ("rounds", "seconds", "compiling"))
+    outcome = Outcome(**meta["outcome"])
+    books = named("metrics"), named("notes"), params, traffic, outcome, seconds, compiling
+    best = None
+    if kept_best := meta.get("best"):
+        leaves, structure = jax.tree.flatten(looked_at(carried.model_state))
+        seen, like = named("best state"), [(leaf.dtype, leaf.shape) for leaf in leaves]
+        model_state = [jax.numpy.asarray(seen[str(k)].view(d).reshape(s)) for k, (d, s) in enumerate(like) if seen]
+        best = Best(
+            **kept_best,
+            params=layout.unravel(jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype)))),
+            state=jax.tree.unflatten(structure, model_state) if seen else None,
+        )
+    return History(meta["algorithm"], rounds, *books, **carried._asdict(), best=best)

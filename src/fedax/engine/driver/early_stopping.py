@@ -1,0 +1,139 @@
+"""Rules that end a run early."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedax.core.directions import Mode, check_mode, find_mode, is_better
+from fedax.core.hyper import MOST_COUNT
+from fedax.core.scheduling.local_work import counts, real
+from fedax.errors import InvalidInput
+from fedax.observe.modes import built_in_modes
+from fedax.utils.arguments import checked_arguments
+
+
+@checked_arguments
+class Divergence(NamedTuple):
+    r"""Stops a run once the training loss has risen: $f_t - f_{t-\text{window}} > \text{rise}$, or is not finite.
+
+    Needs the metric `train_loss`. The defaults are FedProx's rule (Li et al. 2020, App. C.3.2).
+    """
+
+    rise: float = 1.0
+    window: int = 10
+
+    @property
+    def metric(self) -> str:
+        """The training loss."""
+        return "train_loss"
+
+    @property
+    def kind(self) -> Literal["stopped", "diverged"]:
+        """The outcome is `diverged`."""
+        return "diverged"
+
+    def resolve(self, modes: Mapping[str, Mode]) -> "Divergence":
+        """Returns the rule itself: less of the training loss is better."""
+        return self
+
+    def check(self) -> None:
+        """Refuses a window below one round and a rise that is no finite number."""
+        _check_count("run(stop.window=...)", self.window)
+        if not real(self.rise) or not math.isfinite(self.rise):
+            raise InvalidInput.of("run(stop.rise=...)", self.rise, "finite numbers")
+
+    def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
+        """Whether it fires at the last of these observations."""
+        if not np.isfinite(values[-1]):
+            return True
+        before = [loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window]
+        return bool(before) and values[-1] - before[-1] > self.rise
+
+
+@checked_arguments
+class EarlyStopping(NamedTuple):
+    """Stops a run once a metric has not become better for some rounds; the outcome is `stopped`, and ok.
+
+    `History.best` is the best model by the metric, `History.params` the last one. Once the metric is not finite, the run ends
+    with the outcome `non-finite`.
+
+    Args:
+        metric: that an observer gives.
+        patience: rounds without a better value, at least 1.
+        min_change: by which a value has to be better to count, at least 0.
+        mode: `"max"` if more of the metric is better, `"min"` if less is; needed where neither the observer nor the task says it.
+
+    Example:
+        >>> import fedax
+        >>> task = fedax.tasks.with_validation(fedax.tasks.digits(clients=5), 0.2)
+        >>> watch = [fedax.observe.ValidationLoss()]
+        >>> rule = fedax.EarlyStopping("validation_loss", patience=3, min_change=100.0)  # better by 100 it never gets
+        >>> history = fedax.run(fedax.FedAvg(), task, observe=watch, stop=rule, rounds=60)
+        >>> history.outcome.kind, len(history.bits.up)
+        ('stopped', 3)
+
+    Source: Prechelt, Early Stopping - But When?, Neural Networks: Tricks of the Trade, 1998, the class UP.
+    """
+
+    metric: str = "validation_loss"
+    patience: int = 20
+    min_change: float = 0.0
+    mode: Mode | None = None
+
+    @property
+    def kind(self) -> Literal["stopped", "diverged"]:
+        """The outcome is `stopped`."""
+        return "stopped"
+
+    def check(self) -> None:
+        """Refuses what is no name, a patience below one round and a negative change."""
+        if not isinstance(self.metric, str):
+            raise InvalidInput.of("EarlyStopping(metric=...)", self.metric, "the name of a metric")
+        _check_count("EarlyStopping(patience=...)", self.patience)
+        if not real(self.min_change) or not 0 <= self.min_change < math.inf:
+            raise InvalidInput.of("EarlyStopping(min_change=...)", self.min_change, "finite numbers >= 0")
+        check_mode("EarlyStopping(mode=...)", self.mode)
+
+    def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
+        """Returns the rule with a direction, by those that observers and task state.
+
+        Raises:
+            InvalidInput: no direction is known, or two contradict each other.
+        """
+        hint = f'Say EarlyStopping("{self.metric}", mode="max") or mode="min".'
+        return self._replace(mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint))
+
+    def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
+        """Whether it fires at the last of these observations."""
+        mode = self.mode or self.resolve(built_in_modes()).mode
+        assert mode is not None, "resolve finds one or raises"
+        best, since, change = None, rounds[0], self.min_change if mode == "max" else -self.min_change
+        for t, value in zip(rounds, values, strict=True):
+            if is_better(value, None if best is None else best + change, mode):
+                best, since = value, t
+        return rounds[-1] - since >= self.patience
+
+
+Rule: TypeAlias = Divergence | EarlyStopping
+"""A rule on the course of one metric."""
+
+
+def rules_of(stop: Any) -> tuple[Rule, ...]:
+    """The rules in `run(stop=...)`: None, one, or several.
+
+    Raises:
+        InvalidInput: anything else.
+    """
+    kinds = (Divergence, EarlyStopping)
+    every = () if stop is None else (stop,) if isinstance(stop, kinds) else stop
+    if not isinstance(every, Sequence) or not all(isinstance(rule, kinds) for rule in every):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidInput.of("run(stop=...)", stop, f"an object of {names}, a list of them, or None")
+    return tuple(every)
+
+
+def _check_count(field: str, value: Any) -> None:
+    if not counts(value):
+        raise InvalidInput.of(field, value, f"whole numbers from 1 to {MOST_COUNT}")

@@ -1,0 +1,98 @@
+"""Interruption of runs by Ctrl-C without losing finished rounds.
+
+A compiled program takes over the buffers of the state that it advances (donation). An exception raised between the start of the
+program and the assignment of its result would lose the run, so Ctrl-C is delayed over that time. `CallLength` keeps the delay to
+a few seconds.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+import jax
+
+from fedax.engine.compilation.cache import compiling
+
+CALL_SECONDS = 2.0
+"""The time that one call of a program is meant to take at most, unless a single round takes longer."""
+GROWTH = 64
+"""The most that the number of rounds grows from one call to the next. A first call of one round measures the speed."""
+
+
+class CallLength:
+    """Number of rounds per call of a program, chosen by measured time so that calls return every few seconds.
+
+    The number of rounds is an argument of the compiled program, so that it changes neither the program nor a bit of its results.
+
+    Args:
+        bounded: whether there is a bound. Ranks that run one program together must call it alike, whatever their clocks say.
+    """
+
+    def __init__(self, bounded: bool = True) -> None:
+        self.rounds = 1 if bounded else sys.maxsize
+
+    @contextlib.contextmanager
+    def timed(self, rounds: int) -> Iterator[None]:
+        """Measures a call of so many rounds, without its compilation, and updates `rounds` for the next call."""
+        begun, compiled = time.perf_counter(), compiling().seconds
+        yield
+        seconds = time.perf_counter() - begun - (compiling().seconds - compiled)
+        affordable = int(CALL_SECONDS * rounds / max(seconds, 1e-9))
+        self.rounds = max(1, min(affordable, max(self.rounds, GROWTH * rounds)))
+
+
+class Interrupts:
+    """Delays Ctrl-C while a run's state is inside a compiled program, and raises `KeyboardInterrupt` at once elsewhere.
+
+    A context manager for the main thread. A second Ctrl-C is not delayed. It changes nothing in other threads and where somebody
+    handles SIGINT already, such as the command line.
+
+    Args:
+        enabled: False to leave Ctrl-C as it is.
+
+    Attributes:
+        asked: whether there was a delayed Ctrl-C.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.asked, self._enabled = False, enabled
+        self._states: Any = None
+        self._may_raise = self._installed = False
+
+    def __enter__(self) -> "Interrupts":
+        in_main = threading.current_thread() is threading.main_thread()
+        if self._enabled and in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+            self._installed = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextlib.contextmanager
+    def allowed(self, states: Any = None) -> Iterator[None]:
+        """Lets Ctrl-C raise at once within the block, as long as the buffers of `states` have not been taken over."""
+        self._states, self._may_raise = states, True
+        try:
+            yield
+        finally:
+            self._may_raise, self._states = False, None
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if self._may_raise and is_intact(self._states):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with contextlib.suppress(RuntimeError):  # the program was interrupted while it wrote to the same stream
+            print("Stopping after the rounds that are running; press Ctrl-C again to stop at once.", file=sys.stderr)
+
+
+def is_intact(states: Any) -> bool:
+    """Returns whether no buffer of a state was taken over by a program."""
+    return not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(states))

@@ -1,0 +1,251 @@
+"""The options of a run: one frozen record, the same for a run, a grid of runs and stepping by hand."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.core import Tracer
+
+from fedax import observe
+from fedax.communication.channel import Channel
+from fedax.core.client import Solver
+from fedax.core.directions import Mode, check_mode, find_mode
+from fedax.core.hyper import MOST_COUNT
+from fedax.core.scheduling.schedule import Schedule
+from fedax.core.solver import SGD
+from fedax.core.task import Task
+from fedax.engine.backends.simulation import Simulation
+from fedax.engine.driver.early_stopping import Divergence as Divergence
+from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
+from fedax.engine.round.engine import Engine
+from fedax.errors import InvalidInput
+from fedax.observe import TestAccuracy, TrainLoss, TrainScore
+from fedax.observe.base import Observer, modes_of
+
+BAD_CLIENT = ("stop", "drop")
+"""The choices of `run(on_bad_client=...)`."""
+
+
+class Progress(NamedTuple):
+    """The argument of a progress hook, after every observation; returning True asks the run to stop.
+
+    Attributes:
+        round: rounds that are done.
+        rounds: rounds of the whole run.
+        seconds: wall time since the run began.
+        metrics: by name, what was observed.
+        compiling: of `seconds`, those spent on compiling.
+    """
+
+    round: int
+    rounds: int
+    seconds: float
+    metrics: dict[str, Any]
+    compiling: float = 0.0
+
+
+class Setting(TypedDict, total=False):
+    """Keyword arguments that `run`, `run_grid` and `start` share."""
+
+    solver: Solver | None
+    schedule: Schedule | None
+    engine: Engine | None
+    channel: Channel | None
+    params: Any
+
+
+class Options(Setting, total=False):
+    """Keyword arguments that `run` and `run_grid` share; None stands for the default."""
+
+    rounds: int
+    observe: Sequence[Observer] | None
+    observe_every: int
+    stop: Rule | Sequence[Rule] | None
+    keep_best: str | None
+    mode: Mode | None
+    progress: Callable[[Progress], bool | None] | None
+    checkpoint: str | Path | None
+    checkpoint_every: int
+    personal: bool
+    on_bad_client: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """All that a run needs beside algorithm, task and seed; `fedax.run` documents every field.
+
+    Raises:
+        InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule has.
+    """
+
+    solver: Solver = dataclasses.field(default_factory=SGD)
+    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    engine: Engine = dataclasses.field(default_factory=Simulation)
+    channel: Channel | None = None
+    rounds: int = 100
+    observe: Sequence[Observer] | None = None
+    observe_every: int = 1
+    stop: Rule | Sequence[Rule] | None = None
+    keep_best: str | None = None
+    mode: str | None = None
+    progress: Callable[[Progress], bool | None] | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 10
+    personal: bool = False
+    on_bad_client: str = "stop"
+    params: Any = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "RunOptions":
+        """The record of keyword arguments, of which None stands for the default.
+
+        Raises:
+            TypeError: an argument that there is not, with the nearest one.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise TypeError(f"no option {name!r} of a run." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def __post_init__(self) -> None:
+        kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel}
+        for name, kind in kinds.items():
+            check_kind(f"run({name}=...)", getattr(self, name), kind, optional=name == "channel")
+        observers = () if self.observe is None else self.observe
+        if not isinstance(observers, Sequence) or isinstance(observers, str):
+            hint = f"Write observe=[{type(observers).__name__}(...)]." if isinstance(observers, Observer) else ""
+            raise InvalidInput.of("run(observe=...)", observers, "a list of observers", hint)
+        for observer in observers:
+            check_kind("run(observe=...)", observer, Observer)
+        check_kind("run(checkpoint=...)", self.checkpoint, (str, Path), optional=True)
+        check_kind("run(personal=...)", self.personal, bool)
+        if self.progress is not None and not callable(self.progress):
+            raise InvalidInput.of("run(progress=...)", self.progress, "a function of a Progress")
+        check_count("rounds", self.rounds, 0, MOST_COUNT)
+        check_count("observe_every", self.observe_every, 1, MOST_COUNT)
+        for rule in self.rules:
+            rule.check()
+        check_kind("run(keep_best=...)", self.keep_best, str, optional=True)
+        check_mode("run(mode=...)", self.mode)
+        if self.mode is not None and self.keep_best is None:
+            raise InvalidInput.of("run(mode=...)", self.mode, "None without keep_best, whose direction it is")
+        if self.on_bad_client not in BAD_CLIENT:
+            raise InvalidInput.of("run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}")
+        most = self.schedule.rounds
+        if most is not None and self.rounds > most:
+            raise InvalidInput.of("run(rounds=...)", self.rounds, f"at most {most}, the number of synchronisation times")
+
+    def watching(self, task: Task) -> "RunOptions":
+        """With the default observers if none were asked for: the training loss and, where the task scores it, accuracy.
+
+        None where bad clients are left out, whose losses need not be finite either.
+        """
+        if self.observe is not None or self.on_bad_client == "drop":
+            return self
+        accuracy = [TrainScore("accuracy") if task.test_set is None else TestAccuracy()] if "accuracy" in task.scores else []
+        return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
+
+    def directed(self, task: Task) -> "RunOptions":
+        """With the directions of all metrics by which models are kept or runs end.
+
+        Raises:
+            InvalidInput: a metric without a known direction.
+        """
+        modes = modes_of(self.observe or (), task)
+        rules, mode = tuple(rule.resolve(modes) for rule in self.rules), self.mode
+        if self.keep_best is not None:
+            told: list[Mode | None] = [
+                rule.mode for rule in rules if isinstance(rule, EarlyStopping) and rule.metric == self.keep_best
+            ]
+            mode = cast(Mode | None, mode) or next(iter(told), None)
+            hint = f'Say keep_best="{self.keep_best}", mode="max" or mode="min".'
+            mode = find_mode("run(keep_best=...)", self.keep_best, mode, modes, hint)
+        return dataclasses.replace(self, stop=rules, mode=mode)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that end the run early."""
+        return rules_of(self.stop)
+
+    @property
+    def best_by(self) -> str | None:
+        """The metric whose best model is kept: `keep_best`, or that of the first rule of early stopping."""
+        return self.keep_best or (self._stopping[0].metric if self._stopping else None)
+
+    @property
+    def best_mode(self) -> Mode:
+        """The direction of `best_by`, of options that are `directed`."""
+        mode = cast(Mode | None, self.mode) if self.keep_best is not None else self._stopping[0].mode
+        assert mode is not None, "options without directions"
+        return mode
+
+    @property
+    def _stopping(self) -> list[EarlyStopping]:
+        return [rule for rule in self.rules if isinstance(rule, EarlyStopping)]
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Rounds after multiples of which the loop pauses."""
+        return (self.observe_every,) if self.checkpoint is None else (self.observe_every, self.checkpoint_every)
+
+
+def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
+    """Refuses what is no object of a class, such as a name, a number, or the class itself."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
+        allowed += ", or None" if optional else ""
+        if isinstance(value, eqx.Module):  # the text of a task or a schedule fills the screen
+            raise InvalidInput.found(field, f"an object of {type(value).__name__}", allowed, _advice(value, kinds[0]))
+        raise InvalidInput.of(field, value, allowed, _advice(value, kinds[0]))
+
+
+def _advice(value: Any, kind: type) -> str:
+    """A sentence on what to write in place of a value of the wrong kind."""
+    if isinstance(value, type) and issubclass(value, kind):
+        return f"Write {value.__name__}(), with parentheses."
+    if isinstance(value, optax.GradientTransformation) and kind is Solver:
+        return "Write fedax.Optax(...) around an Optax optimizer."
+    if isinstance(value, str) and kind in (Observer, Engine):
+        place, names = (
+            ("fedax.observe.", [name for name in vars(observe) if name[0].isupper()])
+            if kind is Observer
+            else ("fedax.", ["Simulation", "Eager", "MPI"])
+        )
+        plain = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(value.lower().replace("_", ""), plain, n=1)
+        return f"Write {place}{plain[near[0]]}()." if near else ""
+    return ""
+
+
+def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
+    """Refuses what is no whole number from `low` to `high`; NumPy's are."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"
+        raise InvalidInput.of(f"run({name}=...)", value, allowed)
+
+
+def require_concrete(name: str, *arguments: Any) -> None:
+    """Refuses a call inside a transformation of JAX, where arrays have no values.
+
+    Args:
+        name: of the function, for the message.
+        arguments: its arguments.
+
+    Raises:
+        InvalidInput: called inside `jax.jit`, or with an array of `jax.vmap` or `jax.grad`.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((jnp.zeros(()), arguments))):
+        hint = "Call it outside. For several settings at once there is run_grid."
+        raise InvalidInput.because(name, "called inside jax.jit, jax.vmap or jax.grad", hint)

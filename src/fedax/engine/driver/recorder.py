@@ -1,0 +1,188 @@
+"""The history of a run as it grows: observations, logs of rounds, the outcome, the best model."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedax.core.directions import Mode, is_better
+from fedax.core.history import Best, History, Outcome
+from fedax.core.traffic import Traffic
+from fedax.engine.compilation.cache import compiling
+from fedax.engine.driver.early_stopping import EarlyStopping
+from fedax.engine.driver.options import RunOptions
+from fedax.engine.round.engine import Carried, Log, merged
+from fedax.errors import InvalidInput
+
+
+class Rows:
+    """Values of one shape, in one piece of memory that doubles as they come.
+
+    A list of what an engine returns would keep a buffer of the device, and kilobytes beside it, for every number.
+
+    >>> rows = Rows()
+    >>> rows.append(np.float64(1.0))
+    >>> rows.append(np.float64(2.0))
+    >>> rows.all().tolist(), float(rows.last)
+    ([1.0, 2.0], 2.0)
+
+    Args:
+        values: the first rows.
+    """
+
+    def __init__(self, values: np.ndarray | None = None) -> None:
+        self._kept, self._count = (None, 0) if values is None else (np.array(values), len(values))
+
+    def append(self, value: Any) -> None:
+        """Adds a row; one of another shape than the others is refused."""
+        value = np.asarray(value)
+        if self._kept is None:
+            self._kept = np.empty((8, *value.shape), value.dtype)
+        if value.shape != self._kept.shape[1:]:
+            raise ValueError(f"a row of shape {value.shape} among rows of shape {self._kept.shape[1:]}")
+        if self._count == len(self._kept) or self._kept.dtype != value.dtype:
+            larger = np.empty((max(8, 2 * self._count), *value.shape), np.result_type(self._kept.dtype, value.dtype))
+            larger[: self._count] = self._kept[: self._count]
+            self._kept = larger
+        self._kept[self._count] = value
+        self._count += 1
+
+    @property
+    def last(self) -> Any:
+        """The newest row."""
+        assert self._kept is not None, "no rows yet"
+        return self._kept[self._count - 1]
+
+    def all(self) -> np.ndarray:
+        """All rows, as a copy."""
+        assert self._kept is not None, "no rows yet"
+        return self._kept[: self._count].copy()
+
+
+LOSSES = ("train_loss", "objective")
+"""Metrics that are finite in a run that is ok."""
+
+
+class Clock:
+    """Seconds of the run, those before a resumption included."""
+
+    def __init__(self, before: History | None) -> None:
+        self._begun, self._compiled = time.perf_counter(), compiling().seconds
+        if before is not None:
+            self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self._begun
+
+    @property
+    def compiling(self) -> float:
+        """Of these, the seconds of compiling."""
+        return compiling().seconds - self._compiled
+
+
+class Recorder:
+    """Grows the history of one algorithm, until it ends."""
+
+    def __init__(self, algorithm: str, clock: Clock, drops: bool, modes: Mapping[str, Mode], before: History | None) -> None:
+        self.algorithm, self.clock, self.drops, self.before, self.outcome = algorithm, clock, drops, before, Outcome()
+        self.modes = modes
+        self.rounds: list[int] = [int(t) for t in before.rounds] if before else []
+        self.seconds: list[float] = list(before.seconds) if before else []
+        self.compiling: list[float] = list(before.compiling) if before else []
+        self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
+        self.logs: list[Log] = []
+        self.ended, self.final, self.best = False, None, before.best if before else None
+        if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
+            self.outcome, self.ended, self.final = (
+                before.outcome,
+                True,
+                Carried(before.state, before.lost, before.model_state, before.bounds),
+            )
+
+    @property
+    def goes_on(self) -> bool:
+        return self.outcome.kind == "ok"
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        return {name: values.last for name, values in self.metrics.items()}
+
+    def add(self, log: Log, first: int) -> None:
+        if self.ended:
+            return
+        self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
+        while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
+            self.logs[-2:] = [merged(self.logs[-2:])]
+        self.outcome = log.failure(first) if self.goes_on else self.outcome
+
+    def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
+        """Takes the metrics after some rounds; whether they are those of a better model than the best so far."""
+        if self.ended:
+            return False
+        for name, value in metrics.items():
+            self.metrics.setdefault(name, Rows()).append(value)
+        self.rounds.append(done)
+        self.seconds.append(self.clock.now)
+        self.compiling.append(self.clock.compiling)
+        for rule in options.rules:
+            values = self._values(rule.metric, f"run(stop=...), {rule}")
+            if not self.goes_on or not done:
+                continue
+            if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
+                self.outcome = Outcome("non-finite", done - 1, part=rule.metric)
+            elif rule.fires(self.rounds, values):
+                self.outcome = Outcome(rule.kind, done - 1)
+        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
+        if self.goes_on and done and broken:
+            self.outcome = Outcome("non-finite", done - 1, part=broken[0])
+        self.ended = not self.goes_on
+        if (metric := options.best_by) is None:
+            return False
+        value = self._values(metric, "run(keep_best=...)")[-1]
+        if self.best is not None and self.best.metric != metric:  # of the run before a resumption
+            self.best = None
+        if not is_better(value, None if self.best is None else self.best.value, options.best_mode):
+            return False
+        self.best = Best(metric, done, value, None)
+        return True
+
+    def keep(self, params: Any, state: Any) -> None:
+        """The model that has just become the best."""
+        assert self.best is not None, "nothing was better"
+        self.best = dataclasses.replace(self.best, params=params, state=state)
+
+    def stop(self, done: int) -> None:
+        """The end of the budget of privacy."""
+        if self.goes_on:
+            self.outcome = Outcome("stopped", done - 1)
+
+    def interrupt(self, done: int) -> None:
+        if self.goes_on:
+            self.outcome = Outcome("interrupted", done)
+
+    def _values(self, metric: str, field: str) -> list[float]:
+        if metric not in self.metrics or self.metrics[metric].all().ndim != 1:
+            raise InvalidInput.of(field, metric, f"None, or observers that give {metric}, one number each")
+        return self.metrics[metric].all().astype(float).tolist()
+
+    def finish(self, params: Any, carried: Carried) -> History:
+        known = self.before if self.before and len(self.before.bits.up) else None
+        past: list[Log] = []
+        if known:
+            notes = {name: values for name, values in known.notes.items() if name != "dropped"}
+            left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
+            past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
+        log = merged([*past, *self.logs])
+        notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
+        metrics = {name: values.all() for name, values in self.metrics.items()}
+        rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))
+        books = Traffic(log.down, log.up), self.outcome, seconds, compiled
+        modes: dict[str, Mode] = {name: mode for name, mode in self.modes.items() if name in metrics}
+        return History(
+            self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best, modes=modes
+        )

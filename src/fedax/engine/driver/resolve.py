@@ -1,0 +1,58 @@
+"""Resolves symbolic hyperparameters such as `"theory"` to numbers."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.hyper import words
+from fedax.core.task import Task
+from fedax.engine.driver.options import RunOptions
+from fedax.errors import InvalidInput
+from fedax.theory.constants import Measured
+
+Found = dict[str, np.ndarray]
+
+
+def fit(
+    algorithms: Sequence[Algorithm[Any]], task: Task, options: RunOptions, starts: Sequence[PyTree] = ()
+) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
+    """Resolves symbolic hyperparameters. Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.
+
+    Nothing is measured if there are no symbolic values. Where the smoothness behind the numbers is an estimate, they have it
+    too, as `smoothness_estimate`.
+
+    Args:
+        algorithms: of the run.
+        task: of the run.
+        options: of the run.
+        starts: the parameters from which the runs start, one pytree for each seed; those of `estimate.Losses` by default.
+
+    Raises:
+        InvalidInput: an engine that has not everybody's examples here, or a task without these constants.
+    """
+    for owner in (options.solver, *algorithms):
+        for name in words(owner)[:1]:
+            if not options.engine.has_all(task):
+                allowed = "numbers, on an engine that has not everybody's examples here; the word needs them"
+                raise InvalidInput.of(f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed)
+    constants = Measured(task, options.schedule, starts=starts)
+    solver = options.solver.fitted(constants)
+    fitted = [algorithm.fitted(constants) for algorithm in algorithms]
+    shared = {f"solver.{name}": value for name, value in _numbers(options.solver, solver).items()}
+    found = [shared | _numbers(before, after) for before, after in zip(algorithms, fitted, strict=True)]
+    if any(found) and constants.estimated:
+        found = [numbers | {"smoothness_estimate": constants.smoothness} if numbers else numbers for numbers in found]
+    return fitted, dataclasses.replace(options, solver=solver), found
+
+
+def has_symbolic(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> bool:
+    """Returns whether hyperparameters of the run are symbolic, so that each start may have other numbers."""
+    return any(words(owner) for owner in (options.solver, *algorithms))
+
+
+def _numbers(before: object, after: object) -> Found:
+    return {name: np.asarray(getattr(after, name)) for name in words(before)}

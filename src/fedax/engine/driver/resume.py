@@ -1,0 +1,120 @@
+"""Continuing histories in memory by the same method, seed, data and privacy, so that the account holds for all rounds."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedax.communication.privacy import Privacy
+from fedax.core.algorithm import Algorithm
+from fedax.core.history import History
+from fedax.core.hyper import as_arrays
+from fedax.core.scheduling.schedule import Schedule
+from fedax.core.task import Task
+from fedax.engine.compilation.fingerprint import Describer, difference, hashed
+from fedax.errors import InvalidInput, shown
+from fedax.utils.layout import Layout
+
+_PARTS, _PART = 16, 1 << 16
+"""Blocks of a large array that its fingerprint looks at, and the bytes of each."""
+
+
+def origin(
+    algorithm: Algorithm[Any],
+    data: dict[str, Any] | None,
+    seed: int,
+    layout: Layout,
+    schedule: Schedule,
+    privacy: Privacy | None,
+) -> dict[str, Any]:
+    """Returns what a history continues from, see `History.origin`.
+
+    The schedule counts with privacy, because epsilon depends on it. A budget does not: it says when to stop, not what was spent.
+
+    Args:
+        algorithm: as it was asked for.
+        data: from `data_of`; None where the examples are elsewhere.
+        seed: of the run.
+        layout: of the model.
+        schedule: of the run.
+        privacy: of its channel.
+    """
+    vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
+    describe = Describer((jax.eval_shape(layout.unravel, vector), vector))
+    try:
+        method = describe(as_arrays(algorithm, layout.dtype), "algorithm")
+    except InvalidInput:  # a field that cannot be compared
+        method = {"kind": type(algorithm).__name__}
+    spent = None
+    if privacy is not None:
+        fields = {field.name: getattr(privacy, field.name) for field in dataclasses.fields(privacy)}
+        spent = {name: describe(value, name) for name, value in fields.items() if name != "budget"}
+        spent |= {"schedule": describe(schedule, "schedule")}
+    model = [str(layout.treedef), [list(shape) for shape in layout.shapes], str(layout.dtype)]
+    return {"privacy": spent, "method": method, "model": model, "seed": seed, "data": data}
+
+
+def data_of(task: Task, whole: bool) -> dict[str, Any]:
+    """Returns the sizes and a hash of the training data; of large arrays `whole` says whether every number counts."""
+    content = hashed(task.train) if whole else fingerprint(task.train)
+    return {"clients": task.train.clients, "examples": task.train.total, "content": content}
+
+
+def fingerprint(tree: Any) -> str:
+    """Returns a hash of all arrays of a pytree, of large ones a part: hashing 100 MB takes as long as a short run."""
+    return hashed(jax.tree.map(_part_of, tree))
+
+
+def _part_of(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return np.zeros(0, leaf.dtype)
+    array = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
+    if array.nbytes <= _PARTS * _PART:
+        return array
+    # whole blocks, because reading scattered numbers of a file would read all of its pages
+    flat = array.reshape(-1)
+    length = max(_PART // array.itemsize, 1)
+    starts = np.linspace(0, flat.size - length, _PARTS).astype(int)
+    return np.concatenate([flat[start : start + length] for start in starts])
+
+
+def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]], is_private: bool) -> None:
+    """Refuses histories of other runs: their states do not fit, and privacy that was spent in them would not be counted.
+
+    Args:
+        histories: to continue.
+        origins: of the runs that continue them, see `origin`.
+        is_private: whether these runs have an account of privacy.
+
+    Raises:
+        InvalidInput: another number of histories, privacy, method, model, seed or data.
+    """
+    if len(histories) != len(origins):
+        allowed = f"as many as there are runs, {len(origins)}"
+        raise InvalidInput.found("run_grid(resume=...)", f"{len(histories)} histories", allowed)
+    for history, mine in zip(histories, origins, strict=True):
+        known = history.origin
+        if known is None:
+            if is_private:
+                reason = "a history that does not say with what privacy it was made"
+                raise InvalidInput.because("run(resume=...)", reason, "Start anew.")
+            continue
+        for name in mine:
+            if name == "data" and None in (mine[name], known[name]):  # of an engine whose examples are elsewhere
+                continue
+            if found := difference(mine[name], known[name], name):
+                _refuse(*found)
+
+
+def _refuse(place: str, now: Any, before: Any) -> None:
+    """Refuses to continue a history with something else than it was made with."""
+    hint = "A history is continued by the same run. Another run starts anew, and its privacy adds to what was spent."
+    if place == "privacy":  # of which one of the two has none
+        now, before = ("no Privacy" if each is None else "a Privacy" for each in (now, before))
+    elif place == "data.content":
+        now, before = "other examples", "the same examples"
+    else:
+        now, before = shown(now), shown(before)
+    raise InvalidInput.found(f"run(resume=...), {place}", now, f"{before}, as the history was made with", hint)

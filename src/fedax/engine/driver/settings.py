@@ -1,0 +1,39 @@
+"""Settings of a run as plain values, by which a report checks the premises of theorems."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.hyper import declared, is_new
+from fedax.engine.driver.options import RunOptions
+
+_SHOWN = 64
+"""Of longer arrays only the ends of their range are stored."""
+
+
+def settings_of(algorithm: Algorithm[Any], options: RunOptions) -> dict[str, Any]:
+    """Returns algorithm, solver, schedule, channel and `on_bad_client` of a run, in the form of an experiment's own settings."""
+    found = {
+        "algorithm": hyperparameters_of(algorithm),
+        "solver": hyperparameters_of(options.solver),
+        "schedule": options.schedule.options,
+        "channel": options.channel and type(options.channel).__name__,
+        "on_bad_client": options.on_bad_client,
+    }
+    return json.loads(json.dumps(found, sort_keys=True, default=_plain))
+
+
+def hyperparameters_of(owner: object) -> dict[str, Any]:
+    """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""
+    values = ((field, getattr(owner, field.name)) for field in dataclasses.fields(owner) if field.name in declared(owner))  # type: ignore[arg-type]
+    return {"type": type(owner).__name__} | {field.name: value for field, value in values if not is_new(field, value)}
+
+
+def _plain(value: Any) -> Any:
+    if not hasattr(value, "tolist"):
+        return repr(value)
+    array = np.asarray(value)
+    return array.tolist() if array.size <= _SHOWN else [float(array.min()), float(array.max())]

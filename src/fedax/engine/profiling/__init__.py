@@ -1,0 +1,1 @@
+"""Profiles of rounds and counts of floating-point operations."""

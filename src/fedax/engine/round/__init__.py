@@ -1,0 +1,1 @@
+"""Inside a round: context, client work, aggregation, evaluation."""

@@ -1,0 +1,277 @@
+"""Passes over everybody's data for observers: flat, in large pieces, not client by client."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.federation import Cohort, Memory
+from fedax.core.task import Examples, Ragged, Task, piece
+from fedax.engine.round.aggregation import plus, total
+from fedax.engine.round.client import CompiledClient, Part, Setup
+from fedax.engine.round.engine import Carried
+from fedax.engine.round.model_state import seen
+from fedax.observe.base import Gradients, OfClients, Split, View
+from fedax.utils.layout import accumulator
+from fedax.utils.random import Index
+
+PIECE = 2048
+"""Examples that pass through the model at once in an evaluation."""
+
+
+def personal_models(
+    setup: Setup, algorithm: Algorithm[Any], carried: Carried
+) -> Callable[[Index], Float[Array, "dim"]] | None:
+    """The model that a client uses itself, by its number; None if that is the global one."""
+    how, states = algorithm.personal(carried.state), carried.model_state
+    if how is None:
+        return None
+
+    def model(k: Index) -> Float[Array, "dim"]:
+        client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
+        if states is not None:
+            client.model_state = states.of(k) if isinstance(states, Memory) else states
+        # where a memory lies must not change how its numbers are fused, and so rounded, with those of the work
+        down, own = jax.lax.optimization_barrier((how.down, () if how.memory is None else (how.memory.of(k),)))
+        return jax.lax.optimization_barrier(how.work(client, *down, *own))
+
+    return model
+
+
+def all_personal(setup: Setup, algorithm: Algorithm[Any], carried: Carried) -> Float[Array, "clients dim"]:
+    """The models that the clients use themselves, all of them."""
+    clients, own = setup.task.train.clients, personal_models(setup, algorithm, carried)
+    if own is None:
+        return jnp.tile(algorithm.model(carried.state)[None], (clients, 1))
+    return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
+
+
+def view_of(setup: Setup, algorithm: Algorithm[Any], carried: Carried, worked: Cohort) -> "CompiledView":
+    """The observers' view of what a run carries; `worked` are the clients of the last phase before it."""
+    own, state = personal_models(setup, algorithm, carried), carried.state
+    states = carried.model_state if isinstance(carried.model_state, Memory) else None
+    setup = dataclasses.replace(setup, task=seen(setup.task, carried.model_state))
+    view = CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, worked, states)
+    view.equal, view.constraints, view.method = counts_alike(setup, algorithm), constraints_of(algorithm, state), algorithm
+    return view
+
+
+def counts_alike(setup: Setup, algorithm: Algorithm[Any]) -> bool:
+    """Whether clients count alike in the objective."""
+    return algorithm.equal_weights or setup.schedule.weights == "equal"
+
+
+def nobody(clients: int, dtype: Any) -> Cohort:
+    """An empty cohort, as before the first round."""
+    nothing = jnp.zeros(clients, dtype)
+    return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype))
+
+
+def kept_by_clients(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
+    """The clients' own models, and the weights of their uploads."""
+    nodes, weights = algorithm.nodes(state), algorithm.weights(state)
+    return None if nodes is None else nodes.all(), None if weights is None else weights.all()
+
+
+def constraints_of(algorithm: Algorithm[Any], state: Any) -> Constraint | None:
+    """The clients' constraints, all of them."""
+    kept = algorithm.constraints(state)
+    return None if kept is None else kept.all()
+
+
+class CompiledView(View):
+    """See `View`."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        w: Float[Array, "dim"],
+        nodes: Float[Array, "clients dim"] | None = None,
+        weights: Float[Array, "clients"] | None = None,
+        own: Callable[[Index], Float[Array, "dim"]] | None = None,
+        worked: Cohort | None = None,
+        states: Memory | None = None,
+    ) -> None:
+        self.setup, self.w, self.task, self.own, self._worked, self.states = setup, w, setup.task, own, worked, states
+        self.nodes, self.weights, self.equal = nodes, weights, setup.schedule.weights == "equal"
+        self.constraints, self.solver, self.schedule = None, setup.solver, setup.schedule
+        self._sums: dict[str, dict[str, Array]] = {}
+
+    def cohort(self) -> Cohort:
+        assert self._worked is not None, "a view of a model alone has no rounds"
+        return self._worked
+
+    def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        data: Ragged = getattr(self.task, split)
+        sums = self._passes(split, data.arrays, data)[score]
+        return sums / jnp.asarray(data.sizes).astype(sums.dtype)
+
+    def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        if self.own is None and self.states is None:
+            return self.per_client(split, score)
+        own, states = self.own or (lambda k: self.w), self.states
+        return self.of_each(split, score, lambda k: (own(k), None if states is None else states.of(k)))
+
+    def of_each(
+        self, split: OfClients, score: str, used: Callable[[Index], tuple[Float[Array, "dim"], Any]]
+    ) -> Float[Array, "clients"]:
+        """As `per_client`, for the model and its state (None for the global one) that each client uses."""
+        data: Ragged = getattr(self.task, split)
+        if not data.total:
+            return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
+        width = min(PIECE, data.largest)
+
+        def mean(k: Index) -> Float[Array, ""]:
+            w, state = used(k)
+            functions = self.task.at(state).functions
+            params, part, wide = self.setup.layout.unravel(w), Part.of(data, k), accumulator(self.w.dtype)
+
+            def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+                place = i * width + jnp.arange(width, dtype=jnp.int32)
+                rows = part.rows(place)
+                values = scored(
+                    {name: functions[name](params, rows, None).astype(wide) for name in dict.fromkeys(("loss", score))}
+                )
+                return plus(sums, jnp.where(place < part.size, values[score], 0).sum())
+
+            zero = jnp.zeros((), wide)
+            return total(jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))) / part.size.astype(wide)
+
+        return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
+
+    def overall(self, split: Split, score: str) -> Float[Array, ""]:
+        if split == "holdout" and self.task.holdout is None:
+            split = "test"
+        data = getattr(self.task, split)
+        if isinstance(data, Ragged):
+            return self._passes(split, data.arrays, data)[score].sum() / data.total
+        sums = self._passes(split, data, None)[score]
+        return sums.sum() / next(iter(data.values())).shape[0]
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        if self.nodes is None:
+            return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
+
+        def node(k: Index, w: Float[Array, "dim"]) -> Float[Array, ""]:
+            task = self.task.at(None if self.states is None else self.states.of(k))
+            return CompiledView(dataclasses.replace(self.setup, task=task), w).overall("holdout", score)
+
+        ids = jnp.arange(self.task.train.clients, dtype=jnp.int32)
+        return jax.lax.map(lambda row: node(*row), (ids, self.nodes))
+
+    def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
+        """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""
+        if split not in self._sums:
+            rows, wide = next(iter(arrays.values())).shape[0], accumulator(self.w.dtype)
+            groups = 1 if data is None else data.clients
+            params, task = self.setup.layout.unravel(self.w), self.task
+            functions = task.functions
+            if not rows:
+                return {name: jnp.zeros(groups, wide) for name in functions}
+            width = min(PIECE, rows)
+
+            def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
+                # the last piece is moved back into the data; rows seen before do not count again
+                begin = jnp.minimum(i * width, rows - width)
+                row = begin + jnp.arange(width, dtype=jnp.int32)
+                some = piece(arrays, begin, width) if data is None else data.piece(begin, width)
+                fresh = row >= i * width
+                owner = (
+                    jnp.zeros_like(row)
+                    if data is None
+                    else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
+                )
+                values = scored({name: f(params, some, None).astype(wide) for name, f in functions.items()})
+                return _added(sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()})
+
+            zero = {name: jnp.zeros(groups, wide) for name in functions}
+            self._sums[split] = total(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
+        return self._sums[split]
+
+    def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
+        if split == "holdout" and self.task.holdout is None:
+            split = "test"
+        return predictions(self.task, self.setup.layout.unravel(self.w), getattr(self.task, split))
+
+    def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
+        return held_back(self.setup, self.w, score, steps)
+
+    def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
+        def one(given: tuple[Any, ...]) -> Any:
+            return look(CompiledClient(self.setup, given[0], 0, jax.random.key(0), 0), *given[1:])
+
+        return jax.lax.map(one, (jnp.arange(self.task.train.clients, dtype=jnp.int32), *rows))
+
+    def gradients(self) -> Gradients:
+        if not hasattr(self, "_gradients"):
+            self._gradients = self._moments()
+        return self._gradients
+
+    def _moments(self) -> Gradients:
+        clients, share = self.task.train.clients, self.share
+
+        wide = accumulator(self.w.dtype)
+
+        def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
+            gradient = CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w).astype(wide)
+            return plus(sums, Gradients.terms(gradient, share[k], clients))
+
+        zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
+        return total(jax.lax.fori_loop(0, clients, add, (zero, zero)))
+
+
+def scored(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
+    """Makes every score NaN where the loss of an example is: `argmax` and comparisons take NaN for a prediction."""
+    broken = jnp.isnan(values["loss"])
+    return {name: value if name == "loss" else jnp.where(broken, jnp.nan, value) for name, value in values.items()}
+
+
+def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
+    """The predictions of a model for all rows of some examples, in pieces."""
+    rows = data.total if isinstance(data, Ragged) else next(iter(data.values())).shape[0]
+    width, predict = min(PIECE, rows), task.predictions
+    assert predict is not None, "a task without predictions"
+
+    def some(i: Index) -> Array:
+        begin = jnp.minimum(i * width, rows - width)  # the last piece is moved back into the data
+        return predict(params, data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width), None)
+
+    count = -(-rows // width)
+    made = jax.lax.map(some, jnp.arange(count, dtype=jnp.int32))
+    whole = made[:-1].reshape(-1, *made.shape[2:])
+    return jnp.concatenate([whole, made[-1][width * count - rows :]])
+
+
+def held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None) -> Float[Array, "others"]:
+    """See `View.held_back`."""
+    task = setup.task.held_back
+    task = None if task is None else task.at(setup.task.state)
+    assert task is not None, "a task that holds no clients back"
+    schedule = setup.schedule
+    if steps is not None:
+        schedule = dataclasses.replace(schedule, steps=steps, times=None, stragglers=0.0)
+    apart = dataclasses.replace(setup, task=task, population=task.train.population, schedule=schedule, first=0)
+
+    view = CompiledView(apart, w)
+    if steps is None:
+        return view.per_client("test", score)
+
+    def adapted(k: Index) -> tuple[Float[Array, "dim"], Any]:
+        client = CompiledClient(apart, k, 0, jax.random.key(0), 0)
+        return client.minimize(start=w), client.model_state
+
+    return view.of_each("test", score, adapted)
+
+
+def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]) -> tuple[Any, Any]:
+    """Compensated sums of all owners with some more values, by ascending owners; only the owners' places are touched."""
+    local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
+    groups = next(iter(sums[0].values())).shape[0]
+    places = jnp.full_like(owner, groups).at[local].set(owner)
+    parts = {name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()}
+    before = jax.tree.map(lambda all_: all_.at[places].get(mode="fill", fill_value=0), sums)
+    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), sums, plus(before, parts))

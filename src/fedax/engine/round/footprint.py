@@ -1,0 +1,237 @@
+"""The phases, traffic, memory and gradients of a round, from one abstract trace of it: nothing of it is declared."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from fedax.communication.channel import bits_of, is_message, is_vector, opened
+from fedax.core.algorithm import Algorithm
+from fedax.core.client import Carry, Client, Minibatch, Solver
+from fedax.core.federation import Cohort, Memory
+from fedax.core.hyper import as_arrays, usual
+from fedax.core.scheduling.schedule import Schedule
+from fedax.core.solver import SGD
+from fedax.core.task import Ragged, Task
+from fedax.engine.compilation.jaxpr import inner, turns
+from fedax.engine.round.backend import Answer, Job, Transport
+from fedax.engine.round.client import Setup
+from fedax.engine.round.context import Round
+from fedax.engine.round.model_state import Sent, traveling
+from fedax.utils.layout import Layout
+from fedax.utils.random import stream
+
+
+class Amount(NamedTuple):
+    """Model vectors, and single numbers beside them."""
+
+    vectors: int
+    numbers: int
+
+
+class PhaseCost(NamedTuple):
+    """One call of a verb, for one participant.
+
+    Attributes:
+        work: the work function.
+        everyone: whether all clients take part, not a drawn cohort.
+        links: whether the upload goes to every neighbour on a graph.
+        coded: whether the algorithm codes vectors of its upload itself.
+        down, up: what the participant receives and sends.
+        down_bits, up_bits: the same in bits, without a channel.
+        codable: the lengths of the vectors of the upload that a channel would code.
+        step_gradients: gradients in every local step; a Hessian-vector product counts as one.
+        full_gradients: gradients over all the client's examples. One in a loop of unknown length counts once.
+    """
+
+    work: str
+    everyone: bool
+    links: bool
+    coded: bool
+    down: Amount
+    up: Amount
+    down_bits: int
+    up_bits: int
+    codable: tuple[int, ...]
+    step_gradients: int
+    full_gradients: int
+
+
+class Footprint(NamedTuple):
+    """A round of an algorithm, phase by phase.
+
+    Attributes:
+        phases: in order.
+        memory: what each client keeps from round to round.
+    """
+
+    phases: tuple[PhaseCost, ...]
+    memory: Amount
+
+    def gradients(self, steps: float, epoch: float) -> float:
+        """The minibatch gradients that a participant of every phase computes in a round of so many local steps.
+
+        A gradient over all its examples is as many as an `epoch` has.
+        """
+        return sum(phase.step_gradients * steps + phase.full_gradients * epoch for phase in self.phases)
+
+
+def footprint(
+    algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None, clients: int = 5
+) -> Footprint:
+    """The phases, traffic, memory and gradients of a round of this algorithm with these hyperparameters, from round 1 on.
+
+    Args:
+        algorithm: the method.
+        task: for its model; by default a small one stands in.
+        solver: of local problems; `SGD(0.01)` by default. Hyperparameters given by a word count as their defaults.
+        clients: of the stand-in, of which all but two are drawn.
+
+    >>> import fedax
+    >>> scaffold = fedax.footprint(fedax.SCAFFOLD(option="I"))
+    >>> [(phase.work, phase.down.vectors, phase.up.vectors) for phase in scaffold.phases], scaffold.memory.vectors
+    ([('train', 2, 2)], 1)
+    >>> scaffold.gradients(steps=20, epoch=5)
+    25
+    """
+    algorithm, solver = usual(algorithm), usual(solver or SGD())
+    task = _stand_in(clients) if task is None else task
+    clients = task.train.clients
+    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+    schedule = Schedule(cohort=max(clients - 2, 1))
+    return look(algorithm, Setup(task, as_arrays(solver, layout.dtype), schedule, layout, task.train.population))
+
+
+def look(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
+    """The footprint of an algorithm in a setup, whatever its channel."""
+    transport = Recording(dataclasses.replace(setup, channel=None))
+
+    def one_round() -> None:
+        root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        state = algorithm.init(Round(transport, 0, root), w)
+        algorithm.round(Round(transport, 1, root, model_state=traveling(setup.task)), state)
+
+    jax.eval_shape(one_round)
+    return Footprint(tuple(transport.phases), Amount(*map(sum, zip((0, 0), *transport.kept, strict=True))))
+
+
+def _stand_in(clients: int) -> Task:
+    start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+    examples = Ragged.of([{"x": [0.0]}] * clients)
+    return Task(lambda key: start, lambda params, examples, key: examples["x"] * params["a"].sum(), examples)
+
+
+class Recording(Transport):
+    """Does no work: traces a phase's work at one client, and answers with zeros."""
+
+    padded = True
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.phases: list[PhaseCost] = []
+        self.kept: list[Amount] = []
+
+    def memory(self, initial: PyTree) -> Memory:
+        memory = super().memory(initial)
+        self.kept.append(self._amount(jax.eval_shape(memory.of, jnp.int32(0))))
+        return memory
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
+        program, (upload, kept) = jax.make_jaxpr(lambda: job(Probe(self.setup, job), rows), return_shape=True)()
+        self._record(job, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
+        value, clipped = opened(_zeros(upload.value))
+        value = job.bounded(value)
+        capacity = cohort.ids.shape[0]
+        after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
+        gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
+        return Answer(upload, (value, cohort.part), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        answer = self.work(job, everyone, held, True)
+        self.phases[-1] = self.phases[-1]._replace(links=True)
+        return answer, Memory(answer.rows[0])
+
+    def _record(self, job: Job, cohort: Cohort, upload: Any, gradients: tuple[int, int]) -> None:
+        step, full = gradients
+        if job.receives:  # the other half of a phase that is there
+            last = self.phases[-1]
+            step, full = last.step_gradients + step, last.full_gradients + full
+            self.phases[-1] = last._replace(step_gradients=step, full_gradients=full)
+            return
+        sent = (upload.value, upload.weight)
+        value = upload.value.value if isinstance(upload.value, Sent) else upload.value
+        leaves = jax.tree.leaves(value, is_leaf=is_message)
+        coded, codable = any(map(is_message, leaves)), tuple(leaf.shape[0] for leaf in leaves if is_vector(leaf))
+        everyone = cohort.ids.shape[0] == self.setup.population.clients
+        down = job.down if job.model_state is None else (job.down, job.model_state)
+        amounts = self._amount(down), self._amount(sent)
+        bits = bits_of(down), bits_of(sent)
+        self.phases.append(PhaseCost(job.name, everyone, False, coded, *amounts, *bits, codable, step, full))
+
+    def _amount(self, tree: PyTree) -> Amount:
+        leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim
+        whole = [is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim) for leaf in leaves]
+        return Amount(sum(whole), sum(leaf.size for leaf, is_whole in zip(leaves, whole, strict=True) if not is_whole))
+
+
+class Probe(Client):
+    """A client without examples, whose gradients are marks in the program."""
+
+    def __init__(self, setup: Setup, job: Job) -> None:
+        super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, stream(job.root, "probe"))
+        self.index = self.size = self.steps = self.batch = jnp.int32(1)
+        self.round, self.share = job.round, jnp.ones((), setup.layout.dtype)
+
+    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        return w.sum()
+
+    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        return _full(w)
+
+    def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
+        """One step of them."""
+        return step(carry, *[ProbeBatch()] * batches)
+
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
+        return ProbeBatch()
+
+
+class ProbeBatch(Minibatch):
+    """A minibatch of a probe."""
+
+    def loss(self, params: PyTree) -> Float[Array, ""]:
+        return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
+
+    def gradient(self, params: PyTree) -> PyTree:
+        return _minibatch(params)
+
+
+@jax.jit
+def _full(w: Any) -> Any:
+    return 2 * w
+
+
+@jax.jit
+def _minibatch(params: Any) -> Any:
+    return jax.tree.map(lambda x: 2 * x, params)
+
+
+def _count(program: Any, mark: Any) -> int:
+    """The calls of a mark in a program; a loop of known length counts as often as it turns, any other one once."""
+    total = 0
+    for equation in program.eqns:
+        if equation.params.get("name") == mark.__name__:
+            total += 1
+            continue
+        total += (turns(equation) or 1) * sum(_count(program, mark) for program in inner(equation))
+    return total
+
+
+def _zeros(shapes: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
+    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)

@@ -1,0 +1,77 @@
+"""The order of a client's examples in an epoch: a shuffle that does not depend on padding."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+
+from fedax.ops.extension import usable
+from fedax.ops.primitives import Result, aligned, in_groups, primitive
+from fedax.utils.random import Index
+
+SMALL = 1 << 16
+"""Up to this many examples, 16 random bits and the position share one 32-bit word: one sort of words, four times faster."""
+
+
+# inside a program it is part of it; outside it is one program, not one for every operation
+@functools.partial(jax.jit, static_argnames="width", inline=True)
+def shuffled(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
+    """A random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
+
+    Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and a tie (of probability
+    2^-16 a pair) keeps the given order.
+    """
+    if not _quick(key, width):
+        return _sorted(key, size, width)
+    operands = aligned(jax.random.key_data(key)[None], jnp.asarray(size, jnp.int32)[None])
+    return shuffle_p.bind(*operands, width=width, native=True)[0][0]
+
+
+def _sorted(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
+    position = jnp.arange(width, dtype=jnp.uint32)
+    words = jax.random.bits(key, (width,), jnp.uint32)
+    coarse = (words >> 16) << 16
+    last, bound = jnp.uint32(0xFFFFFFFF), jnp.asarray(size, jnp.uint32)
+    if width <= SMALL:
+        packed = jax.lax.sort(jnp.where(position < bound, coarse | position, last))
+        return (packed & jnp.uint32(0xFFFF)).astype(jnp.int32)
+    words = jnp.where(position < bound, jnp.where(bound <= SMALL, coarse, words), last)
+    return jax.lax.sort((words, position), num_keys=1)[1].astype(jnp.int32)
+
+
+def _quick(key: Key[Array, ""], width: int) -> bool:
+    """Whether the native call has this order: it knows the words of JAX's own generator alone."""
+    own = str(jax.random.key_impl(key)) == "threefry2x32" and jax.config.values["jax_threefry_partitionable"]
+    return own and width <= SMALL and usable()
+
+
+def _results(key: Any, size: Any, *, width: int, **_: Any) -> list[Result]:
+    return [Result((size.shape[0], width), jnp.int32, False)]
+
+
+def _plain(key: Any, size: Any, *, width: int) -> list[Any]:
+    return [jax.vmap(lambda data, size: _sorted(jax.random.wrap_key_data(data), size, width))(key, size)]
+
+
+shuffle_p = primitive("fedax_shuffle", _results, _plain, ("fedax_shuffle", lambda *_, **__: [0]), (False, False))
+in_groups(shuffle_p)
+
+
+def shuffled_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
+    """As `shuffled`, at a cost that follows the client's own size rather than that of the largest one; `width` >= `largest`."""
+    if _quick(key, width):
+        return shuffled(key, size, width)
+    widths = [64]
+    while widths[-1] < largest:
+        widths.append(2 * widths[-1])
+    widths[-1] = max(largest, 1)
+
+    def branch(sorted_: int) -> Int[Array, "width"]:
+        return jnp.pad(shuffled(key, size, sorted_), (0, width - sorted_))
+
+    if len(widths) == 1:
+        return branch(largest)
+    bucket = jnp.searchsorted(jnp.asarray(widths, jnp.int32), size)
+    return jax.lax.switch(bucket, [lambda sorted_=sorted_: branch(sorted_) for sorted_ in widths])

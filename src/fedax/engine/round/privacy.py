@@ -1,0 +1,398 @@
+"""Privacy of a run: which phases may be noised, by a trace of the method's own rounds, and the noise itself."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.communication.accounting import Ledger, Release, epsilon_of, noise_of, rounds_of
+from fedax.communication.channel import Channel, is_message, is_vector, opened
+from fedax.communication.privacy import Bounded, LocalNoise, Privacy, bounded, moved, noised
+from fedax.core.algorithm import Algorithm
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.hyper import as_arrays
+from fedax.core.scheduling.sampling import Poisson, Uniform
+from fedax.core.scheduling.schedule import Schedule
+from fedax.core.solver import SGD
+from fedax.core.task import Task
+from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.client import Setup
+from fedax.engine.round.context import Round
+from fedax.engine.round.footprint import Probe, Recording
+from fedax.engine.round.model_state import traveling
+from fedax.errors import InvalidInput
+from fedax.utils.layout import Layout, accumulator
+
+FIELD = "Channel(privacy=...)"
+
+
+class Bounding(eqx.Module):
+    """Clipping of uploads where they arrive.
+
+    Attributes:
+        bounds: of the parts of a phase.
+        near: the number of the vector sent down to which the first vector that goes up is near, None for none.
+    """
+
+    bounds: Float[Array, "parts"]
+    near: int | None = eqx.field(static=True)
+
+    def __call__(self, value: PyTree, down: PyTree) -> Bounded:
+        """The upload's parts as they may be added up."""
+        return bounded(value, self.bounds, self.reference(down))
+
+    def reference(self, down: PyTree) -> Float[Array, "dim"] | None:
+        """The vector near which the first one of an upload is."""
+        return None if self.near is None else _vectors(down)[self.near]
+
+
+class PrivatePhase(NamedTuple):
+    """A phase whose uploads are noised.
+
+    Attributes:
+        begin: the place of its first part among those of all phases.
+        near: see `Bounding`.
+        expected: m, the number of clients that is expected.
+        form: one upload's value: shapes, types, and the structure of the pytree.
+    """
+
+    begin: int
+    near: int | None
+    expected: int
+    form: tuple[tuple[tuple[tuple[int, ...], str], ...], Any]
+
+    @property
+    def parts(self) -> int:
+        return len(self.form[0])
+
+    def empty(self, held: dict[str, Memory]) -> Answer:
+        """The answer of nobody."""
+        shapes, structure = self.form
+        value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
+        wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
+        total = Bounded(wide, jnp.zeros(self.parts, jnp.float32))
+        return Answer(Upload(value), (total, jnp.zeros(())), None, held, jnp.zeros(0, jnp.int32))
+
+
+class Private(NamedTuple):
+    """The privacy of a run, static.
+
+    Attributes:
+        privacy: as it was asked for.
+        phases: by work function and its occurrence in a round.
+        clips: C of all parts of a round, at the start.
+        ledger: for the accountant.
+    """
+
+    privacy: Privacy
+    phases: tuple[tuple[tuple[str, int], PrivatePhase], ...]
+    clips: tuple[float, ...]
+    ledger: Ledger
+
+    @property
+    def central(self) -> bool:
+        """Whether means are noised; otherwise every upload is, at the client, or nothing is."""
+        return self.privacy.where == "server" and not self.privacy.open
+
+    @property
+    def adaptive(self) -> bool:
+        return self.central and self.privacy.quantile is not None
+
+    def start(self) -> Float[Array, "parts"] | None:
+        """The bounds of the first round, where they change."""
+        return jnp.asarray(self.clips, float) if self.adaptive else None
+
+    def phase(self, job: Job) -> PrivatePhase:
+        """The phase that a job is of."""
+        return dict(self.phases)[job.name, job.occurrence]
+
+    @property
+    def amplified(self) -> bool:
+        """Whether epsilon relies on cohorts that nobody outside the server can tell."""
+        return bool(self.privacy.noise) and any(release.rate < 1 for release in (*self.ledger.first, *self.ledger.later))
+
+    @property
+    def local(self) -> bool:
+        """Whether clients add noise to their own uploads."""
+        return self.privacy.where == "client" and not self.privacy.open and self.privacy.noise > 0
+
+    def job(self, job: Job, bounds: Float[Array, "parts"] | None, gaussians: Any = None) -> Job:
+        """Returns the job with clipping, and with the noise of a client (see `LocalNoise`)."""
+        if self.privacy.open:
+            return job
+        phase = self.phase(job)
+        mine = slice(phase.begin, phase.begin + phase.parts)
+        if not self.central:
+            return dataclasses.replace(job, local=LocalNoise(self.privacy, self.clips[mine], gaussians))
+        now = jnp.asarray(self.clips, float) if bounds is None else bounds
+        return dataclasses.replace(job, bounding=Bounding(now[mine], phase.near))
+
+    def mean(self, phase: PrivatePhase, total: Bounded, bounding: Bounding, down: PyTree, key: Key[Array, ""]) -> PyTree:
+        """The noisy mean of the uploads, from their sum."""
+        share = self.privacy.noise_of_values(phase.expected) * math.sqrt(phase.parts)
+        deviations = [share * c for c in bounding.bounds] if share else [0.0] * phase.parts
+        values = noised(total.value, deviations, jax.random.fold_in(key, 0))
+        return moved(jax.tree.map(lambda x: x / jnp.asarray(phase.expected, x.dtype), values), bounding.reference(down))
+
+    def adapted(
+        self, phase: PrivatePhase, total: Bounded, bounds: Float[Array, "parts"], key: Key[Array, ""]
+    ) -> tuple[Float[Array, "parts"], Float[Array, "some"]]:
+        """All bounds after a phase, and the noisy shares of its uploads that were not longer than theirs."""
+        privacy, m = self.privacy, phase.expected
+        deviation = privacy.count_noise_of(m) * math.sqrt(phase.parts) if privacy.noise else 0.0
+        xi = jax.random.normal(jax.random.fold_in(key, 1), (phase.parts,), bounds.dtype)
+        # the sum of b - 1/2 is what has noise: b alone would change by 1 with one client, twice what the accountant counts on
+        noisy = total.inside.astype(bounds.dtype) + jnp.asarray(deviation, bounds.dtype) * xi
+        share = noisy / jnp.asarray(m, bounds.dtype) + jnp.asarray(0.5, bounds.dtype)
+        mine = slice(phase.begin, phase.begin + phase.parts)
+        rate = jnp.asarray(privacy.clip_rate, bounds.dtype)
+        return bounds.at[mine].multiply(jnp.exp(-rate * (share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)))), share
+
+    def spent(self, rounds: int) -> float | None:
+        """Epsilon after some rounds; None without noise, which has no guarantee."""
+        if not self.privacy.noise:
+            return None
+        return epsilon_of(self.ledger, self.privacy.noise, self.privacy.delta, rounds)
+
+    def check_budget(self, rounds: int) -> None:
+        """Refuses rounds that spend more than the budget.
+
+        Raises:
+            InvalidInput: they do.
+        """
+        spent = self.spent(rounds)
+        if self.privacy.budget < math.inf and (spent is None or spent > self.privacy.budget):
+            allowed = f"numbers >= {math.inf if spent is None else spent:.4g}, which {rounds} rounds spend"
+            raise InvalidInput.of("Privacy(budget=...)", self.privacy.budget, allowed, "The run has to end here.")
+
+    def affordable(self, rounds: int) -> int:
+        """The rounds, of so many, that the budget allows.
+
+        Raises:
+            InvalidInput: not even one.
+        """
+        privacy = self.privacy
+        if privacy.budget == math.inf or not rounds:
+            return rounds
+        most = rounds_of(self.ledger, privacy.noise, privacy.delta, privacy.budget, rounds)
+        if not most:
+            one = epsilon_of(self.ledger, privacy.noise, privacy.delta, 1)
+            raise InvalidInput.of("Privacy(budget=...)", privacy.budget, f"numbers >= {one:.4g}, which one round spends")
+        return most
+
+
+def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
+    """The privacy of a method's run; None if its channel asks for none.
+
+    Raises:
+        InvalidInput: a method, a schedule or a task for which it does not hold, with the reason.
+    """
+    privacy = None if setup.channel is None else setup.channel.privacy
+    if privacy is None:
+        return None
+    central, name = privacy.where == "server", type(algorithm).__name__
+    task, rule = setup.task, setup.schedule.rule
+    if task.state is not None and task.state_policy == "average":
+        raise _refused(name, "the model's state, such as batch statistics, is averaged without noise", "Freeze it.")
+    if central and setup.schedule.weights != "equal":
+        hint = 'Write weights="equal".'
+        raise InvalidInput.of("Schedule(weights=...)", setup.schedule.weights, "'equal' with privacy at the server", hint)
+    if central and setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson):
+        reason = "'uniform' or 'poisson' with privacy at the server: otherwise a client's chance depends on others' sizes"
+        raise InvalidInput.of("Schedule(sampling=...)", rule.spelling, reason)
+    if privacy.noise and not privacy.open:
+        _check_delta(privacy, setup.population.clients)
+    rounds = _look(algorithm, setup, central, name)
+    phases: dict[tuple[str, int], PrivatePhase] = {}
+    for seen in (phase for round in rounds for phase in round):
+        known = phases.get(seen.key)
+        own = PrivatePhase(sum(p.parts for p in phases.values()), seen.near, _expected(seen, setup), seen.form)
+        if known is not None and known._replace(begin=own.begin) != own:
+            raise _refused(name, f"phase {seen.key[0]} of its first round has another form than later")
+        phases.setdefault(seen.key, own)
+    for phase in phases.values() if privacy.quantile is not None else ():
+        privacy.count_noise_of(phase.expected)
+    first, later = (_releases(round, setup.schedule, setup.population.clients, central) for round in rounds)
+    clips = privacy.bounds(sum(phase.parts for phase in phases.values()))
+    halved = not central or _draws_a_fixed_number(setup.schedule, setup.population.clients)
+    return Private(privacy, tuple(phases.items()), clips, Ledger(first, later, halved))
+
+
+def _check_delta(privacy: Privacy, clients: int) -> None:
+    """Refuses a delta with which a mechanism that publishes one client's data at random would count as private."""
+    if privacy.delta >= 1 / clients:
+        raise InvalidInput.of(
+            "Privacy(delta=...)", privacy.delta, f"numbers in (0, 1/{clients}), below one over the number of clients"
+        )
+
+
+def _refused(name: str, reason: str, hint: str = "") -> InvalidInput:
+    return InvalidInput.because(f"{FIELD}, {name}", reason, hint)
+
+
+class _Seen(NamedTuple):
+    """A phase of a traced round; `draw` is the number of its cohort's draw in the round, None for everyone."""
+
+    key: tuple[str, int]
+    near: int | None
+    draw: int | None
+    form: Any
+
+
+class _LookingRound(Round):
+    """Remembers from which draw a cohort is."""
+
+    def sample(self, weights: Any = None) -> Cohort:
+        cohort = super().sample(weights)
+        self.transport.draws.append((cohort.ids, weights is not None))  # type: ignore[attr-defined]
+        return cohort
+
+
+class _Looking(Recording):
+    """Traces rounds, and refuses what must not be noised."""
+
+    def __init__(self, setup: Setup, central: bool, name: str) -> None:
+        super().__init__(setup)
+        self.central, self.name = central, name
+        self.draws: list[tuple[Any, bool]] = []
+        self.seen: list[_Seen] = []
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        name = job.name
+        if gather and self.central:
+            hint = 'Choose a method whose server needs means alone, or where="client".'
+            raise _refused(self.name, f"phase {name} gathers single uploads, to which no noise on a mean applies", hint)
+        down = opened(job.down)[0]
+        rows = {key: memory.of(cohort.ids[0]) for key, memory in held.items()}
+        upload = job.work(Probe(self.setup, job), *down, *(rows[key] for key in ("own",) if key in rows))
+        leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
+        if upload.weight is not None:
+            raise _refused(self.name, f"uploads of phase {name} have weights of their own, by which one may count for many")
+        if any(map(is_message, leaves)):
+            raise _refused(self.name, f"phase {name} codes its messages itself")
+        if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves):
+            raise _refused(self.name, f"phase {name} uploads whole numbers, which Gaussian noise does not fit")
+        near = None
+        if upload.reference is not None:
+            near = next((i for i, v in enumerate(_vectors(down)) if v is upload.reference), None)
+            if near is None and self.central:
+                raise _refused(self.name, f"the reference of uploads of phase {name} is none of the vectors sent down")
+        place = [i for i, (ids, _) in enumerate(self.draws) if ids is cohort.ids]
+        if place and self.draws[place[0]][1]:
+            raise _refused(self.name, f"the clients of phase {name} are drawn by weights that depend on their data")
+        everyone = not place and cohort.ids.shape[0] == self.setup.population.clients
+        if not place and not (everyone or self.setup.schedule.cohort is None):
+            raise _refused(self.name, f"it cannot be told from which draw the clients of phase {name} are")
+        form = tuple((tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))) for leaf in leaves), structure
+        self.seen.append(_Seen((name, job.occurrence), near, place[0] if place else None, form))
+        return super().work(job, cohort, held, gather)
+
+
+def _look(algorithm: Algorithm[Any], setup: Setup, central: bool, name: str) -> list[list[_Seen]]:
+    """The phases of the first round and of a later one."""
+    transport = _Looking(dataclasses.replace(setup, channel=None), central, name)
+    rounds: list[list[_Seen]] = []
+
+    def two_rounds() -> None:
+        root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        state = algorithm.init(_LookingRound(transport, 0, root), w)
+        for t in (0, 1):
+            transport.draws, transport.seen = [], []
+            state = algorithm.round(_LookingRound(transport, t, root, model_state=traveling(setup.task)), state)
+            rounds.append(transport.seen)
+
+    jax.eval_shape(two_rounds)
+    return rounds
+
+
+def _expected(seen: _Seen, setup: Setup) -> int:
+    drawn = seen.draw is not None and setup.schedule.cohort is not None
+    return int(setup.schedule.cohort or 0) if drawn else setup.population.clients
+
+
+def _releases(round: list[_Seen], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
+    """Returns the releases of a round.
+
+    Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and draws of a fixed number from all
+    clients. Among those who can be reached the chance is larger, and who drops out of a fixed draw is not exchangeable.
+    """
+    drawn: dict[int | None, int] = {}
+    for seen in round:
+        drawn[seen.draw] = drawn.get(seen.draw, 0) + 1
+    poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
+    fixed = central and _draws_a_fixed_number(schedule, clients) and schedule.reach is None and not schedule.dropouts
+    # without amplification it does not matter from which draw a sum is
+    if not (poisson or fixed):
+        return (Release(1.0, len(round)),)
+    rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
+    found = [Release(1.0, times) if draw is None else Release(rate, times, population) for draw, times in drawn.items()]
+    return tuple(sorted(found, reverse=True))
+
+
+def _draws_a_fixed_number(schedule: Schedule, clients: int) -> bool:
+    """Whether cohorts leave some clients out and do not have a random size."""
+    return schedule.cohort is not None and schedule.cohort < clients and isinstance(schedule.rule, Uniform)
+
+
+def _vectors(down: PyTree) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
+
+
+def privacy_spent(
+    algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
+) -> float:
+    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy; infinity without noise.
+
+    Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend more together.
+
+    Args:
+        algorithm, task, schedule, rounds: of the run.
+        privacy: of its channel.
+
+    >>> import fedax
+    >>> task, schedule = fedax.tasks.digits(clients=50), fedax.Schedule(cohort=10, sampling="poisson", weights="equal")
+    >>> private = fedax.Privacy(noise=1.0, delta=1e-3)
+    >>> round(fedax.privacy_spent(fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20), 2)
+    5.23
+
+    Raises:
+        InvalidInput: a method or a schedule for which it does not hold.
+    """
+    return epsilon_of(_ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds)
+
+
+def noise_for(
+    epsilon: float, algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
+) -> float:
+    r"""Returns the noise multiplier with which a run spends $\varepsilon$ at most, at the $\delta$ of its privacy.
+
+    Args:
+        epsilon: to spend, above 0.
+        algorithm, task, schedule, rounds: of the run.
+        privacy: of its channel; its own noise does not matter.
+
+    Raises:
+        InvalidInput: a method or a schedule for which it does not hold.
+    """
+    return noise_of(_ledger(algorithm, task, schedule, privacy), epsilon, privacy.delta, rounds)
+
+
+def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy) -> Ledger:
+    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+    solver = as_arrays(SGD(), layout.dtype)
+    schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
+    _check_delta(privacy, task.train.clients)
+    setup = Setup(task, solver, schedule, layout, task.train.population, Channel(privacy=privacy))
+    found = private_of(as_arrays(algorithm, layout.dtype), setup)
+    assert found is not None, "asked for"
+    return found.ledger

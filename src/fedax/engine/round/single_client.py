@@ -1,0 +1,45 @@
+"""One client apart from the others, as a process of its own has it: its examples, and its work as one program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from fedax.communication.channel import opened
+from fedax.core.task import Ragged, Task
+from fedax.engine.round.backend import Job
+from fedax.engine.round.client import CompiledClient, Part, Setup
+
+
+def alone(task: Task, k: int) -> Task:
+    """The task with client k's examples alone."""
+    own = eqx.tree_at(lambda t: t.train, task, Ragged.of([task.train.client(k)]))
+    for split in ("validation", "test"):
+        data: Ragged | None = getattr(task, split)
+        if data is not None:
+            mine = Ragged.of([data.client(k)], where=split, allow_empty=True)
+            own = eqx.tree_at(lambda t, s=split: getattr(t, s), own, mine)
+    return own
+
+
+def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
+    """Clients with so many examples, of which none are there."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    empty = {name: np.zeros((0, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()}
+    return Ragged(empty, offsets, len(sizes), max(sizes))
+
+
+class LoneClient(CompiledClient):
+    """The client whose examples are all there are, whatever its number."""
+
+    def part(self, data: Ragged) -> Part:
+        return Part.of(data, 0)
+
+
+@eqx.filter_jit
+def work_alone(job: Job, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
+    """The upload of the client whose examples are there, its memories afterwards, and `Job.broken` of them."""
+    upload, kept = job(LoneClient(setup, index, job.round, job.root, job.occurrence), rows)
+    return upload, kept, job.broken((opened(upload.value)[0], upload.weight), rows, kept)

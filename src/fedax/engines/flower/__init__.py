@@ -1,8 +1,0 @@
-"""Flower as an engine: the rounds run in a ServerApp, the work functions in ClientApps on the clients' own machines.
-
-Nothing here imports Flower before it is used; `Flower` is the engine, `fedax.engines.flower.device` the clients' side.
-"""
-
-from fedax.engines.flower.engine import Flower as Flower
-
-__all__ = ["Flower"]

@@ -1,5 +1,0 @@
-"""The compiled simulation: all rounds between two observations are one program."""
-
-from fedax.engines.simulation.engine import Simulation as Simulation
-
-__all__ = ["Simulation"]

@@ -1,0 +1,127 @@
+"""Arrays as programs take them: types of other libraries, byte orders, and ranges of whole numbers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.errors import DataError
+
+ALIGNED = 64
+"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where others are copied for each."""
+_KINDS = "fiub"
+
+
+def as_array(values: Any, where: str) -> np.ndarray:
+    """Returns the values as a plain NumPy array of real numbers, whole numbers or truth values.
+
+    Types of half precision that NumPy does not know, such as bfloat16, become 32-bit floats; bytes come in this machine's order.
+
+    Args:
+        values: an array of any library that NumPy can read, or nested lists.
+        where: names the values in messages.
+
+    Raises:
+        DataError: masked or sparse arrays, complex numbers, text, dates, objects, or rows of unequal shapes.
+
+    >>> as_array(jnp.ones(2, jnp.bfloat16), "x").dtype
+    dtype('float32')
+    """
+    if type(values) is np.ndarray and values.dtype.kind in _KINDS and values.dtype.isnative:
+        return values
+    if isinstance(values, np.ma.MaskedArray):
+        if np.ma.is_masked(values):
+            hint = "Drop these rows, or write .filled(...) and keep the mask as an array beside."
+            raise DataError.found(where, "a masked array with masked entries", "arrays of which every entry counts", hint)
+        values = values.data
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        hint = "Write .toarray(), one row per example."
+        raise DataError.found(where, f"a sparse array ({type(values).__name__})", "dense arrays", hint)
+    try:
+        array = np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
+    except (ValueError, OverflowError, TypeError) as error:
+        if "inhomogeneous" in str(error):
+            hint = "Pad them, with a mask beside."
+            raise DataError.found(where, "rows of unequal shapes", "rows of one shape", hint) from error
+        raise DataError.found(where, f"no array ({error})", "arrays of real or whole numbers") from error
+    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.isbuiltin == 2:  # types of ml_dtypes
+        array = array.astype(np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32)
+    if array.dtype.kind not in _KINDS:
+        raise DataError.found(where, _kind_of(array), "arrays of real or whole numbers", _hint_of(array))
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _kind_of(array: np.ndarray) -> str:
+    kinds = {"O": "objects", "U": "text", "S": "bytes", "c": "complex numbers", "M": "dates", "m": "spans of time"}
+    kind = kinds.get(array.dtype.kind, str(array.dtype))
+    if array.dtype.kind in "OUS" and array.size:
+        return f"{kind} such as {array.reshape(-1)[:1].tolist()[0]!r}"
+    return kind
+
+
+def _hint_of(array: np.ndarray) -> str:
+    if array.dtype.kind in "US":
+        return "Number the classes or categories: np.unique(values, return_inverse=True)."
+    return "Convert them to numbers." if array.dtype.kind in "OcMm" else ""
+
+
+def canonical(values: Any, where: str = "data") -> np.ndarray:
+    """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled).
+
+    A read-only copy that CPU devices use without copies of their own; memory-mapped arrays of that type stay in their file.
+
+    Args:
+        values: an array.
+        where: names it in messages.
+
+    Raises:
+        DataError: numbers beyond the range of that type.
+
+    >>> canonical(np.asfortranarray([[1, 2], [3, 4]], dtype=">i2")).tolist()
+    [[1, 2], [3, 4]]
+    """
+    values = np.asanyarray(values)
+    kind = np.dtype(jax.dtypes.canonicalize_dtype(float if values.dtype.kind == "f" else values.dtype.newbyteorder("=")))
+    if isinstance(values, np.memmap) and values.dtype == kind:
+        return values
+    check_range(values, kind, where)
+    raw = np.empty(values.size * kind.itemsize + ALIGNED, np.uint8)
+    begin = -raw.ctypes.data % ALIGNED
+    copy = raw[begin : begin + values.size * kind.itemsize].view(kind).reshape(values.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(copy, values, casting="unsafe")
+    narrowed = values.dtype.kind == "f" and kind.itemsize < values.dtype.itemsize
+    if narrowed and not np.isfinite(copy).all():
+        row = int(np.argwhere(~np.isfinite(copy.reshape(len(copy), -1) if copy.ndim else copy[None]))[0][0])
+        got = f"{values[row] if values.ndim == 1 else 'numbers'} in row {row}, beyond the range"
+        raise DataError.found(where, got, f"numbers that {kind.name} can hold")
+    copy.flags.writeable = False
+    return copy
+
+
+def check_range(values: np.ndarray, kind: Any, where: str) -> None:
+    """Refuses whole numbers that a type of programs cannot hold.
+
+    Args:
+        values: any array; real numbers pass.
+        kind: the type that the values are to get.
+        where: names the values in messages.
+
+    Raises:
+        DataError: a number out of range, with its row.
+    """
+    kind = np.dtype(kind)
+    if values.dtype.kind not in "iu" or kind.kind not in "iu" or not values.size:
+        return
+    limits = np.iinfo(kind)
+    if np.can_cast(values.dtype, kind):
+        return
+    low, high = int(values.min()), int(values.max())
+    if limits.min <= low and high <= limits.max:
+        return
+    bad = high if high > limits.max else low
+    row = "" if not values.ndim else f" in row {int(np.argwhere(values == bad)[0][0])}"
+    hint = "Number ids from 0 on, or turn quantities into real numbers: .astype(float)."
+    allowed = f"whole numbers from {limits.min} to {limits.max}, the type {kind.name} of programs"
+    raise DataError.found(where, f"{bad}{row}", allowed, hint)

@@ -1,0 +1,97 @@
+"""Examples of many clients in flat arrays, to be read client by client."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, overload
+
+import numpy as np
+from jaxtyping import Int
+
+from fedax.examples.arrays import as_array
+from fedax.examples.memmap import blocks
+
+
+class Stacked(Sequence[Mapping[str, np.ndarray]]):
+    """A sequence of the clients' named arrays, which are read-only views of flat ones: a client costs nothing until it is read.
+
+    >>> clients = Stacked({"x": np.arange(5.0)}, [3, 2])
+    >>> len(clients), clients[1]["x"].tolist(), clients.sizes.tolist()
+    (2, [3.0, 4.0], [3, 2])
+
+    Args:
+        arrays: in client order, one row per example.
+        sizes: examples of each client.
+        finite: whether all arrays are known to hold finite numbers, so that they need not be looked at.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray], sizes: Sequence[int] | Int[np.ndarray, "clients"], finite: bool = False
+    ) -> None:
+        self._finite = finite
+        self.sizes = np.asarray(sizes, np.int64)
+        self.arrays = MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
+        self._ends = np.cumsum(self.sizes)
+
+    @classmethod
+    def of(cls, clients: Sequence[Any]) -> "Stacked | None":
+        """The clients' arrays one after the other; None if they do not have the same names, lengths and shapes of an example.
+
+        >>> Stacked.of([{"x": [1.0]}, {"x": [[2.0]]}]) is None
+        True
+        """
+        if isinstance(clients, cls):
+            return clients
+        try:
+            names = list(clients[0])
+            if any(len(client) != len(names) for client in clients):
+                return None
+            columns = {name: [as_array(client[name], name) for client in clients] for name in names}
+            sizes = {name: [len(part) for part in parts] for name, parts in columns.items()}
+            if any(own != sizes[names[0]] for own in sizes.values()):
+                return None
+            return cls({name: np.concatenate(parts) for name, parts in columns.items()}, sizes[names[0]])
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+            return None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all arrays hold numbers, and all real ones are finite."""
+        if self._finite:
+            return True
+        kinds = {values.dtype.kind for values in self.arrays.values()}
+        real = [values for values in self.arrays.values() if values.dtype.kind == "f"]
+        return kinds <= set("fiub") and all(np.isfinite(block).all() for values in real for block in blocks(values))
+
+    @property
+    def owners(self) -> Int[np.ndarray, "examples"]:
+        """The client of each row."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def replaced(self, **arrays: np.ndarray) -> "Stacked":
+        """With other arrays under some names."""
+        return Stacked(
+            {**self.arrays, **arrays}, self.sizes, self._finite and all(v.dtype.kind != "f" for v in arrays.values())
+        )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Mapping[str, np.ndarray]]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        end = int(self._ends[index])
+        rows = slice(end - int(self.sizes[index]), end)
+        return MappingProxyType({name: values[rows] for name, values in self.arrays.items()})
+
+    def __iter__(self) -> Iterator[Mapping[str, np.ndarray]]:
+        return (self[k] for k in range(len(self)))
+
+
+def _read_only(values: np.ndarray) -> np.ndarray:
+    view = values.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,1 @@
+"""Flower: rounds in a ServerApp, work on clients' machines, and deployment."""

@@ -1,0 +1,87 @@
+"""A client's side of a sum under masks: four orders, of which the third is the work itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from jaxtyping import PyTree
+
+from fedax.flower.protocol.masks import Keys, Member, whole
+from fedax.flower.protocol.records import Refused, order_name
+from fedax.utils.files import write, writing
+
+KEYS, DEAL, HIDE, SHOW = "keys", "deal", "hide", "show"
+"""The stages: public keys; shares of secrets, in letters to the others; the upload under masks; shares of those who are needed."""
+
+
+def keys_in(record: Any) -> Keys:
+    """The public keys of all members."""
+    pairs = zip(record["members"], record["keys"][::2], record["keys"][1::2], strict=True)
+    return {int(k): (masks, letters) for k, masks, letters in pairs}
+
+
+def keys_as(keys: Keys) -> dict[str, Any]:
+    """The fields of a record with them."""
+    members = sorted(keys)
+    return {"members": members, "keys": [key for k in members for key in keys[k]]}
+
+
+def stage_of(
+    content: Any, partition: int, folder: Path, secret: bytes, work: Callable[[], tuple[PyTree, dict[str, Any]]]
+) -> RecordDict:
+    """Returns the answer to a stage's order.
+
+    The keys follow from the client's own secret, the session and the order's name, which is a hash of all that the work depends on.
+    The masks also depend on the members and on the factor of the upload, so that an order with another list or factor has other
+    masks. The caller makes and stores the upload of a session once, and shares are shown for one list of members.
+
+    Args:
+        content: the order.
+        partition: the client's number.
+        folder: of the client, where it stores what it was asked to show.
+        secret: its own.
+        work: gives its upload, and facts about it.
+
+    Raises:
+        Refused: an order that is not as it should be.
+    """
+    order, masks = content["order"], content["masks"]
+    name, stage = str(order["order"]), str(masks["stage"])
+    member = Member.of(partition, secret, f"{masks['session']} {name}")
+    about: dict[str, Any] = {"partition": partition, "order": name}
+    if stage == KEYS:
+        return RecordDict({"answer": ConfigRecord({**about, "keys": list(member.public), "commitment": member.commitment})})
+    keys = keys_in(masks)
+    if stage == DEAL:
+        letters = member.deal(keys, int(masks["threshold"]))
+        return RecordDict({"answer": ConfigRecord({**about, "to": list(letters), "letters": list(letters.values())})})
+    if stage == SHOW:
+        there, gone = ([int(k) for k in masks[which]] for which in ("there", "gone"))
+        if set(there) & set(gone) or set(there) | set(gone) != set(keys):
+            raise Refused("members of whom both secrets are asked for, or none")
+        _once(folder / "shown" / name, repr((sorted(there), sorted(gone))))
+        shares = member.shares(dict(zip(keys, masks["letters"], strict=True)), keys, there, gone)
+        return RecordDict({"answer": ConfigRecord({**about, "of": list(shares), "shares": list(shares.values())})})
+    if stage != HIDE:
+        raise Refused(f"no stage {stage!r}")
+    if order_name(partition, order, content["down"]) != name:
+        raise Refused("an order whose name is not that of its content")
+    value, facts = work()
+    flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(value)])
+    factor = float(masks["factor"])
+    hidden = member.hide(whole(factor * flat, float(masks["largest"])), keys, factor)
+    up = ArrayRecord({"0": Array(hidden.view(np.uint8))})
+    return RecordDict({"answer": ConfigRecord({**about, **facts}), "up": up})
+
+
+def _once(path: Path, question: str) -> None:
+    """Keeps a question, and takes no other one in its place."""
+    with writing(path):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, question.encode(), 0o600)
+        if path.read_text("utf-8") != question:
+            raise Refused("secrets of other members than were asked for before")

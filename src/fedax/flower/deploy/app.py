@@ -1,0 +1,215 @@
+"""The Flower app of a deployment: a folder that `flwr run` takes, and the two functions that it calls."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedax.core import InvalidInput, RunExists
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import Display, display_for
+from fedax.experiments.running.runner import resume, run_experiment
+from fedax.experiments.running.setup import set_up_jax
+from fedax.flower.deploy.keys import private
+from fedax.flower.deploy.processes import Control, end_with_parent
+from fedax.flower.deploy.settings import Deployment, quoted
+from fedax.flower.server import Flower
+from fedax.flower.server.engine import here
+from fedax.utils.files import write, writing
+
+SECRET_BYTES = 32
+MOMENT = 60.0
+"""Seconds that a server which is ending may hold its run directory."""
+PROJECT = """\
+# A Flower app: `fedax deploy run` starts it, and so does `flwr run`.
+[project]
+name = "fedax-app"
+version = "1.0.0"
+description = "An experiment of fedax"
+license = "Apache-2.0"
+dependencies = ["flwr>=1.41,<1.42"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedax"
+
+[tool.flwr.app.components]
+serverapp = "fedax_app.server:app"
+clientapp = "fedax_app.client:app"
+
+[tool.flwr.app.config]
+deployment = {deployment}  # the folder with deployment.toml, on the server
+out = ""  # the run directory, new or empty; or one that is to be continued, with resume = true
+resume = false
+"""
+SERVER = '''\
+"""The server: rounds, sampling, aggregation, checkpoints, results."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    from fedax.flower.deploy.app import serve
+
+    serve(grid, context.run_config)
+'''
+CLIENT = '''\
+"""A client in a process of Flower's own; `fedax deploy client` answers the same messages in one process for all of them."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.query()
+@app.train()
+@app.evaluate()
+def answer(message: Message, context: Context) -> Message:
+    from fedax.flower.deploy.worker import device_of
+
+    # a node of a deployment says where its folder is; in Flower's simulation the run does
+    return Message(device_of({**context.run_config, **context.node_config}).answer(message.content), reply_to=message)
+'''
+
+
+def write_app(folder: Path, deployment: Path) -> None:
+    """Writes the app's files."""
+    files = {
+        "pyproject.toml": PROJECT.format(deployment=quoted(deployment)),
+        "fedax_app/__init__.py": '"""An experiment of fedax as a Flower app."""\n',
+        "fedax_app/server.py": SERVER,
+        "fedax_app/client.py": CLIENT,
+    }
+    for name, text in files.items():
+        path = folder / name
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, text)
+
+
+def _keep_warnings(path: Path) -> None:
+    """Shows the library's warnings, such as who was left out, and keeps them; nothing that others log, which would be sent too."""
+    log = logging.getLogger("fedax")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for handler in (logging.StreamHandler(), logging.FileHandler(path)):
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        log.addHandler(handler)
+    log.propagate = False
+
+
+def serve(grid: Any, config: Any) -> None:
+    """The main function of the ServerApp: runs, or continues, the experiment into its run directory.
+
+    Args:
+        grid: of Flower.
+        config: of the run: `deployment`, `out`, `resume`.
+    """
+    end_with_parent()  # a server that is gone leaves nobody who works on
+    set_up_jax(1)
+    deployment = Deployment.load(Path(str(config["deployment"])))
+    _train(grid, config, lambda: owners_of(deployment))
+
+
+def apps(folder: Path, out: Path) -> tuple[Any, Any]:
+    """A deployment's ServerApp and ClientApp for `flwr.simulation.run_simulation`, Flower's simulation in processes of Ray.
+
+    Args:
+        folder: of the deployment.
+        out: the run directory, new or empty.
+    """
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+    server, client = ServerApp(), ClientApp()
+    config = {"deployment": str(folder.absolute()), "out": str(out.absolute()), "resume": False}
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        _train(grid, config)
+
+    def answer(message: Message, context: Context) -> Message:
+        from fedax.flower.deploy.worker import device_of
+
+        return Message(device_of({**config, **context.node_config}).answer(message.content), reply_to=message)
+
+    for kind in (client.query, client.train, client.evaluate):
+        kind()(answer)
+    return server, client
+
+
+def _train(grid: Any, config: Any, registered: Callable[[], Mapping[int, int]] | None = None) -> None:
+    deployment = Deployment.load(Path(str(config["deployment"])))
+    _keep_warnings(deployment.path("logs", "training.log"))
+    if not config["out"]:
+        raise InvalidInput.of("out", "", "the path of the run directory")
+    out = Path(str(config["out"]))
+    options = {
+        name: getattr(deployment, name) for name in ("clients", "deadline", "minimum", "patience", "checkpoint_seconds")
+    }
+    display = display_for(Console(width=120))
+    options |= {"secret": _secret(deployment), "largest": deployment.largest, "secure": deployment.secure or None}
+    options |= {"most_examples": deployment.most_examples or None, "registered": registered}
+    with here(Flower(grid, run=str(out), **options)):
+        if config["resume"]:
+            directory = _resumed(out, display)
+        else:
+            directory = run_experiment(deployment.experiment("flower"), out, display)
+    print(directory.line())
+
+
+def owners_of(deployment: Deployment) -> dict[int, int]:
+    """Returns, by Flower's node, the client whose public key in the folder the node holds."""
+    control = Control(deployment)
+    try:
+        keys = {control.public_key(k): k for k in range(deployment.clients)}
+        return {node.node_id: keys[node.public_key] for node in control.nodes() if node.public_key in keys}
+    finally:
+        control.close()
+
+
+def _secret(deployment: Deployment) -> bytes:
+    """Returns the server's secret, of the noise of privacy and of cohorts that it hides. A run that is continued has the same.
+
+    Raises:
+        InvalidInput: a file that is cut off, or that others may read.
+    """
+    path = deployment.path("keys", "noise.key")
+    if not path.exists():
+        private(path, os.urandom(SECRET_BYTES))
+    secret = path.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise InvalidInput.found(str(path), f"{len(secret)} bytes", f"{SECRET_BYTES}, the server's secret")
+    if os.name == "posix" and (mode := path.stat().st_mode) & 0o077:
+        hint = "Whoever knows it can tell the noise and who was drawn. Remove it for runs to come; copy it to no client."
+        raise InvalidInput.found(
+            str(path), f"a file of mode {mode & 0o777:04o}", "a file that its owner alone may read, 0600", hint
+        )
+    return secret
+
+
+def _resumed(out: Path, display: Display) -> RunDirectory:
+    """The run, continued; a server that is just ending may hold the folder for a moment."""
+    end = time.monotonic() + MOMENT
+    while True:
+        try:
+            return resume(out, display)
+        except RunExists:
+            if time.monotonic() > end:
+                raise
+            time.sleep(1)

@@ -1,0 +1,125 @@
+"""Certificates and keys for a trial: an authority of its own, the server's certificate, and a key pair for every client."""
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedax.core import FedaxError
+from fedax.utils.files import write, writing
+
+DAYS = 365
+
+
+def certificates(folder: Path, host: str) -> None:
+    """Writes `ca.crt`, `server.crt` and `server.key`. The authority's own key is used once, and not kept.
+
+    Args:
+        folder: where to.
+        host: the server's name or address; the loopback is there too.
+    """
+    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = _name("fedax trial authority")
+    usage = {"digital_signature": True, "key_cert_sign": False, "crl_sign": False}
+    rest = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+        False,
+    )
+    root = (
+        _unsigned(issuer, issuer, authority.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(**rest | usage | {"key_cert_sign": True, "crl_sign": True}), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    names = [_alternative(name) for name in dict.fromkeys((host, "localhost", "127.0.0.1"))]
+    own = (
+        _unsigned(_name(host), issuer, server.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**rest | usage), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    form = serialization.PrivateFormat.PKCS8
+    secret = server.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    public(folder / "ca.crt", root.public_bytes(serialization.Encoding.PEM))
+    public(folder / "server.crt", own.public_bytes(serialization.Encoding.PEM))
+    private(folder / "server.key", secret)
+
+
+def check_certificates(folder: Path, names: Sequence[str]) -> None:
+    """Refuses certificates that are not valid today.
+
+    Raises:
+        FedaxError: one that has expired, or is not valid yet; the message has its dates.
+    """
+    now = _now()
+    for name in names:
+        if not (path := folder / name).exists():
+            continue
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if not first <= now <= last:
+            hint = "`fedax deploy init` makes new ones in a new folder; give ca.crt to every client"
+            raise FedaxError(
+                f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and today is {now:%Y-%m-%d}. {hint}."
+            )
+
+
+def client_key(folder: Path, k: int) -> None:
+    """Writes `client-K` and `client-K.pub`, in the form of SSH."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    form, plain = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    private(folder / f"client-{k}", key.private_bytes(serialization.Encoding.PEM, form, plain))
+    encoding, kind = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    public(folder / f"client-{k}.pub", key.public_key().public_bytes(encoding, kind) + b"\n")
+
+
+def public(path: Path, content: bytes) -> None:
+    """Writes what everybody may read."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content)
+
+
+def private(path: Path, content: bytes) -> None:
+    """Writes what only the owner may read, and which nobody could read before."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content, 0o600)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _unsigned(subject: x509.Name, issuer: x509.Name, key: Any) -> x509.CertificateBuilder:
+    now = _now()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+    )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

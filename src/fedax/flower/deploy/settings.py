@@ -1,0 +1,126 @@
+"""The folder of a deployment and the file in it that says where everything is."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedax.core import InvalidInput
+from fedax.core.scheduling.local_work import counts, real
+from fedax.experiments.config.experiment import Experiment
+from fedax.flower.protocol.quiet import need_flower
+from fedax.utils.files import write, writing
+
+FILE = "deployment.toml"
+HIGHEST_PORT = 65535
+MEGABYTE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """An experiment, a server and its clients.
+
+    The folder has `deployment.toml` with these settings, `experiment.toml`, the Flower app in `app`, certificates and keys in
+    `keys`, and what a server and clients on this machine keep, in `flower` and `clients`.
+
+    Attributes:
+        folder: where all of it is.
+        clients: how many there are, at least 1.
+        host: the server's name or address, as clients reach it.
+        port: the server's, 1 to 65535.
+        deadline: seconds for the answers of a phase, above 0.
+        minimum: the fewest uploads of a phase that count, at least 1.
+        patience: seconds to wait for all clients at the start, at least 0.
+        checkpoint_seconds: the most seconds between checkpoints, above 0; the first one follows the first round.
+        most_examples: the most training or test examples that a client may claim, on which its weight depends; 0 for as many as can
+            be counted.
+        upload_limit: the most megabytes of an upload, above 0; the server takes no more of a larger one.
+        secure: the largest size of an entry of an upload where uploads are added up under masks, which hide them from the server;
+            0 for uploads in the open.
+
+    Raises:
+        InvalidInput: a setting out of range.
+    """
+
+    folder: Path
+    clients: int = 5
+    host: str = "127.0.0.1"
+    port: int = 9093
+    deadline: float = 600.0
+    minimum: int = 1
+    patience: float = 600.0
+    checkpoint_seconds: float = 60.0
+    most_examples: int = 0
+    upload_limit: float = 256.0
+    secure: float = 0.0
+
+    def __post_init__(self) -> None:
+        need_flower()
+        checks = {
+            "clients": (counts(self.clients), "whole numbers >= 1"),
+            "port": (counts(self.port) and self.port <= HIGHEST_PORT, f"whole numbers from 1 to {HIGHEST_PORT}"),
+            "deadline": (real(self.deadline) and 0 < self.deadline < float("inf"), "numbers above 0"),
+            "minimum": (counts(self.minimum) and self.minimum <= self.clients, f"whole numbers from 1 to {self.clients}"),
+            "patience": (real(self.patience) and 0 <= self.patience < float("inf"), "numbers >= 0"),
+            "checkpoint_seconds": (
+                real(self.checkpoint_seconds) and 0 < self.checkpoint_seconds < float("inf"),
+                "numbers above 0",
+            ),
+            "most_examples": (self.most_examples == 0 or counts(self.most_examples), "0, or whole numbers >= 1"),
+            "upload_limit": (real(self.upload_limit) and 0 < self.upload_limit < float("inf"), "numbers above 0"),
+            "secure": (real(self.secure) and 0 <= self.secure < float("inf"), "numbers >= 0"),
+            "host": (isinstance(self.host, str) and self.host.strip() != "", "the name or the address of a machine"),
+        }
+        for name, (fits, allowed) in checks.items():
+            if not fits:
+                raise InvalidInput.of(f"{FILE}, {name}", getattr(self, name), allowed)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Deployment":
+        """The deployment in a folder.
+
+        Raises:
+            InvalidInput: there is none, or its file cannot be read.
+        """
+        path = folder / FILE
+        try:
+            values = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            hint = "`fedax deploy init` makes a folder for a deployment."
+            raise InvalidInput.because(str(path), f"cannot be read ({error})", hint) from error
+        known = {field.name for field in dataclasses.fields(cls)} - {"folder"}
+        for name in values:
+            if name not in known:
+                raise InvalidInput.of(str(path), name, "settings " + ", ".join(sorted(known)))
+        return cls(folder.absolute(), **values)
+
+    def save(self) -> None:
+        """Writes the file."""
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name != "folder"}
+        path = self.folder / FILE
+        with writing(path):
+            write(path, tomli_w.dumps(values))
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of an upload."""
+        return int(self.upload_limit * MEGABYTE)
+
+    def path(self, *parts: Any) -> Path:
+        """A path in the folder."""
+        return self.folder.joinpath(*map(str, parts))
+
+    def experiment(self, engine: str) -> Experiment:
+        """The experiment, on an engine."""
+        return Experiment.read(self.path("experiment.toml"), [f'engine="{engine}"'])
+
+
+def quoted(value: Any) -> str:
+    """A text as TOML."""
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,235 @@
+"""A deployment's programs: the server, a client, a run, and all of them on this machine."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedax.core import FedaxError, InvalidInput, RunExists
+from fedax.flower.deploy.app import write_app
+from fedax.flower.deploy.check import check_experiment
+from fedax.flower.deploy.keys import certificates, check_certificates, client_key
+from fedax.flower.deploy.processes import (
+    CONNECTION,
+    Control,
+    ask_to_end,
+    check_address,
+    configure,
+    environment,
+    free_port,
+    last_line,
+    process,
+    superlink,
+    supernode,
+    wait_until,
+)
+from fedax.flower.deploy.settings import Deployment, quoted
+from fedax.flower.deploy.worker import device_for, work
+from fedax.utils.files import write, writing
+
+Say = Callable[[str], None]
+AGAIN = 5.0
+"""Seconds until a client's node that has ended is started again."""
+OPEN = ("pending", "starting", "running")
+"""The states of a run of Flower that is not over."""
+
+
+def make(folder: Path, path: Path, changes: Sequence[str] = (), clients: int | None = None, **settings: Any) -> Deployment:
+    """Writes the folder of a new deployment: settings, experiment, app, certificates, keys.
+
+    Args:
+        folder: absolute, new or empty.
+        path: of the experiment file.
+        changes: of its values, as `--set` takes them.
+        clients: how many there are; by default as many as the experiment's task has, or 5 if it has one.
+        settings: of `Deployment`.
+
+    Raises:
+        RunExists: the folder is not empty.
+        InvalidInput: settings out of range, an experiment that cannot be deployed.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunExists(f"{folder} is not empty; choose another folder.")
+    given: dict[str, Any] = settings if clients is None else settings | {"clients": clients}
+    deployment = Deployment(folder, **given)
+    experiment, clients = check_experiment(path, changes, deployment, clients)
+    deployment = dataclasses.replace(deployment, clients=clients)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if changes:
+            write(folder / "experiment.toml", experiment.model_copy(update={"engine": "simulation"}).toml())
+        else:
+            shutil.copyfile(path, folder / "experiment.toml")
+    deployment.save()
+    write_app(folder / "app", folder)
+    certificates(folder / "keys", deployment.host)
+    for k in range(deployment.clients):
+        client_key(folder / "keys", k)
+    configure(deployment)
+    return deployment
+
+
+@contextlib.contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Lets a request to end (SIGTERM) close what is open, as an interruption does."""
+
+    def leave(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is being closed is closed once
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def serving(deployment: Deployment, say: Say) -> Iterator[Control]:
+    """The server, while the block runs; it accepts the clients whose public keys are in the folder."""
+    log = deployment.path("logs", "server.log")
+    check_certificates(deployment.path("keys"), ("ca.crt", "server.crt"))
+    check_address(deployment)
+    configure(deployment)
+    with ending_cleanly(), process(superlink(deployment), log, environment(deployment)) as started:
+        control = Control(deployment)
+        try:
+            wait_until(control.up, "the server", started, log)
+            new = [k for k in range(deployment.clients) if control.register(k)]
+            say(f"Server at {deployment.address}, {deployment.clients} clients registered ({len(new)} new). Log: {log}")
+            yield control
+        finally:
+            control.close()
+
+
+def serve_clients(deployment: Deployment, say: Say) -> None:
+    """The server until it is interrupted."""
+    with serving(deployment, say) as control, contextlib.suppress(KeyboardInterrupt):
+        while control.up():
+            time.sleep(5)
+        raise FedaxError(f"the server has ended; see {deployment.path('logs', 'server.log')}.")
+
+
+def be_client(deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None) -> None:
+    """A client until it is interrupted, or the process with number `parent` ends. A node that ends is started again."""
+    if partition not in range(deployment.clients):
+        raise InvalidInput.of("partition", partition, f"whole numbers from 0 to {deployment.clients - 1}")
+    check_certificates(deployment.path("keys"), ("ca.crt",))
+    data = None if data is None else data.absolute()
+    device = device_for(deployment, partition, data)
+    log = deployment.path("logs", f"client-{partition}.log")
+    say(f"Client {partition} of {deployment.address}, {device.task.train.total} examples. Log: {log}")
+    with ending_cleanly(), contextlib.suppress(KeyboardInterrupt):
+        while parent in (None, os.getppid()):
+            port = free_port()
+            command = supernode(deployment, partition, port, data)
+            with process(command, log, environment(deployment)) as node:
+                work(device, f"127.0.0.1:{port}", lambda node=node: node.poll() is None and parent in (None, os.getppid()))
+            # after a crash the server takes the node for one that is there, for up to a minute
+            say(f"The node of client {partition} has ended: {last_line(log)}. It is started again in {AGAIN:g} seconds.")
+            time.sleep(AGAIN)
+
+
+@contextlib.contextmanager
+def all_here(deployment: Deployment, say: Say) -> Iterator[Control]:
+    """The server and all clients on this machine, while the block runs."""
+    with serving(deployment, say) as control, contextlib.ExitStack() as stack:
+        started = [stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)]
+        try:
+            yield control
+            for k, client in enumerate(started):
+                if client.poll() is not None:
+                    say(f"Client {k} has ended; see {deployment.path('logs', f'worker-{k}.log')}")
+        finally:
+            for client in started:  # all at once, and then one after the other
+                ask_to_end(client)
+
+
+def client_process(deployment: Deployment, k: int) -> Any:
+    """A client of its own process on this machine."""
+    command = [
+        sys.executable,
+        "-m",
+        "fedax",
+        "deploy",
+        "client",
+        str(deployment.folder),
+        str(k),
+        "--parent",
+        str(os.getpid()),
+    ]
+    return process(command, deployment.path("logs", f"worker-{k}.log"), dict(os.environ))
+
+
+class Result(NamedTuple):
+    """The end of a run: its number at the server, whether it is complete, and Flower's words."""
+
+    number: int
+    complete: bool
+    details: str
+
+
+def submit(deployment: Deployment, out: Path, resume: bool) -> int:
+    """Starts a run at the server that is there; its number.
+
+    Raises:
+        FedaxError: Flower does not take it.
+    """
+    config = f"out={quoted(out.absolute())} resume={str(resume).lower()} deployment={quoted(deployment.folder)}"
+    command = ["flwr", "run", str(deployment.path("app")), CONNECTION, "--run-config", config, "--format", "json"]
+    env = environment(deployment)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)
+    try:
+        return int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FedaxError(f"Flower has not taken the run: {(done.stdout + done.stderr).strip()[-600:]}") from error
+
+
+def follow(control: Control, number: int, say: Say) -> Result:
+    """Shows a run's own output until it is over."""
+    deployment = control.deployment
+    command = ["flwr", "log", str(number), CONNECTION, "--stream"]
+    log = deployment.path("logs", f"run-{number}.log")
+    shown = 0
+    with process(command, log, environment(deployment)):
+        while (run := control.runs()[number]).status.status in OPEN:
+            time.sleep(1)
+            shown = _show(log, shown, say)
+        time.sleep(1)
+    _show(log, shown, say)
+    return Result(number, run.status.sub_status == "completed", f"{run.status.sub_status} {run.status.details}".strip())
+
+
+def _show(log: Path, shown: int, say: Say) -> int:
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    for line in lines[shown:]:
+        say(line)
+    return len(lines)
+
+
+def status(deployment: Deployment) -> list[str]:
+    """The state of a deployment, in lines."""
+    control = Control(deployment)
+    try:
+        if not control.up():
+            return [f"No server at {deployment.address}."]
+        lines = [f"Server at {deployment.address}."]
+        lines += [f"{node.name}: {node.status}" for node in sorted(control.nodes(), key=lambda node: node.name)]
+        for number, run in sorted(control.runs().items(), key=lambda item: item[1].pending_at):
+            said = " ".join(part for part in (run.status.status, run.status.sub_status, run.status.details) if part)
+            lines.append(f"run {number}: {said}")
+    finally:
+        control.close()
+    return lines

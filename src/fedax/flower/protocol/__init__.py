@@ -1,0 +1,1 @@
+"""What server and clients exchange."""

@@ -1,0 +1,147 @@
+"""The phases of a run as server and clients both know them: which work functions there are, and what they exchange.
+
+Both trace the same round of the same algorithm. A message then needs a work function's name and arrays, nothing else, and every
+array has a known shape and type before it arrives.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from fedax.communication.channel import Channel
+from fedax.core.algorithm import Algorithm
+from fedax.core.client import Solver
+from fedax.core.federation import Cohort, Memory
+from fedax.core.scheduling.schedule import Schedule
+from fedax.engine.compilation.fingerprint import Describer
+from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.client import Setup
+from fedax.engine.round.context import Round
+from fedax.engine.round.engine import begin
+from fedax.engine.round.footprint import Probe, Recording
+from fedax.errors import InvalidInput
+from fedax.utils.layout import Layout
+
+PROTOCOL = 3
+"""The version of the messages."""
+
+
+class Phase(NamedTuple):
+    """One work function and the forms of its messages: shapes and types in place of arrays.
+
+    Attributes:
+        work: the function.
+        down: what it is sent, messages of a codec unopened.
+        up: its upload, a pair of value and weight, messages unopened.
+        held: the client's memories that it takes, by name.
+        kept: the names of those that it leaves.
+        gather: whether the server takes single uploads.
+    """
+
+    work: Callable[..., Any]
+    down: PyTree
+    up: PyTree
+    held: dict[str, PyTree]
+    kept: tuple[str, ...]
+    gather: bool = False
+
+
+class Own(NamedTuple):
+    """The model that a client uses itself: its work function, and the forms of what it is sent and of its memory."""
+
+    work: Callable[..., Any]
+    down: PyTree
+    memory: PyTree | None
+
+
+class Plan(NamedTuple):
+    """All phases by the name of their work functions; several of one name differ in their forms."""
+
+    phases: dict[str, list[Phase]]
+    own: Own | None
+
+
+class Planning(Recording):
+    """Traces a round and keeps the forms of what would be sent."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.plan: dict[str, list[Phase]] = {}
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        answer = super().work(job, cohort, held, gather)
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
+        kept = jax.eval_shape(lambda: job(Probe(self.setup, job), rows))[1]
+        up = form((answer.upload.value, answer.upload.weight))
+        phase = Phase(job.work, form(job.down), up, form(rows), tuple(sorted(kept)), gather)
+        known = self.plan.setdefault(job.work.__name__, [])
+        if not any(_same(phase, other) for other in known):
+            known.append(phase)
+        return answer
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        hint = "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
+        reason = "a method without a server, and Flower's clients talk to a server only"
+        raise InvalidInput.because("Flower engine", reason, hint)
+
+
+def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
+    """The phases of an algorithm in a setup.
+
+    Raises:
+        InvalidInput: a method without a server, a model with a state that changes.
+    """
+    if setup.task.state is not None and setup.task.state_policy != "frozen":
+        hint = "Freeze it by state_policy='frozen', or use a simulation or MPI."
+        raise InvalidInput.because("Flower engine", "a model with a state that changes, which is not sent", hint)
+    transport = Planning(setup)
+    own: list[Own] = []
+
+    def two_rounds() -> None:
+        root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        carried = begin(transport, algorithm, root, w)
+        for t in (0, 1):  # a first round may be another one
+            state = algorithm.round(Round(transport, t, root, carried.lost, None, carried.bounds), carried.state)
+        how = algorithm.personal(state)
+        if how is not None:
+            memory = None if how.memory is None else form(how.memory.of(jnp.int32(0)))
+            own.append(Own(how.work, form(how.down), memory))
+
+    jax.eval_shape(two_rounds)
+    return Plan(transport.plan, own[0] if own else None)
+
+
+def form(tree: PyTree) -> PyTree:
+    """Shapes and types in place of arrays."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
+def _same(one: Phase, other: Phase) -> bool:
+    return jax.tree.structure(one[1:4]) == jax.tree.structure(other[1:4]) and jax.tree.leaves(one[1:4]) == jax.tree.leaves(
+        other[1:4]
+    )
+
+
+class Assignment(NamedTuple):
+    """All that a client has to know of a run beside its own examples; the server has the same."""
+
+    algorithm: Algorithm[Any]
+    solver: Solver
+    schedule: Schedule
+    channel: Channel | None = None
+
+    def name(self, layout: Layout) -> str:
+        """A hash that is the same for equal assignments, hyperparameters and all."""
+        vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
+        params = jax.eval_shape(layout.unravel, vector)
+        describe = Describer((params, vector))
+        facts = {name: describe(value, name) for name, value in self._asdict().items()}
+        facts["model"] = [str(layout.treedef), layout.shapes, layout.dtype]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,129 @@
+"""Pytrees as Flower's records, and back; nothing is taken from a record whose name, shape, type or size is not as it must be."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from jaxtyping import PyTree
+
+from fedax.communication.channel import Message, is_message
+from fedax.errors import FedaxError
+from fedax.flower.protocol.store import NEVER
+
+HEADER = 4096
+"""The most bytes that an array may have beside its numbers."""
+
+
+class Refused(FedaxError):
+    """A message that is not taken, with the reason."""
+
+
+def record_of(tree: PyTree) -> ArrayRecord:
+    """The leaves of a pytree as arrays named by number, messages of a codec as their bytes."""
+    leaves = jax.tree.leaves(tree, is_leaf=is_message)
+    return ArrayRecord({str(i): Array(_payload(leaf)) for i, leaf in enumerate(leaves)})
+
+
+def _payload(leaf: Any) -> np.ndarray:
+    if is_message(leaf):
+        return np.frombuffer(leaf.codec.encode(leaf.parts, leaf.dim), np.uint8)
+    array = np.asarray(leaf)
+    # float types that NumPy's files do not know travel as their bytes
+    return array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
+
+
+def arrays_of(record: Any, forms: PyTree, what: str) -> list[np.ndarray]:
+    """The arrays of a record, once all of them are what they must be.
+
+    Raises:
+        Refused: another number of arrays, another shape, type or size, or not-a-number of an array.
+    """
+    leaves = jax.tree.leaves(forms, is_leaf=is_message)
+    if not isinstance(record, ArrayRecord) or list(record) != [str(i) for i in range(len(leaves))]:
+        got = f"{len(record)} arrays" if isinstance(record, ArrayRecord) else "no arrays"
+        raise Refused(f"{what}: {got}, expected {len(leaves)}")
+    return [_array(record[str(i)], leaf, f"{what}, array {i}") for i, leaf in enumerate(leaves)]
+
+
+def _array(sent: Array, leaf: Any, what: str) -> np.ndarray:
+    shape, dtype = _sent_form(leaf)
+    if (tuple(sent.shape), sent.dtype) != (shape, dtype.name):
+        raise Refused(f"{what}: {sent.dtype} of shape {tuple(sent.shape)}, expected {dtype.name} of shape {shape}")
+    if len(sent.data) > (most := math.prod(shape) * dtype.itemsize + HEADER):
+        raise Refused(f"{what}: {len(sent.data)} bytes, expected at most {most}")
+    try:
+        array = sent.numpy()
+    except (ValueError, TypeError, OSError, EOFError) as error:
+        raise Refused(f"{what}: cannot be read ({error})") from error
+    if (array.shape, array.dtype) != (shape, dtype):
+        raise Refused(f"{what}: holds {array.dtype} of shape {array.shape}, expected {dtype.name} of shape {shape}")
+    return array
+
+
+def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and the type with which a leaf travels."""
+    if is_message(leaf):
+        return (-(-leaf.bits // 8),), np.dtype(np.uint8)
+    dtype = np.dtype(leaf.dtype)
+    if dtype.kind == "V":
+        return (math.prod(leaf.shape) * dtype.itemsize,), np.dtype(np.uint8)
+    return tuple(leaf.shape), dtype
+
+
+def tree_of(record: Any, forms: PyTree, what: str, near: Sequence[Any] = (), clipped: int = 0) -> PyTree:
+    """The pytree in a record, messages unopened.
+
+    Args:
+        record: as it arrived.
+        forms: shapes and types of the pytree.
+        what: for the reason of a refusal.
+        near: the vectors to which messages are differences, in their order.
+        clipped: entries that the codecs clipped; the first message that counts them has all.
+
+    Raises:
+        Refused: see `arrays_of`.
+    """
+    arrays, references = arrays_of(record, forms, what), list(near)
+    leaves, structure = jax.tree.flatten(forms, is_leaf=is_message)
+    found = []
+    for array, leaf in zip(arrays, leaves, strict=True):
+        if not is_message(leaf):
+            found.append(jnp.asarray(array.view(leaf.dtype).reshape(leaf.shape)))
+            continue
+        if leaf.near is not None and not references:
+            raise Refused(f"{what}: a difference to a vector that is not known")
+        parts = jax.tree.map(jnp.asarray, leaf.codec.decode(array.tobytes(), leaf.dim))
+        count, clipped = (None, clipped) if leaf.clipped is None else (jnp.int32(clipped), 0)
+        reference = None if leaf.near is None else references.pop(0)
+        found.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, reference))
+    return jax.tree.unflatten(structure, found)
+
+
+def most_bytes(forms: PyTree) -> int:
+    """The most bytes of a record of a pytree with these shapes and types."""
+    sent = [_sent_form(leaf) for leaf in jax.tree.leaves(forms, is_leaf=is_message)]
+    return sum(math.prod(shape) * dtype.itemsize + HEADER for shape, dtype in sent)
+
+
+def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
+    """The name of an order to client k: a hash of all that the answer depends on."""
+    about = {name: value for name, value in facts.items() if name not in ("order", "floor")}
+    named = hashlib.sha256(repr((k, sorted(about.items()))).encode())
+    for array in down.values():
+        named.update(array.data)
+    return named.hexdigest()[: len(NEVER)]
+
+
+def bits_sent(record: ArrayRecord) -> int:
+    """The bits of all numbers in a record."""
+    return sum(8 * math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
+
+
+def bytes_sent(record: ArrayRecord) -> int:
+    """The bytes of all arrays in a record, with what describes them."""
+    return sum(len(array.data) for array in record.values())

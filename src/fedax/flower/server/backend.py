@@ -1,0 +1,363 @@
+"""Transport over Flower's grid: an order to every client of a cohort, and their answers, as far as they can be taken."""
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from jaxtyping import Array, Key, PyTree
+
+from fedax.communication.channel import is_vector, opened
+from fedax.communication.privacy import hidden
+from fedax.core.algorithm import Algorithm, Personal
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.engine.backends.python_rounds import Done, PlainTransport
+from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.client import Setup
+from fedax.errors import FedaxError, InvalidInput
+from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, form, plan_of
+from fedax.flower.protocol.records import Refused, bits_sent, bytes_sent, most_bytes, order_name, record_of, tree_of
+from fedax.flower.protocol.store import NEVER
+from fedax.flower.server.roster import EVALUATE, TRAIN, Roster, contents
+from fedax.utils.layout import accumulator
+
+LOG = logging.getLogger("fedax.flower")
+ABSENT = 4
+"""In place of a part that is not finite: no upload that could be taken."""
+
+
+SPOILED = FedaxError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError
+"""The errors of reading an answer that is none."""
+
+
+Read = TypeVar("Read")
+
+
+class NoAnswer(FedaxError):
+    """A client's upload is needed and is not there."""
+
+
+class Measured(NamedTuple):
+    """One client's number of examples, and its sums of the loss and of all scores over them."""
+
+    count: int
+    sums: dict[str, Array]
+
+
+class RemoteMemory(Memory):
+    """Memories that are on the clients' disks; here are the names of the versions that count.
+
+    Attributes:
+        slot: tells it from other memories of the run.
+        first: the memory that client k starts with.
+    """
+
+    in_process: ClassVar[bool] = False
+    slot: str = eqx.field(static=True)
+    first: Callable[[int], PyTree] = eqx.field(static=True)
+
+    def name(self, k: int) -> str:
+        """The version of client k."""
+        return np.asarray(self.of(k), np.uint8).tobytes().hex()
+
+    def all(self) -> PyTree:
+        raise InvalidInput.because("Flower engine", "the clients' memories stay with them", "Nothing here can look at them.")
+
+    def each(self, function: Callable[[Any], Any]) -> Memory:
+        return self.all()
+
+    def _with(self, rows: PyTree) -> Memory:
+        return RemoteMemory(rows, self.slot, self.first)
+
+
+class FlowerTransport(PlainTransport):
+    """Orders to the clients of one algorithm.
+
+    Args:
+        setup: see `Setup`.
+        algorithm: the method.
+        root: of the run's random streams.
+        roster: the clients.
+        run: a name that is the same when the run is continued.
+        minimum: the fewest uploads of a phase that count.
+        secret: that no client has, of the noise of privacy and, where sampling amplifies privacy, of the cohorts.
+        largest: the most bytes of an upload that the connection takes, None for as many as there are.
+
+    Attributes:
+        floor: the first round whose memories may be asked for again.
+
+    Raises:
+        InvalidInput: larger uploads.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        algorithm: Algorithm[Any],
+        root: Key[Array, ""],
+        roster: Roster,
+        run: str,
+        minimum: int,
+        secret: bytes,
+        largest: int | None = None,
+    ) -> None:
+        self._secret, self.largest = secret, largest
+        self.setup, self.roster, self.minimum = setup, roster, minimum
+        self.algorithm, self.floor, self._slots = type(algorithm).__name__, 0, 0
+        self.plan = plan_of(algorithm, setup)
+        needed = max((most_bytes(phase.up) for phases in self.plan.phases.values() for phase in phases), default=0)
+        if largest is not None and needed > largest:
+            reason = f"numbers from {needed}, the bytes of an upload of {self.algorithm}"
+            raise InvalidInput.of(
+                "Flower(largest=...)", largest, reason, "deployment.toml has it as upload_limit, in megabytes."
+            )
+        self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(setup.layout)
+        # of the run's root, not of the phase's: memories of phases in `init` are those of the rounds after it
+        self.run_name = run_name(run, self.assignment, np.asarray(jax.random.key_data(root)).tolist())
+        self._round, self._books = -1, dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0)
+
+    def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
+        """See `Transport.noise_key`; from a secret, because clients know the seed.
+
+        It depends on all that is released. With the same noise on two different sums their difference would be public, and with the
+        same noise of two widths on one sum the sum itself.
+        """
+        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(released)]
+        return hidden(key, self._words("noise", *leaves))
+
+    def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
+        """See `Transport.cohort_key`; from a secret where privacy relies on hidden cohorts, because clients know the seed."""
+        private = self.setup.private
+        return hidden(key, self._words("cohort")) if private is not None and private.amplified else key
+
+    def _words(self, purpose: str, *content: bytes) -> np.ndarray:
+        """Returns eight words that cannot be told without the secret, different for every purpose, assignment and content."""
+        population = self.setup.population
+        about = f"{purpose} {self.assignment} {population.clients} {population.total}".encode()
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        for part in (about, *content):
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return np.frombuffer(digest.digest(), np.uint32)
+
+    def memory(self, initial: PyTree) -> Memory:
+        first = initial if callable(initial) else lambda k: initial
+        versions = jnp.zeros((self.setup.population.clients, len(bytes.fromhex(NEVER))), jnp.uint8)
+        self._slots += 1
+        return RemoteMemory(versions, f"memory-{self._slots}", lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))))
+
+    def exchange(
+        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[Answer, Memory]:
+        raise AssertionError("refused by the plan")
+
+    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        if int(job.round) != self._round:
+            self._round, self._books = int(job.round), dict.fromkeys(self._books, 0)
+        self._sent = [0, 0]
+        answer = self._phase_of(job, cohort, held, gather)
+        down, up = self._sent
+        return answer._replace(notes={name: np.int64(count) for name, count in self._books.items()}, sent=(down, up))
+
+    def _phase_of(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+        return super().work(job, cohort, held, gather)
+
+    def each(self, job: Job, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+        phase, places = self._phase(job, held), [int(k) for k in cohort.ids]
+        down = record_of(job.down)
+        orders = {k: self._order(k, job, down, held) for k in dict.fromkeys(places)}
+        self._sent[0] = len(orders) * bits_sent(down)
+        done = self._answers(job, phase, orders)
+        return [done[k] for k in places]
+
+    def _phase(self, job: Job, held: dict[str, Memory]) -> Phase:
+        sent = form(job.down)
+        for phase in self.plan.phases.get(job.work.__name__, []):
+            same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(phase.held) == list(held)
+            if same and jax.tree.leaves(phase.down) == jax.tree.leaves(sent):
+                return phase
+        place = f"{self.algorithm}.{job.work.__name__}"
+        raise InvalidInput.because(place, "not a phase of the first two rounds, from which the clients know what there is")
+
+    def _order(self, k: int, job: Job, down: Any, held: dict[str, Memory]) -> RecordDict:
+        """The order for one client; its name is a hash of all that the answer depends on."""
+        root = np.asarray(jax.random.key_data(job.root)).tolist()
+        population = self.setup.population
+        facts: dict[str, Any] = {
+            "version": PROTOCOL,
+            "kind": "work",
+            "run": self.run_name,
+            "assignment": self.assignment,
+            "work": job.work.__name__,
+            "round": int(job.round),
+            "occurrence": job.occurrence,
+            "root": root,
+            "clients": population.clients,
+            "total": population.total,
+            "largest": self.largest or 0,
+        }
+        facts |= self._versions(k, held)
+        facts |= {"order": order_name(k, facts, down), "floor": self.floor}
+        return RecordDict({"order": ConfigRecord(facts), "down": down, **self._first(k, held)})
+
+    def _versions(self, k: int, held: dict[str, Memory]) -> dict[str, list[str]]:
+        memories: list[Any] = list(held.values())
+        return {"slots": [m.slot for m in memories], "bases": [m.name(k) for m in memories]}
+
+    def _first(self, k: int, held: dict[str, Any]) -> dict[str, Any]:
+        """The memories that the client starts with, where it has none yet."""
+        return {f"first {name}": record_of(m.first(k)) for name, m in held.items() if m.name(k) == NEVER}
+
+    def _answers(self, job: Job, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, Done]:
+        place = self._place(job)
+        done, reasons = self._read(job, orders, lambda k, records: self._done(job, phase, orders[k], records, k))
+        counted = [k for k, one in done.items() if not (one.broken and self.setup.drop)]
+        self._books["answers"] += len(counted)
+        broken = dict.fromkeys(set(done) - set(counted), "its upload is not finite")
+        self._tell(place, reasons, broken)
+        if len(counted) < self.minimum and self.setup.drop:
+            LOG.warning("%s: %d uploads, fewer than %d: the round changes nothing", place, len(counted), self.minimum)
+            done = {}
+        nothing = Done(nothing_of(phase), {}, ABSENT)
+        return {k: done.get(k, nothing) for k in orders}
+
+    def _enough(self, orders: int) -> int | None:
+        """Returns the number of answers to some orders after which clients that are offline are not waited for.
+
+        None waits for all, where the run stops without one of them.
+        """
+        return self.minimum if self.setup.drop else None
+
+    def _silence(self, k: int) -> str:
+        """The reason why client k has not answered."""
+        return "offline" if k in self.roster.offline else f"no answer within {self.roster.deadline:g} seconds"
+
+    def _place(self, job: Job) -> str:
+        return f"{self.algorithm}.{job.work.__name__}, round {int(job.round)}"
+
+    def _read(
+        self, job: Job, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
+    ) -> tuple[dict[int, Read], dict[int, str]]:
+        """The parts read from the answers to some orders, and the reasons why there are none from the other clients."""
+        answers = self.roster.ask(orders, TRAIN, str(int(job.round)), self._place(job), self._enough(len(orders)))
+        found: dict[int, Read] = {}
+        reasons: dict[int, str] = {}
+        for k in orders:
+            if k not in answers:
+                reasons[k] = self._silence(k)
+                self._books["absent"] += 1
+                continue
+            try:
+                records = contents(answers[k])
+                self._books["message_bytes"] += _bytes_of(records)
+                self._check_is_to(orders[k], records["answer"], k)
+                found[k] = read(k, records)
+            except SPOILED as error:
+                reasons[k] = str(error) if isinstance(error, FedaxError) else f"not an answer ({error!r})"
+                self._books["refused"] += 1
+        self._books["message_bytes"] += sum(_bytes_of(records) for records in orders.values())
+        return found, reasons
+
+    def _check_is_to(self, order: RecordDict, facts: Any, k: int) -> None:
+        asked: Any = order["order"]
+        if (facts["partition"], facts["order"]) != (k, asked["order"]):
+            raise Refused(f"an answer of client {facts['partition']} to order {facts['order']}, not to {asked['order']}")
+
+    def _tell(self, place: str, reasons: dict[int, str], broken: dict[int, str]) -> None:
+        """Names those who are left out.
+
+        Raises:
+            NoAnswer: nobody may be.
+        """
+        for k, reason in sorted({**reasons, **broken}.items()):
+            LOG.warning("%s, client %d: left out: %s", place, k, reason)
+        if reasons and not self.setup.drop:
+            told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
+            raise NoAnswer(f'{place}: {told}. With on_bad_client="drop" a run goes on without them.')
+
+    def _done(self, job: Job, phase: Phase, order: RecordDict, records: Any, k: int) -> Done:
+        facts: Any = records["answer"]
+        asked: Any = order["order"]
+        vectors = [leaf for leaf in jax.tree.leaves(opened(job.down)[0]) if is_vector(leaf)]
+        near = [vectors[int(i)] for i in facts["near"]]
+        value, weight = tree_of(records["up"], phase.up, "upload", near, int(facts["clipped"]))
+        if weight is not None and float(weight) < 0:
+            raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
+        self._sent[1] += bits_sent(records["up"])
+        broken = int(job.broken((opened(value)[0], weight), {}, {})) or int(facts["broken"])
+        version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
+        return Done(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
+
+    def _counted(self, k: int, split: str, count: int) -> int:
+        """Returns the examples that client k has measured, which have to be those that it said it has.
+
+        Raises:
+            Refused: other ones.
+        """
+        sizes = self.roster.sizes[k]
+        expected = {"train": sizes.train, "test": max(sizes.test, 0)}.get(split)
+        if expected is None and not 0 <= count <= self.roster.most_examples:
+            raise Refused(f"sums over {count} examples, expected 0 to {self.roster.most_examples}")
+        if expected is not None and count != expected:
+            raise Refused(f"sums over {count} examples, expected {expected}, which it said it has")
+        return count
+
+    def measure(self, down: Any, split: str, personal: Personal | None = None) -> dict[int, Measured]:
+        """Sums over the examples of each client that answers, at a model sent down or at the one it uses itself."""
+        population = self.setup.population
+        held = {} if personal is None or personal.memory is None else {"own": personal.memory}
+        names = sorted(["loss", *self.setup.task.scores])
+        facts: dict[str, Any] = {
+            "version": PROTOCOL,
+            "kind": "measure",
+            "order": split,
+            "run": self.run_name,
+            "assignment": self.assignment,
+            "split": split,
+            "personal": personal is not None,
+            "clients": population.clients,
+            "total": population.total,
+        }
+        record = record_of(down)
+        orders = {
+            k: RecordDict({"order": ConfigRecord(facts | self._versions(k, held)), "down": record, **self._first(k, held)})
+            for k in range(population.clients)
+        }
+        number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
+        found = {}
+        place = f"{self.algorithm}, measurement of {split}"
+        answers = self.roster.ask(orders, EVALUATE, split, place, self._enough(len(orders)))
+        for k in sorted(set(orders) - set(answers)):
+            LOG.warning("%s, client %d: left out: %s", place, k, self._silence(k))
+        for k, answer in answers.items():
+            try:
+                records = contents(answer)
+                count = self._counted(k, split, int(records["answer"]["count"]))
+                sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
+                found[k] = Measured(
+                    count,
+                    dict(zip(names, sums, strict=True)) if count else dict.fromkeys(names, jnp.zeros((), number.dtype)),
+                )
+            except SPOILED as error:
+                LOG.warning("%s, client %d: left out: %s", place, k, error)
+        return found
+
+
+def run_name(run: str, assignment: str, root: list[int]) -> str:
+    """The name of a run on the clients' disks."""
+    return hashlib.sha256(repr((run, assignment, root)).encode()).hexdigest()[:32]
+
+
+def nothing_of(phase: Phase) -> Upload[Any]:
+    """An upload of zeros."""
+    value, weight = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), phase.up)
+    return Upload(value, weight)
+
+
+def _bytes_of(records: Any) -> int:
+    return sum(bytes_sent(record) for record in records.array_records.values())

@@ -1,0 +1,207 @@
+"""The engine: rounds in the process of a ServerApp, work in the clients' own."""
+
+import contextlib
+import dataclasses
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float, Key
+
+from fedax.core.algorithm import Algorithm
+from fedax.core.federation import Cohort
+from fedax.core.scheduling.local_work import counts, real
+from fedax.core.task import Population, Task
+from fedax.engine.backends.python_rounds import PlainProgram, seen_by
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import Carried, Engine
+from fedax.engine.round.single_client import sizes_only
+from fedax.errors import FedaxError, InvalidInput
+from fedax.flower.protocol.quiet import need_flower
+from fedax.observe.base import Observer
+
+REMEMBERED = 20
+"""Rounds after which clients drop versions of their memories, where no checkpoint tells which are needed."""
+
+
+class Flower(Engine):
+    """Clients on their own machines, over Flower; the same rounds as everywhere, to the same numbers.
+
+    A client is a node of the grid whose app answers with a `fedax.flower.client.device.Device`; it tells its number and its
+    sizes when it is first seen. The task needs nobody's examples here: its model, its loss and the form of its examples count, and
+    its clients' number. Which clients are drawn follows from the seed, as everywhere, but for runs whose
+    privacy counts on sampling: their cohorts come from `secret`.
+
+    A client whose upload does not come before the deadline, or is not what it has to be (form, size, finite numbers), counts as one
+    that is not finite: with `on_bad_client="drop"` it is left out of the phase as if it had not been drawn, and its memory stays
+    as it was; with `"stop"` the run ends with an error that names it. `History.notes` has `answers`, `absent`, `refused` and
+    `message_bytes` of every round; `History.bits` are those of the arrays that were sent.
+
+    Args:
+        grid: of Flower, as a ServerApp gets it.
+        clients: how many there are; by default as many as the task has.
+        run: a name under which clients keep their memories; a run that is to be continued has the same. By default a new one.
+        deadline: seconds for the answers of a phase, above 0; 600 by default.
+        minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the state as it was.
+        patience: seconds to wait for all clients at the start, at least 0; 600 by default.
+        largest: the most bytes of the arrays of an upload that the connection takes, at least 1; by default as many as there are.
+        secure: the largest size of an entry of an upload, above 0: uploads are added up under masks (SecAgg+), and the server sees
+            their mean alone, which has to be all that the method needs. By default they are sent in the open.
+        most_examples: the most training or test examples that a client may claim, at least 1. Its weight depends on them. By
+            default so many that those of all clients can be counted.
+        registered: a function that gives, by Flower's node, the client whose key the node holds. A node that says it is another
+            one is refused. Without it clients are believed; `fedax deploy` has one.
+        checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0; 60 by default. The first one
+            follows the first round, and the time between them doubles up to this bound.
+        secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its epsilon counts on sampling.
+            Nobody else may have it, and a run that is continued has the same; by default a new one. `fedax deploy` keeps it in
+            `keys/noise.key`, which only its owner may read.
+
+    Raises:
+        FedaxError: Flower is not installed.
+        InvalidInput: an argument out of range.
+    """
+
+    def __init__(
+        self,
+        grid: Any,
+        *,
+        clients: int | None = None,
+        run: str | None = None,
+        deadline: float = 600.0,
+        minimum: int = 1,
+        patience: float = 600.0,
+        largest: int | None = None,
+        secure: float | None = None,
+        secret: bytes | None = None,
+        checkpoint_seconds: float = 60.0,
+        most_examples: int | None = None,
+        registered: Callable[[], Mapping[int, int]] | None = None,
+    ) -> None:
+        need_flower()
+        for name, value in (
+            ("clients", clients),
+            ("minimum", minimum),
+            ("largest", largest),
+            ("most_examples", most_examples),
+        ):
+            if value is not None and not counts(value):
+                raise InvalidInput.of(f"Flower({name}=...)", value, "whole numbers >= 1")
+        for name, value in (("deadline", deadline), ("checkpoint_seconds", checkpoint_seconds)):
+            if not real(value) or not 0 < value < float("inf"):
+                raise InvalidInput.of(f"Flower({name}=...)", value, "numbers above 0")
+        if not real(patience) or not 0 <= patience < float("inf"):
+            raise InvalidInput.of("Flower(patience=...)", patience, "numbers >= 0")
+        if secure is not None and (not real(secure) or not 0 < secure < float("inf")):
+            raise InvalidInput.of("Flower(secure=...)", secure, "None, or numbers above 0")
+        self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
+        self.deadline, self.minimum, self.patience = deadline, minimum, patience
+        self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
+        self.largest, self.secret = largest, secret or os.urandom(32)
+        self.most_examples, self.registered = most_examples, registered
+        self.roster: Any = None
+
+    def has_all(self, task: Task) -> bool:
+        return False
+
+    def prepared(self, setup: Setup) -> Setup:
+        from fedax.flower.server.roster import Roster
+
+        clients = self.clients or setup.population.clients
+        if self.roster is None or self.roster.clients != clients:
+            self.roster = Roster(self.grid, clients, self.deadline, self.most_examples, self.registered)
+        self.roster.gather(self.patience)
+        sizes = [self.roster.sizes[k] for k in range(self.roster.clients)]
+        population = Population.of([one.train for one in sizes])
+        return dataclasses.replace(setup, population=population)
+
+    def program(
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
+    ) -> "FlowerProgram":
+        return FlowerProgram(algorithms, setup, roots, self)
+
+
+_here: list[Flower] = []
+
+
+@contextlib.contextmanager
+def here(engine: Flower) -> Iterator[None]:
+    """Makes an engine that of this process, by the name `flower`, while the block runs."""
+    _here.append(engine)
+    try:
+        yield
+    finally:
+        _here.remove(engine)
+
+
+def flower_here() -> Flower:
+    """The engine of this process.
+
+    Raises:
+        FedaxError: it is not a server of Flower.
+    """
+    if not _here:
+        hint = "`fedax deploy init FOLDER --experiment FILE` and `fedax deploy run FOLDER` start one, with its clients"
+        raise FedaxError(f'engine = "flower" runs in a server of Flower: {hint}.')
+    return _here[-1]
+
+
+class FlowerProgram(PlainProgram):
+    """Rounds in Python; see `FlowerTransport`."""
+
+    def __init__(
+        self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], engine: Flower
+    ) -> None:
+        from fedax.flower.server.backend import FlowerTransport
+        from fedax.flower.server.secure import SecureTransport
+
+        def transport(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerTransport:
+            given = setup, algorithm, root, engine.roster, engine.run, engine.minimum, engine.secret, engine.largest
+            return FlowerTransport(*given) if engine.secure is None else SecureTransport(engine.secure, *given)
+
+        super().__init__(algorithms, setup, roots, transport)
+        self.task = _without_examples(setup.task, engine.roster.sizes)
+        self._done, self._kept = 0, list[int]()
+
+    def advance(self, states: Any, first: int, count: int) -> Any:
+        if first and not self._kept and not self._done:  # continued from a checkpoint, which may be needed again
+            self._kept.append(first)
+        self._done = first + count
+        floor = self._kept[0] if self._kept else first - REMEMBERED
+        for _, transport, _ in self.runs:
+            transport.floor = max(floor, 0)
+        return super().advance(states, first, count)
+
+    def whole(self, states: Any) -> list[Carried]:
+        """The states for a checkpoint, of which the last two are kept; clients keep the memories that belong to them."""
+        self._kept = [*self._kept, self._done][-2:]
+        return self.split(states)
+
+    def check(self, observers: Sequence[Observer], personal: bool) -> None:
+        from fedax.flower.server.evaluation import check_observers
+
+        if personal:
+            allowed = "False with the Flower engine: the clients' own models stay with them"
+            raise InvalidInput.of("run(personal=...)", True, allowed)
+        for algorithm, _, root in self.runs:
+            check_observers(observers, self.setup, self.task, algorithm, root)
+
+    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        from fedax.flower.server.evaluation import FlowerView
+
+        algorithm, transport, _ = self.runs[run]
+        return seen_by(observers, FlowerView(self.setup, self.task, transport, algorithm, carried.state, worked))
+
+    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
+        raise AssertionError("refused by check")
+
+
+def _without_examples(task: Task, sizes: Any) -> Task:
+    """The task with everybody's sizes."""
+    rows = [sizes[k] for k in sorted(sizes)]
+    task = eqx.tree_at(lambda t: t.train, task, sizes_only(task.train, [one.train for one in rows]))
+    if task.test is None or any(one.test < 0 for one in rows):
+        return eqx.tree_at(lambda t: t.test, task, None, is_leaf=lambda node: node is None)
+    return eqx.tree_at(lambda t: t.test, task, sizes_only(task.test, [one.test for one in rows]))

@@ -1,0 +1,149 @@
+"""The observers' view of a deployed run: sums that the clients form over their own examples."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.federation import Cohort
+from fedax.core.task import Task
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import begin
+from fedax.engine.round.evaluation import CompiledView, counts_alike, nobody
+from fedax.errors import InvalidInput
+from fedax.flower.protocol.plan import Planning
+from fedax.flower.server.backend import FlowerTransport, Measured
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View
+from fedax.utils.layout import accumulator
+
+
+class FlowerView(View):
+    """See `View`. Clients that do not answer are NaN, and do not count in sums.
+
+    A global test set is the server's own. Gradients and memories of single clients are nothing that an observer may ask for.
+
+    Args:
+        setup: of the server.
+        task: with everybody's sizes and nobody's examples.
+        transport: to the clients.
+        algorithm, state: of the run.
+        worked: the cohort that worked last.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        task: Task,
+        transport: "FlowerTransport | Unasked",
+        algorithm: Algorithm[Any],
+        state: Any,
+        worked: Cohort,
+    ) -> None:
+        self.setup, self.task, self.transport, self._worked = setup, task, transport, worked
+        self.equal, self.nodes = counts_alike(setup, algorithm), None
+        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
+        self.w, self._own = algorithm.model(state), algorithm.personal(state)
+        self._measured: dict[tuple[str, bool], dict[int, Measured]] = {}
+
+    @property
+    def weights(self) -> Float[Array, "clients"] | None:
+        raise _refused("weights that clients remember")
+
+    @property
+    def constraints(self) -> Constraint | None:
+        raise _refused("constraints that clients remember")
+
+    def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
+        raise _refused("losses and gradients of single clients")
+
+    def cohort(self) -> Cohort:
+        if self.setup.private is not None and self.setup.private.amplified:
+            hint = "Its epsilon holds for those who cannot tell who was drawn."
+            raise InvalidInput.because(
+                "run(observe=...)", "an observer shows who was drawn, which privacy by sampling hides", hint
+            )
+        return self._worked
+
+    def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        return self._means(self._sums(split), score)
+
+    def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        return self._means(self._sums(split, personal=self._own is not None), score)
+
+    def measured(self, split: OfClients) -> Bool[Array, "clients"]:
+        # asked after `per_client` or `personal`, which share the answers that came
+        answers = [found for (name, _), found in self._measured.items() if name == split] or [self._sums(split)]
+        counts = [[found[k].count if k in found else 0 for k in range(self.task.train.clients)] for found in answers]
+        return (jnp.asarray(counts) > 0).all(axis=0)
+
+    def overall(self, split: Split, score: str) -> Float[Array, ""]:
+        if split == "holdout" and self.task.holdout is not None:
+            return CompiledView(self.setup, self.w).overall("holdout", score)
+        measured = self._sums("test" if split == "holdout" else split).values()
+        total = sum((one.sums[score] for one in measured), jnp.zeros((), accumulator(self.w.dtype)))
+        return total / jnp.asarray(sum(one.count for one in measured), total.dtype)
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
+
+    def gradients(self) -> Gradients:
+        raise _refused("gradients of single clients")
+
+    def _sums(self, split: str, personal: bool = False) -> dict[int, Measured]:
+        if (split, personal) not in self._measured:
+            how = self._own if personal else None
+            down = self.w if how is None else how.down
+            self._measured[split, personal] = self.transport.measure(down, split, how)
+        return self._measured[split, personal]
+
+    def _means(self, measured: dict[int, Measured], score: str) -> Float[Array, "clients"]:
+        nothing = jnp.full((), jnp.nan, accumulator(self.w.dtype))
+        rows = [measured.get(k, Measured(0, {})) for k in range(self.task.train.clients)]
+        return jnp.stack([one.sums[score] / jnp.asarray(one.count, nothing.dtype) if one.count else nothing for one in rows])
+
+
+class Unasked:
+    """Stands in for the transport where an observer is only checked: every client measures zeros."""
+
+    def __init__(self, setup: Setup, task: Task) -> None:
+        self.setup, self.task = setup, task
+
+    def measure(self, down: Any, split: str, personal: Any = None) -> dict[int, Measured]:
+        nothing = dict.fromkeys(["loss", *self.task.scores], jnp.zeros((), accumulator(self.setup.layout.dtype)))
+        return {k: Measured(1, nothing) for k in range(self.task.train.clients)}
+
+
+def check_observers(
+    observers: Sequence[Observer], setup: Setup, task: Task, algorithm: Algorithm[Any], root: Key[Array, ""]
+) -> None:
+    """Refuses observers that ask for more than sums over a client's examples, without asking a client.
+
+    Args:
+        observers: of the run.
+        setup, task, algorithm, root: see `FlowerView`.
+
+    Raises:
+        InvalidInput: the first such observer, by name.
+    """
+
+    def look(observer: Observer) -> dict[str, Any]:
+        w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        state = begin(Planning(setup), algorithm, root, w).state
+        worked = nobody(0, setup.layout.dtype).padded(setup.population.clients)
+        return observer(FlowerView(setup, task, Unasked(setup, task), algorithm, state, worked))
+
+    for observer in observers:
+        try:
+            jax.eval_shape(lambda observer=observer: look(observer))
+        except InvalidInput as error:
+            why = str(error).removeprefix("observe: ").rstrip(".")
+            reason = f"{type(observer).__name__} cannot be used in a deployed run: {why}"
+            hint = "Watch the loss and the scores, which are sums over a client's examples; a simulation shows the rest."
+            raise InvalidInput.because("run(observe=...)", reason, hint) from error
+
+
+def _refused(what: str) -> InvalidInput:
+    return InvalidInput.because("observe", f"it asks for {what}, which deployed clients do not send")

@@ -1,0 +1,89 @@
+"""A grid in this process: the same messages, without a network, for trials and tests."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedax.core.task import Task
+from fedax.flower.client.device import Device
+from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.quiet import need_flower
+from fedax.flower.server.engine import Flower
+
+need_flower()
+
+from flwr.app import Message  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+
+class LocalGrid(Grid):
+    """Devices as nodes 100, 101 and so on; a message is answered as soon as its answer is asked for.
+
+    Args:
+        devices: the clients.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.devices = {100 + i: device for i, device in enumerate(devices)}
+        self._sent: dict[str, Message] = {}
+        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # of the process, which Flower would start
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def set_run(self, run: Any) -> None:
+        """Runs have no number here."""
+
+    def create_message(
+        self, content: Any, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.devices)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            name = uuid.uuid4().hex
+            message.metadata.__dict__["_message_id"] = name
+            self._sent[name] = message
+            ids.append(name)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        sent = [self._sent.pop(name) for name in message_ids if name in self._sent]
+        return [answer for message in sent for answer in self.answers(message)]
+
+    def answers(self, message: Message) -> list[Message]:
+        """The answers to a message."""
+        device = self.devices[message.metadata.dst_node_id]
+        return [Message(device.answer(message.content), reply_to=message)]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+
+def in_process(task: Task, folder: Path | str, assignments: Sequence[Assignment], **options: Any) -> Flower:
+    """The engine with a device for every client of a task, all in this process.
+
+    Args:
+        task: with everybody's examples.
+        folder: for the clients' memories.
+        assignments: the runs that there will be.
+        options: of `Flower`.
+
+    >>> import tempfile, fedax
+    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+    >>> solver, schedule = fedax.SGD(0.5), fedax.Schedule()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     engine = in_process(task, folder, [Assignment(fedax.FedAvg(), solver, schedule)])
+    ...     history = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=schedule, engine=engine, rounds=3)
+    >>> round(float(history.params), 4)
+    3.0625
+    """
+    devices = [Device(task, k, Path(folder) / f"client-{k}", assignments) for k in range(task.train.clients)]
+    return Flower(LocalGrid(devices), **options)

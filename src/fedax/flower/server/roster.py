@@ -1,0 +1,205 @@
+"""The nodes that are there, and the client that each of them is."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedax.core.hyper import MOST_COUNT
+from fedax.errors import FedaxError, printable, short
+from fedax.flower.protocol.plan import PROTOCOL
+
+LOG = logging.getLogger("fedax.flower")
+PAUSES = 0.02, 0.5
+"""Seconds between two looks for answers: at first, and at most."""
+AGAIN, HELLO = 2.0, 30.0
+"""Seconds until a node that was gone is looked for again, and for the answer of a new one."""
+NOBODY = -1
+"""The owner of a key that belongs to no client."""
+NODE_UNAVAILABLE = 5
+"""Flower's error of a node that is gone."""
+TRAIN, EVALUATE, QUERY = "train", "evaluate", "query"
+
+
+class Sizes(NamedTuple):
+    """Examples of a client; -1 of a test set for none."""
+
+    train: int
+    test: int
+
+
+class Roster:
+    """The clients of a grid, by their number.
+
+    Args:
+        grid: of Flower.
+        clients: how many there are, numbered from 0.
+        deadline: seconds for an answer.
+        most_examples: the most training or test examples that a client may claim.
+        registered: gives, for the nodes that are there, the clients whose keys they hold. Without it clients are believed.
+
+    Attributes:
+        nodes: the node of each client.
+        sizes: the examples of each client.
+        offline: the clients of the last orders that had no node when `ask` returned.
+    """
+
+    def __init__(
+        self,
+        grid: Any,
+        clients: int,
+        deadline: float,
+        most_examples: int | None = None,
+        registered: Callable[[], Mapping[int, int]] | None = None,
+    ) -> None:
+        self.grid, self.clients, self.deadline, self.registered = grid, clients, deadline, registered
+        self.most_examples = MOST_COUNT // clients if most_examples is None else min(most_examples, MOST_COUNT // clients)
+        self.nodes: dict[int, int] = {}
+        self.sizes: dict[int, Sizes] = {}
+        self.offline = frozenset[int]()
+
+    def gather(self, patience: float) -> None:
+        """Waits until every client has a node.
+
+        Raises:
+            FedaxError: some do not come in time.
+        """
+        end = time.monotonic() + patience
+        while True:
+            self.greet()
+            if not (missing := [k for k in range(self.clients) if k not in self.nodes]):
+                return
+            if time.monotonic() > end:
+                names = ", ".join(map(str, missing))
+                raise FedaxError(f"clients {names} of {self.clients} have not come within {patience:g} seconds")
+            time.sleep(PAUSES[1])
+
+    def greet(self) -> None:
+        """Asks the nodes that are new which client they are."""
+        there = set(self.grid.get_node_ids())
+        new = sorted(there - set(self.nodes.values()))
+        owners = self.registered() if new and self.registered else None
+        for node, answer in self._hellos(new).items():
+            try:
+                facts = contents(answer)["answer"]
+                k, sizes = int(facts["partition"]), Sizes(int(facts["train"]), int(facts["test"]))
+                self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
+                self._admit(k, node, sizes, there)
+            except (FedaxError, KeyError, TypeError, ValueError) as error:
+                LOG.warning("node %d refused: %s", node, error)
+
+    def _hellos(self, nodes: list[int]) -> dict[int, Message]:
+        """The answers of nodes to the question who they are."""
+        hello = RecordDict({"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})})
+        messages = [self._message(node, hello, QUERY, "hello", HELLO) for node in nodes]
+        asked = self._pushed(messages, nodes)
+        found: dict[int, Message] = {}
+        end = time.monotonic() + HELLO
+        while asked and time.monotonic() < end:
+            for answer in self.grid.pull_messages(list(asked)):
+                if (node := asked.pop(answer.metadata.reply_to_message_id, None)) is not None:
+                    found[node] = answer
+            if asked:
+                time.sleep(PAUSES[0])
+        return found
+
+    def _check_owner(self, k: int, owner: int | None) -> None:
+        """Refuses a node that says it is another client than the one whose key it holds; None is for keys that are not known."""
+        if owner == NOBODY:
+            raise FedaxError(f"it says it is client {k}, and its key is that of no client")
+        if owner is not None and owner != k:
+            raise FedaxError(f"it says it is client {k}, and its key is that of client {owner}")
+
+    def _admit(self, k: int, node: int, sizes: Sizes, there: set[int]) -> None:
+        if not 0 <= k < self.clients:
+            raise FedaxError(f"it says it is client {k}; there are {self.clients}, from 0")
+        if sizes.train < 1:
+            raise FedaxError(f"client {k} has {sizes.train} training examples, at least 1 is needed")
+        if max(sizes) > self.most_examples:
+            raise FedaxError(f"client {k} claims {max(sizes)} examples; allowed: at most {self.most_examples}")
+        if sizes.test < -1:
+            raise FedaxError(f"client {k} claims {sizes.test} test examples")
+        if k in self.nodes and self.nodes[k] in there:
+            raise FedaxError(f"client {k} is there already, as node {self.nodes[k]}")
+        if self.sizes.get(k, sizes) != sizes:
+            raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
+        self.nodes[k], self.sizes[k] = node, sizes
+
+    def ask(
+        self, orders: Mapping[int, RecordDict], kind: str, group: str, place: str = "", enough: int | None = None
+    ) -> dict[int, Message]:
+        """Returns the answers of some clients, as far as they come before the deadline; later ones expire.
+
+        A client whose node is offline gets its order when the node, or another one of the client, is back: an order that comes
+        twice changes nothing.
+
+        Args:
+            orders: by client.
+            kind: of Flower's messages.
+            group: of Flower's messages.
+            place: the phase, for the log.
+            enough: the number of answers after which clients that are offline are no longer waited for. None waits for all.
+        """
+        end, pause, again = time.monotonic() + self.deadline, PAUSES[0], 0.0
+        found: dict[int, Message] = {}
+        asked: dict[str, int] = {}
+        waiting, logged = set(orders), set[int]()
+        while True:
+            if waiting and time.monotonic() >= again:
+                again = time.monotonic() + AGAIN
+                ready = self._reached(waiting)
+                messages = [self._message(self.nodes[k], orders[k], kind, group, end - time.monotonic()) for k in ready]
+                asked |= self._pushed(messages, ready)
+                waiting -= set(ready)
+                possible = len(found.keys() - waiting) + len(asked)
+                if waiting - logged and (enough is None or possible < enough):
+                    names = ", ".join(map(str, sorted(waiting)))
+                    LOG.warning("%s: client %s offline; waiting up to %.0f seconds", place, names, end - time.monotonic())
+                logged |= waiting
+            for answer in self.grid.pull_messages(list(asked)) if asked else ():
+                if (k := asked.pop(answer.metadata.reply_to_message_id, None)) is None:
+                    continue
+                found[k] = answer
+                if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
+                    waiting.add(k)
+            is_enough = not waiting or (enough is not None and len(found.keys() - waiting) >= enough)
+            if (not asked and is_enough) or time.monotonic() > end:
+                self.offline = frozenset(waiting)
+                return {k: answer for k, answer in found.items() if k not in waiting}
+            time.sleep(pause)
+            pause = min(1.5 * pause, PAUSES[1])
+
+    def _reached(self, clients: set[int]) -> list[int]:
+        """Those clients whose node is there; one that is gone may be back as another."""
+        there = set(self.grid.get_node_ids())
+        if any(self.nodes[k] not in there for k in clients) and there - set(self.nodes.values()):
+            self.greet()
+        return [k for k in sorted(clients) if self.nodes[k] in there]
+
+    def _pushed(self, messages: list[Message], owners: list[int]) -> dict[str, int]:
+        """The owners of messages that were sent, by the names that these got; one that is not taken has none."""
+        names = self.grid.push_messages(messages) if messages else []
+        return {name: owner for name, owner in zip(names, owners, strict=True) if name}
+
+    def _message(self, node: int, content: RecordDict, kind: str, group: str, seconds: float) -> Message:
+        return Message(content, dst_node_id=node, message_type=kind, ttl=max(seconds, PAUSES[0]), group_id=group)
+
+
+def _line(text: Any) -> str:
+    """Returns a client's text as one line without control characters, cut to what fits a log."""
+    return short(printable(str(text)))
+
+
+def contents(answer: Message) -> Any:
+    """The records of an answer.
+
+    Raises:
+        FedaxError: it is an error, of Flower or of the client.
+    """
+    if answer.has_error():
+        raise FedaxError(f"error {answer.error.code}: {_line(answer.error.reason)}")
+    if text := answer.content.get("answer", {}).get("error"):
+        raise FedaxError(_line(text))
+    return answer.content

@@ -1,0 +1,342 @@
+"""Models as files: safetensors with the names and the structure of their leaves, or NumPy archives."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core import InvalidInput, Task, UnknownName
+from fedax.examples.arrays import as_array
+from fedax.utils.files import read, write, writing
+
+FORMATS = ("safetensors", "npz")
+"""Formats of model files, which are also their endings."""
+
+Names: TypeAlias = Mapping[str, str] | Callable[[str], str] | None
+"""From a leaf's name to that of its array in a file."""
+Axes: TypeAlias = Collection[str] | Mapping[str, Sequence[int]]
+"""Names of leaves whose arrays lie transposed in a file, all axes reversed; or by name the axes that `numpy.transpose` takes."""
+
+_ABOUT, _STATE = "fedax", "state of the model: "
+_TYPES = {
+    **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    **{f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "BF16": np.dtype(jnp.bfloat16),
+    "BOOL": np.dtype(bool),
+}
+"""NumPy's types by their names in safetensors."""
+
+
+class Weights(NamedTuple):
+    """The content of a model file.
+
+    Attributes:
+        arrays: by name.
+        about: the facts that fedax wrote beside them; empty for files of others.
+    """
+
+    arrays: dict[str, np.ndarray]
+    about: dict[str, Any]
+
+
+def leaf_names(params: PyTree) -> list[str]:
+    """The names of a model's leaves, in their order: the path to each, joined by dots; `params` for a lone array.
+
+    >>> leaf_names({"dense": {"kernel": 0.0, "bias": 0.0}, "scales": [0.0, 0.0]})
+    ['dense.bias', 'dense.kernel', 'scales.0', 'scales.1']
+    """
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "params" for path in paths]
+    unique = len(set(names)) == len(names)
+    return names if unique else [jax.tree_util.keystr(path) for path in paths]  # a key may hold a dot itself
+
+
+def save_params(
+    params: PyTree,
+    path: str | Path,
+    *,
+    names: Names = None,
+    transpose: Axes = (),
+    about: Mapping[str, Any] | None = None,
+    state: PyTree = None,
+) -> None:
+    """Writes a model to a file: safetensors, or a NumPy archive if it ends in `.npz`.
+
+    The leaves are named by their path in the tree (see `leaf_names`). A safetensors file also keeps their order, the version
+    of fedax, what `about` says, and a SHA-256 sum of all numbers, which `load_params` checks.
+
+    Args:
+        params: any pytree of arrays; other leaves, such as functions, are left out.
+        path: of the file; folders are made.
+        names: from the name of a leaf to that of its array in the file, a mapping (other leaves keep theirs) or a function.
+        transpose: names of leaves that the file has transposed; as in `load_params`, which reverses it.
+        about: facts to keep, as JSON can hold them.
+        state: of the model, a pytree of arrays such as batch statistics, which `load_state` reads.
+
+    Raises:
+        InvalidInput: a path of another ending, a name that the model does not have.
+        WriteFailed: a file that cannot be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_params({"kernel": jnp.ones((2, 3))}, f"{folder}/a.safetensors", transpose=["kernel"])
+    ...     load_params(f"{folder}/a.safetensors")["kernel"].shape
+    (3, 2)
+    """
+    path = Path(path)
+    content = to_bytes(params, format_of(path), names=names, transpose=transpose, about=about, state=state)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content)
+
+
+def load_params(
+    path: str | Path, like: Any = None, *, names: Names = None, transpose: Axes = (), strict: bool = True
+) -> PyTree:
+    """Reads a model from a safetensors file or a NumPy archive, also one that PyTorch or another library wrote.
+
+    Args:
+        path: of the file.
+        like: a model of the same structure, whose own numbers do not matter, or a task; leaves that are not arrays stay as they
+            are in it. Without it, the arrays are returned by name, as NumPy arrays.
+        names: from the name of a leaf (see `leaf_names`) to that of its array in the file, a mapping (other leaves have their
+            own name there) or a function; nothing is guessed.
+        transpose: names of leaves whose arrays the file has transposed, all axes reversed, such as the weights of PyTorch's
+            linear layers; or a mapping from these names to the axes of the file's array as `numpy.transpose` takes them,
+            such as `(2, 3, 1, 0)` for convolutions.
+        strict: whether arrays in the file that no leaf takes are refused.
+
+    Returns:
+        The model, in the structure and the float types of `like`.
+
+    Raises:
+        InvalidInput: a file that is missing, damaged or of another kind; a leaf without array, an array without leaf, another
+            shape or kind of numbers. The message names the leaf.
+
+    Example:
+        >>> import fedax, tempfile
+        >>> task = fedax.tasks.digits(clients=2)
+        >>> history = fedax.run(fedax.FedAvg(), task, rounds=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     history.save(f"{folder}/model.safetensors")
+        ...     params = fedax.load_params(f"{folder}/model.safetensors", like=task)
+        >>> all(jax.tree.leaves(jax.tree.map(np.array_equal, params, history.params)))
+        True
+    """
+    path = Path(path)
+    arrays = read_weights(path).arrays
+    if like is None:
+        if names is not None or transpose:
+            raise InvalidInput.because("load_params(like=...)", "needed for names and transposed axes")
+        return arrays
+    found = placed(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
+    return like.assembled(found) if isinstance(like, Task) else found
+
+
+def load_state(path: str | Path, like: PyTree) -> PyTree:
+    """Reads the state of a model, such as batch statistics, that `History.save` or `save_params(state=...)` wrote beside it.
+
+    Args:
+        path: of the file.
+        like: a state of the same structure, or a task with one.
+
+    Returns:
+        The state in the structure and the types of `like`; None if the file has none.
+
+    Raises:
+        InvalidInput: as `load_params`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_params(jnp.ones(2), f"{folder}/a.npz", state={"mean": jnp.zeros(3)})
+    ...     load_state(f"{folder}/a.npz", like={"mean": jnp.ones(3)})["mean"].tolist()
+    [0.0, 0.0, 0.0]
+    """
+    path = Path(path)
+    return state_in(read_weights(path).arrays, like, str(path))
+
+
+def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
+    """The state among the arrays of a file; see `load_state`."""
+    held = {name.removeprefix(_STATE): values for name, values in arrays.items() if name.startswith(_STATE)}
+    like = like.state if isinstance(like, Task) else like
+    return placed(held, like, f"{where}, state") if held and like is not None else None
+
+
+def placed(
+    arrays: Mapping[str, Any], like: Any, where: str, *, names: Names = None, transpose: Axes = (), strict: bool = True
+) -> PyTree:
+    """Arrays by name in the structure of a model, of a task its trained leaves, checked; see `load_params`.
+
+    `where` is for messages. Arrays of leaves that a task has frozen are passed over.
+    """
+    strict = strict and not (isinstance(like, Task) and like.frozen is not None)
+    shapes = jax.eval_shape(like.start, jax.random.key(0)) if isinstance(like, Task) else like
+    leaves, structure = jax.tree.flatten(shapes)
+    arrays = {name: values for name, values in arrays.items() if not name.startswith(_STATE)}
+    own, taken, made = leaf_names(shapes), set[str](), []
+    _check_leaves("names", names if isinstance(names, Mapping) else (), own)
+    _check_leaves("transpose", transpose, own)
+    for name, leaf in zip(own, leaves, strict=True):
+        if not _is_array(leaf):
+            made.append(leaf)
+            continue
+        key = _outside(name, names)
+        if key not in arrays:
+            raise UnknownName.among(f"{where}: no array for the leaf {name!r}, name", key, arrays)
+        taken.add(key)
+        made.append(_fitted(np.asarray(arrays[key]), leaf, name, where, transpose))
+    if strict and (left := [key for key in arrays if key not in taken]):
+        hint = "Pass strict=False to pass over them, or names={leaf: array}."
+        raise InvalidInput.found(where, f"arrays that no leaf takes: {left}", f"those of the leaves {own}", hint)
+    return jax.tree.unflatten(structure, made)
+
+
+def to_bytes(
+    params: PyTree,
+    format: str = "safetensors",
+    *,
+    names: Names = None,
+    transpose: Axes = (),
+    about: Mapping[str, Any] | None = None,
+    state: PyTree = None,
+) -> bytes:
+    """The content of a model's file; see `save_params`. Equal models with equal facts give equal bytes."""
+    own = leaf_names(params)
+    _check_leaves("names", names if isinstance(names, Mapping) else (), own)
+    _check_leaves("transpose", transpose, own)
+    arrays: dict[str, np.ndarray] = {}
+    for name, leaf in zip(own, jax.tree.leaves(params), strict=True):
+        if _is_array(leaf):
+            key = _outside(name, names)
+            if key in arrays:
+                raise InvalidInput.of("save_params(names=...)", key, "a name of its own for every leaf")
+            arrays[key] = np.asarray(_turned(_plain(leaf, name), name, transpose, back=True), order="C")
+    own_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
+    arrays |= {f"{_STATE}{name}": np.asarray(_plain(leaf, name), order="C") for name, leaf in own_state}
+    if format == "npz":
+        return _npz(arrays)
+    from safetensors.numpy import save
+
+    facts = {"fedax": version("fedax"), **(about or {}), "leaves": list(arrays), "sha256": _sum(arrays)}
+    return save(arrays, {_ABOUT: json.dumps(facts)})
+
+
+def read_weights(path: Path) -> Weights:
+    """The arrays of a file and what is said about them; see `load_params`."""
+    format = format_of(path)
+    try:
+        content = read(path)
+    except OSError as error:
+        raise InvalidInput.because(str(path), f"cannot be read: {error.strerror or error}") from error
+    try:
+        return Weights(_from_npz(content), {}) if format == "npz" else _from_safetensors(content)
+    except Exception as error:  # zip, header, JSON, safetensors: any layer below can fail
+        reason = f"no {format} file, or a damaged one ({error or type(error).__name__})"
+        raise InvalidInput.because(str(path), reason) from error
+
+
+def format_of(path: Path) -> str:
+    """The format of a file by its ending."""
+    format = path.suffix.removeprefix(".")
+    if format not in FORMATS:
+        torch = path.suffix in (".pt", ".pth", ".bin", ".ckpt")
+        hint = "PyTorch writes it with safetensors.torch.save_file(model.state_dict(), path)." if torch else ""
+        raise InvalidInput.of("file of a model", str(path), "names that end in .safetensors or .npz", hint)
+    return format
+
+
+def _is_array(leaf: Any) -> bool:
+    return eqx.is_array_like(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _plain(leaf: Any, name: str) -> np.ndarray:
+    """Returns a leaf in this machine's byte order, which is what safetensors writes; refuses masked arrays."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        return as_array(leaf, f"save_params(params=...), leaf {name!r}")
+    array = np.asarray(leaf)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _check_leaves(argument: str, given: Collection[str], own: Sequence[str]) -> None:
+    for name in given:
+        if name not in own:
+            raise UnknownName.among(f"{argument} of the model's leaves", name, own)
+
+
+def _outside(name: str, names: Names) -> str:
+    return name if names is None else names.get(name, name) if isinstance(names, Mapping) else names(name)
+
+
+def _turned(array: np.ndarray, name: str, transpose: Axes, back: bool = False) -> np.ndarray:
+    if name not in transpose:
+        return array
+    axes = list(transpose[name]) if isinstance(transpose, Mapping) else list(range(array.ndim))[::-1]
+    if sorted(axes) != list(range(array.ndim)):
+        raise InvalidInput.of(f"transpose[{name!r}]", axes, f"the axes 0 to {array.ndim - 1}, each once")
+    return array.transpose(np.argsort(axes) if back else axes)
+
+
+def _fitted(array: np.ndarray, leaf: Any, name: str, where: str, transpose: Axes) -> jax.Array:
+    array, shape, dtype = _turned(array, name, transpose), np.shape(leaf), jnp.result_type(leaf)
+    if array.shape != shape:
+        turned = f"Its transpose fits: transpose=[{name!r}]." if array.T.shape == shape and name not in transpose else ""
+        raise InvalidInput.found(f"{where}: {name}", f"shape {array.shape}", f"shape {shape}, as the model has", turned)
+    real, wanted = (jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
+    if real != wanted or (not real and array.dtype != dtype):
+        raise InvalidInput.found(f"{where}: {name}", str(array.dtype), "real numbers" if wanted else str(dtype))
+    with np.errstate(over="ignore"):
+        narrowed = array.astype(dtype)
+    if not np.array_equal(np.isfinite(narrowed), np.isfinite(array)):
+        raise InvalidInput.found(f"{where}: {name}", "numbers beyond the range", f"numbers that {dtype} can hold")
+    return jnp.asarray(narrowed)
+
+
+def _sum(arrays: Mapping[str, np.ndarray]) -> str:
+    total = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        total.update(f"{name}{array.dtype}{array.shape}".encode())
+        total.update(array.reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _from_safetensors(content: bytes) -> Weights:
+    from safetensors import deserialize
+
+    length = int.from_bytes(content[:8], "little")
+    told = json.loads(content[8 : 8 + length]).get("__metadata__", {}).get(_ABOUT) if length < len(content) else None
+    unsorted = {
+        name: np.frombuffer(held["data"], _TYPES[held["dtype"]]).reshape(held["shape"])
+        for name, held in deserialize(content)
+    }
+    about = {} if told is None else json.loads(told)
+    if about and about["sha256"] != _sum(unsorted):
+        raise ValueError("its checksum does not fit")
+    return Weights({name: unsorted[name] for name in about.get("leaves", sorted(unsorted))}, about)
+
+
+def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez has arguments of its own, and writes the time
+        for name, array in arrays.items():
+            known = array.dtype.kind != "V"
+            body = io.BytesIO()
+            np.lib.format.write_array(body, array if known else array.astype(np.float32), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), body.getvalue())
+    return buffer.getvalue()
+
+
+def _from_npz(content: bytes) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}

@@ -1,0 +1,126 @@
+r"""The product of examples with the kernel of a fully connected layer, $y_{no} = \sum_k x_{nk} w_{ko}$.
+
+The extension has it, the gradient by the kernel, $\sum_n x_{nk} g_{no}$, and the gradient by the examples, $\sum_o g_{no} w_{ko}$,
+and skips the zeros of their first operand where they are many: pixels of a plain background, units that ReLU has cut off. No bit
+depends on that.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import batching
+from jaxtyping import Array, Float
+
+from fedax.ops.bilinear import bilinear
+from fedax.ops.extension import status
+from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, choose, folded, primitive, unfolded
+
+LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
+"""The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
+rows of so many numbers, below which the vectors' ends do; and up to a kernel of so many, beyond which all wait for memory."""
+
+
+def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "batch outputs"]:
+    """X kernel, in the form that is fast where it runs.
+
+    >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
+    [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
+    """
+    least = LEAST_PRODUCTS if kernel.shape[1] >= NARROWEST else LEAST_NARROW
+    worth = max(kernel.shape) >= NARROWEST and kernel.size <= LARGEST and x.shape[0] * kernel.size >= least
+    # with narrow vectors XLA's product is faster
+    if worth and choose(x, kernel) and status().level != "plain":
+        return outputs_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
+    # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many models share the examples
+    return lax.dot_general(kernel, x, (((0,), (1,)), ((), ()))).T
+
+
+def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:
+    """Of one of the products by its name, for the shapes of its operands."""
+    return math.prod(a) * b[1 if name == input_gradient_p.name else 2]
+
+
+def _outputs(x: Any, kernel: Any) -> list[Any]:
+    return [jnp.einsum("gnk,gko->gno", x, kernel)]
+
+
+def _kernel_gradient(x: Any, gradient: Any) -> list[Any]:
+    return [jnp.einsum("gnk,gno->gko", x, gradient)]
+
+
+def _input_gradient(gradient: Any, kernel: Any) -> list[Any]:
+    return [jnp.einsum("gno,gko->gnk", gradient, kernel)]
+
+
+def _made(name: str, kind: int, plain: Any) -> Any:
+    def results(a: Any, b: Any, **_: Any) -> list[Result]:
+        return [Result((a.shape[0], a.shape[1 + kind % 2], b.shape[2 - kind // 2]), a.dtype, False)]
+
+    def numbers(a: Any, b: Any) -> list[int] | None:
+        rows = (b[2], b[2], min(b[1:]))[kind]  # of the operands and the result, what lies in vectors
+        return [kind] if rows >= NARROWEST else None
+
+    return primitive(name, results, plain, ("fedax_affine", numbers), (False, False))
+
+
+outputs_p = _made("fedax_affine_outputs", 0, _outputs)
+kernel_gradient_p = _made("fedax_affine_kernel_gradient", 1, _kernel_gradient)
+input_gradient_p = _made("fedax_affine_input_gradient", 2, _input_gradient)
+
+PRODUCTS = (outputs_p.name, kernel_gradient_p.name, input_gradient_p.name)
+"""Their names in traced programs."""
+
+
+def _by_kernel(x: Any, gradient: Any, params: Any) -> Any:
+    """The gradient by the kernel; of few outputs turned around, so that the inputs lie in vectors."""
+    if gradient.shape[2] < NARROWEST <= x.shape[2]:
+        return kernel_gradient_p.bind(gradient, x, **params)[0].swapaxes(1, 2)
+    return kernel_gradient_p.bind(x, gradient, **params)[0]
+
+
+def _by_examples(gradient: Any, kernel: Any, params: Any) -> Any:
+    """The gradient by the examples; of few outputs by the kernel turned around."""
+    if gradient.shape[2] < NARROWEST <= kernel.shape[1]:
+        return outputs_p.bind(gradient, kernel.swapaxes(1, 2), **params)[0]
+    return input_gradient_p.bind(gradient, kernel, **params)[0]
+
+
+bilinear(
+    outputs_p,
+    _by_examples,
+    lambda dy, x, params: _by_kernel(x, dy, params),
+)
+bilinear(
+    kernel_gradient_p,
+    lambda dk, gradient, params: _by_examples(gradient, dk, params),
+    lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],
+)
+bilinear(
+    input_gradient_p,
+    lambda dx, kernel, params: outputs_p.bind(dx, kernel, **params)[0],
+    lambda dx, gradient, params: _by_kernel(dx, gradient, params),
+)
+
+
+def _batched(made: Any, plain: Any, examples: bool) -> None:
+    """Registers: more examples, if only the operand that has them is batched and the result has them; otherwise groups where both
+    operands have the batch, and XLA's product where one has it, which needs no copies of the other one.
+    """
+
+    def rule(operands: Any, dims: Any, **params: Any) -> Any:
+        if examples and dims[1] is None:
+            (out,) = made.bind(folded(operands[0], dims[0], 1), operands[1], **params)
+            return [unfolded(out, batch_size(operands, dims), 1)], [1]
+        if None not in dims:
+            return batch_groups(made, operands, dims, params)
+        return jax.vmap(plain, tuple(dims))(*operands), [0]
+
+    batching.primitive_batchers[made] = rule
+
+
+_batched(outputs_p, _outputs, True)
+_batched(kernel_gradient_p, _kernel_gradient, False)
+_batched(input_gradient_p, _input_gradient, True)

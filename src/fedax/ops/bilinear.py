@@ -1,0 +1,188 @@
+r"""The three products of a convolution: outputs, gradient of the image, gradient of the kernel.
+
+Each is bilinear, and the transposes of each are the other two: derivatives of any order and mode are these three again. With
+groups g, examples n, stride s and zeros around the image,
+
+$$y_{gnrcq} = \sum_{ijp} x_{gn,\, sr+i,\, sc+j,\, p}\, k_{gijpq}.$$
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+from jax.interpreters import ad, batching
+from jaxtyping import Array, Float
+
+from fedax.ops import products
+from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, folded, primitive, unfolded
+
+Borders = tuple[tuple[int, int], tuple[int, int]]
+Groups = Float[Array, "groups _ _ _ _"]
+"""Images (group, example, row, column, channel) or kernels (group, height, width, channel, output)."""
+
+
+class Plan(NamedTuple):
+    """Sizes of image, kernel and outputs in rows and columns; steps between outputs; zeros around the image."""
+
+    image: tuple[int, int]
+    window: tuple[int, int]
+    outputs: tuple[int, int]
+    strides: tuple[int, int]
+    borders: Borders
+
+
+def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0, spread: int = 1, apart: int = 1) -> int:
+    """The multiplications of a convolution along one axis: an output and a place of the kernel that meet a number of the image.
+
+    Zeros of the padding and between numbers are none. The two gradients have as many as the outputs.
+
+    Args:
+        size, window, outputs: of image, kernel and outputs.
+        stride: between outputs.
+        low: zeros before the image.
+        spread, apart: steps from one number of the image, and of the kernel, to the next.
+
+    >>> pairs(4, 3, 4, low=1), pairs(4, 3, 2)
+    (10, 6)
+    """
+    places = stride * np.arange(outputs)[:, None] + apart * np.arange(window) - low
+    return int(((places >= 0) & (places <= (size - 1) * spread) & (places % spread == 0)).sum())
+
+
+def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
+    """Of one of the three products by its name, alone or behind pooling, for the shapes of its operands."""
+    each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
+    along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
+    channels = a[4] if name.endswith("kernel_gradient") else b[3]
+    return a[0] * a[1] * channels * b[4] * math.prod(along)
+
+
+def _plain(kind: int) -> Any:
+    """The product for one group by `products`, or as XLA has it."""
+
+    def xla(x: Any, kernel: Any, plan: Plan) -> Any:
+        return lax.conv_general_dilated(x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def one(a: Any, b: Any, plan: Plan, by_products: bool) -> Any:
+        if by_products:
+            return (products.outputs, products.image_gradient, products.kernel_gradient)[kind](a, b, plan)
+        if kind == 0:
+            return xla(a, b, plan)
+        if kind == 1:
+            image = jax.ShapeDtypeStruct((a.shape[0], *plan.image, b.shape[2]), a.dtype)
+            return jax.linear_transpose(lambda x: xla(x, b, plan), image)(a)[0]
+        kernel = jax.ShapeDtypeStruct((*plan.window, a.shape[3], b.shape[3]), a.dtype)
+        return jax.linear_transpose(lambda k: xla(a, k, plan), kernel)(b)[0]
+
+    def grouped(a: Groups, b: Groups, *, plan: Plan, by_products: bool) -> list[Any]:
+        if a.shape[0] == 1:
+            return [one(a[0], b[0], plan, by_products)[None]]
+        return [jax.vmap(lambda a, b: one(a, b, plan, by_products))(a, b)]
+
+    return grouped
+
+
+def _results(kind: int) -> Any:
+    def results(a: Any, b: Any, *, plan: Plan, **_: Any) -> list[Result]:
+        shape = (
+            (*a.shape[:2], *plan.outputs, b.shape[4]),
+            (*a.shape[:2], *plan.image, b.shape[3]),
+            (a.shape[0], *plan.window, a.shape[4], b.shape[4]),
+        )[kind]
+        return [Result(shape, a.dtype, kind != 2)]
+
+    return results
+
+
+def _numbers(kind: int) -> Any:
+    def numbers(_a: Any, _b: Any, *, plan: Plan, by_products: bool) -> list[int]:
+        return [kind, *plan.strides, plan.borders[0][0], plan.borders[1][0]]
+
+    return numbers
+
+
+def _made(name: str, kind: int) -> Any:
+    images = (True, kind == 2)
+    return primitive(name, _results(kind), _plain(kind), ("fedax_convolve", _numbers(kind)), images)
+
+
+outputs_p = _made("fedax_outputs", 0)
+image_gradient_p = _made("fedax_image_gradient", 1)
+kernel_gradient_p = _made("fedax_kernel_gradient", 2)
+
+
+PRODUCTS = tuple(made.name for made in (outputs_p, image_gradient_p, kernel_gradient_p))
+"""Their names in traced programs."""
+
+
+def bilinear(made: Any, first: Any, second: Any) -> None:
+    """Registers derivatives of what is bilinear in its first two operands.
+
+    `first` and `second` are the transposes by them, of the other one and the cotangent; further operands are constants.
+    """
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        (a, b, *others), (da, db, *_) = primals, tangents
+        parts = [] if isinstance(da, ad.Zero) else [made.bind(da, b, *others, **params)[0]]
+        parts += [] if isinstance(db, ad.Zero) else [made.bind(a, db, *others, **params)[0]]
+        return made.bind(*primals, **params), [sum(parts[1:], parts[0])]
+
+    def transpose(cotangents: Any, a: Any, b: Any, *others: Any, **params: Any) -> Any:
+        (cotangent,) = cotangents
+        constants = [None] * len(others)
+        if isinstance(cotangent, ad.Zero):
+            return [None, None, *constants]
+        if ad.is_undefined_primal(a):
+            return [first(cotangent, b, params, *others), None, *constants]
+        return [None, second(cotangent, a, params, *others), *constants]
+
+    ad.primitive_jvps[made] = jvp
+    ad.primitive_transposes[made] = transpose
+
+
+bilinear(
+    outputs_p,
+    lambda dy, kernel, params: image_gradient_p.bind(dy, kernel, **params)[0],
+    lambda dy, x, params: kernel_gradient_p.bind(x, dy, **params)[0],
+)
+bilinear(
+    image_gradient_p,
+    lambda dx, kernel, params: outputs_p.bind(dx, kernel, **params)[0],
+    lambda dx, gradient, params: kernel_gradient_p.bind(dx, gradient, **params)[0],
+)
+bilinear(
+    kernel_gradient_p,
+    lambda dk, gradient, params: image_gradient_p.bind(gradient, dk, **params)[0],
+    lambda dk, x, params: outputs_p.bind(x, dk, **params)[0],
+)
+
+
+def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
+    """Registers: a batch of some operands joins the axis that these operands share with the result (examples, channels or outputs).
+
+    Each case has that axis for each operand, None for those without a batch, and the axis of the result. Where no case fits, the
+    members of the batch are more groups.
+    """
+
+    def rule(operands: Any, dims: Any, **params: Any) -> Any:
+        for axes, to in cases:
+            if all((d is None) == (axis is None) for d, axis in zip(dims, axes, strict=True)):
+                whole = [x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)]
+                (out,) = made.bind(*whole, **params)
+                return [unfolded(out, batch_size(operands, dims), to)], [to]
+        return batch_groups(made, operands, dims, params)
+
+    batching.primitive_batchers[made] = rule
+
+
+joined(outputs_p, ((1, None), 1), ((None, 4), 4))
+joined(image_gradient_p, ((1, None), 1), ((None, 3), 4))
+joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
+
+
+def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:
+    """The outputs for images (example, row, column, channel) and a kernel (height, width, channel, output)."""
+    x, kernel = aligned(x[None], kernel[None])
+    return outputs_p.bind(x, kernel, plan=plan, native=native, by_products=by_products)[0][0]

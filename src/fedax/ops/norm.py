@@ -1,0 +1,233 @@
+"""Group normalisation, which needs no statistics of the batch, alone or with the end of a residual block."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+from jaxtyping import Array, Float
+
+from fedax.errors import InvalidInput
+from fedax.ops.conv import Images
+from fedax.ops.primitives import Result, aligned, batch_by, choose, differentiate_by, in_groups, primitive
+from fedax.ops.shortcut import check_fit, scattered, taken
+
+EPSILON = 1e-5
+
+
+class GroupNorm(NamedTuple):
+    r"""$y = \gamma_p (x - m) / \sqrt{v + 10^{-5}} + \beta_p$, with mean m and variance v over the pixels and channels of a group.
+
+    Every example is normalised by itself, channel p with its group of neighbouring channels (Wu and He, arXiv:1803.08494).
+    """
+
+    scale: Float[Array, "channels"]
+    offset: Float[Array, "channels"]
+
+    @classmethod
+    def init(cls, channels: int) -> "GroupNorm":
+        """Scale 1 and offset 0."""
+        return cls(jnp.ones(channels), jnp.zeros(channels))
+
+    def __call__(self, x: Images, groups: int) -> Images:
+        return group_norm(x, self.scale, self.offset, groups)
+
+
+def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int) -> Images:
+    """See `GroupNorm`. Derivatives of any order and mode.
+
+    Args:
+        x: images of shape (batch, rows, columns, channels).
+        scale: for each channel.
+        offset: for each channel.
+        groups: a divisor of the number of channels.
+
+    Raises:
+        InvalidInput: another number of groups.
+
+    >>> group_norm(jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([5.0]), 1).ravel().round(3).tolist()
+    [3.0, 7.0]
+    """
+    return _normed("group_norm", (x, scale, offset), groups, relu=False, stride=0)[0]
+
+
+def residual(
+    x: Images,
+    scale: Float[Array, "channels"],
+    offset: Float[Array, "channels"],
+    groups: int,
+    shortcut: Images | None = None,
+    stride: int = 1,
+) -> tuple[Images, Images]:
+    r"""$\max(\mathrm{norm}(x) + s, 0)$, the end of a residual block with group normalisation, in one pass.
+
+    It is returned twice: for the next layer, and for the next shortcut, so that the sum of their gradients needs no pass of its
+    own. s is as in `join`, or 0. Derivatives of any order and mode.
+
+    Args:
+        x: images of shape (batch, rows, columns, channels).
+        scale: for each channel.
+        offset: for each channel.
+        groups: a divisor of the number of channels.
+        shortcut: images with ceil(size / stride) = size of x along rows and columns, and at most as many channels. None: 0.
+        stride: of the pixels of the shortcut, at least 1.
+
+    Raises:
+        InvalidInput: another number of groups, or sizes that do not fit.
+
+    >>> residual(jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1), jnp.array([2.0]), jnp.array([1.0]), 1)[0].ravel().round(3).tolist()
+    [0.0, 3.0]
+    """
+    if shortcut is None:
+        return _normed("residual", (x, scale, offset), groups, relu=True, stride=0)
+    check_fit("residual(x, shortcut, stride)", x, shortcut, stride)
+    return _normed("residual", (x, scale, offset, shortcut), groups, relu=True, stride=stride)
+
+
+def _normed(name: str, operands: tuple[Any, ...], groups: int, *, relu: bool, stride: int) -> tuple[Images, Images]:
+    channels = operands[0].shape[3]
+    if groups < 1 or channels % groups:
+        raise InvalidInput.of(f"{name}(groups=...)", groups, f"divisors of {channels}")
+    size = operands[3].shape[1:] if stride else ()
+    operands = aligned(*(x[None] for x in operands))
+    out, again, *_ = norm_p.bind(*operands, groups=groups, relu=relu, stride=stride, size=size, native=choose(*operands))
+    return out[0], again[0]
+
+
+def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
+    """Mean of each group, and one over its standard deviation: (group of examples, group of channels, example)."""
+    mean = _means(x, groups)
+    centred = x - _spread(mean, x)
+    return mean, 1 / jnp.sqrt(_means(centred * centred, groups) + EPSILON)
+
+
+def _means(x: Any, groups: int) -> Any:
+    sums = x.sum((2, 3))
+    count = x.shape[2] * x.shape[3] * x.shape[4] // groups
+    return sums.reshape(*sums.shape[:2], groups, -1).sum(3).transpose(0, 2, 1) / count
+
+
+def _spread(statistic: Any, x: Any) -> Any:
+    """A statistic for every channel of every image."""
+    return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[:, :, None, None, :]
+
+
+def _channels(x: Any) -> Any:
+    return x[:, None, None, None, :]
+
+
+def _norm(x: Any, scale: Any, offset: Any, *shortcut: Any, groups: int, relu: bool, stride: int, size: Any) -> list[Any]:
+    mean, rate = _statistics(x, groups)
+    y = (x - _spread(mean, x)) * (_spread(rate, x) * _channels(scale)) + _channels(offset)
+    y = y + taken(shortcut[0], x.shape[4], stride) if shortcut else y
+    y = jax.nn.relu(y) if relu else y
+    return [y, y, mean, rate]
+
+
+def _gradient(
+    x: Any, mean: Any, rate: Any, scale: Any, *rest: Any, groups: int, relu: bool, stride: int, size: Any
+) -> list[Any]:
+    """With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
+
+    `rest` are one or two parts of the gradient g, and the outputs where there is ReLU.
+    """
+    parts = rest[: len(rest) - relu]
+    gradient: Any = sum(parts[1:], parts[0])
+    gradient = jnp.where(rest[-1] <= 0, jnp.zeros_like(gradient), gradient) if relu else gradient
+    rates, centred = _spread(rate, x), x - _spread(mean, x)
+    total, along = gradient.sum((2, 3)), (gradient * centred).sum((2, 3)) * rates[:, :, 0, 0]
+    count = x.shape[2] * x.shape[3] * x.shape[4] // groups
+
+    def over_groups(sums: Any) -> Any:
+        parts = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
+        return _spread(parts.transpose(0, 2, 1), x) / count
+
+    dx = gradient * (rates * _channels(scale)) - rates * over_groups(total) - centred * (rates * rates * over_groups(along))
+    return [dx, along.sum(1), total.sum(1), *([scattered(gradient, size, stride)] if stride else [])]
+
+
+def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) -> list[Any]:
+    (dx, dscale, doffset, *dshortcut), (x, mean, rate, scale, *out) = _linear(operands, stride)
+    rates = _spread(rate, x)
+    z = (x - _spread(mean, x)) * rates
+    dz = rates * (dx - _spread(_means(dx, groups), x) - z * _spread(_means(dx * z, groups), x))
+    dy = dz * _channels(scale) + z * _channels(dscale) + _channels(doffset)
+    dy = dy + taken(dshortcut[0], x.shape[4], stride) if stride else dy
+    dy = jnp.where(out[0] <= 0, jnp.zeros_like(dy), dy) if relu else dy
+    return [dy, dy]
+
+
+def _linear(operands: Any, stride: int) -> tuple[Any, Any]:
+    """The tangents among the operands of `_tangent`, and what it was linearised at."""
+    count = 4 if stride else 3
+    return operands[:count], operands[count:]
+
+
+def _norm_results(x: Any, *_: Any, groups: int, **__: Any) -> list[Result]:
+    out, statistic = Result(x.shape, x.dtype), Result((x.shape[0], groups, x.shape[1]), x.dtype, False)
+    return [out, out, statistic, statistic]
+
+
+def _gradient_results(x: Any, *_: Any, stride: int, size: Any, **__: Any) -> list[Result]:
+    channels = Result((x.shape[0], x.shape[4]), x.dtype, False)
+    shortcut = [Result((*x.shape[:2], *size), x.dtype)] if stride else []
+    return [Result(x.shape, x.dtype), channels, channels, *shortcut]
+
+
+def _tangent_results(dx: Any, *_: Any, **__: Any) -> list[Result]:
+    return [Result(dx.shape, dx.dtype)] * 2
+
+
+def _numbers(kind: int) -> Any:
+    def numbers(*shapes: Any, groups: int, relu: bool, stride: int, size: Any) -> list[int]:
+        return [kind, groups, int(relu), stride, int(kind == 1 and len(shapes) - relu == 6)]
+
+    return numbers
+
+
+norm_p = primitive("fedax_norm", _norm_results, _norm, ("fedax_norm", _numbers(0)), (True, False, False, True), again=True)
+gradient_p = primitive(
+    "fedax_norm_gradient",
+    _gradient_results,
+    _gradient,
+    ("fedax_norm", _numbers(1)),
+    (True, False, False, False, True, True, True),
+)
+tangent_p = primitive("fedax_norm_tangent", _tangent_results, _tangent, None, ())
+batch_by(norm_p, (1, None, None, 1), (1, 1, 2, 2))
+in_groups(gradient_p)
+in_groups(tangent_p)
+
+
+def _norm_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    x, scale = primals[:2]
+    out, again, mean, rate = norm_p.bind(*primals, **params)
+    whole = tuple(map(ad.instantiate_zeros, tangents))
+    both = tangent_p.bind(*whole, x, mean, rate, scale, *([out] if params["relu"] else []), **params)
+    _, statistics = jax.jvp(lambda x: _statistics(x, params["groups"]), (x,), whole[:1])
+    return [out, again, mean, rate], [*both, *statistics]
+
+
+def _tangent_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
+    tangents, (x, mean, rate, scale, *out) = _linear(operands, params["stride"])
+    given = [cotangent for cotangent in cotangents if not isinstance(cotangent, ad.Zero)]
+    if not given:
+        return [None] * len(operands)
+    gradients = gradient_p.bind(x, mean, rate, scale, *given, *out, **params)
+    own = [gradient if ad.is_undefined_primal(dx) else None for gradient, dx in zip(gradients, tangents)]
+    return own + [None] * (4 + len(out))
+
+
+def _gradient_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
+        return [None] * len(operands)
+    out = operands[-1:] if params["relu"] else ()
+    image = tangent_p.bind(*map(ad.instantiate_zeros, cotangents), *operands[:4], *out, **params)[0]
+    return [image if ad.is_undefined_primal(operand) else None for operand in operands]
+
+
+ad.primitive_jvps[norm_p] = _norm_jvp
+differentiate_by(tangent_p, _tangent)
+differentiate_by(gradient_p, _gradient)
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[gradient_p] = _gradient_transpose

@@ -1,0 +1,174 @@
+"""Pooling of images by their largest pixels, with a bias and ReLU in the same pass."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import ad
+from jaxtyping import Array, Float
+
+from fedax.errors import InvalidInput
+from fedax.ops.conv import Images
+from fedax.ops.primitives import Result, aligned, batch_by, choose, in_groups, primitive
+
+FLAT = 255
+"""Marks an output where ReLU is flat."""
+Window = tuple[int, int]
+
+
+def max_pool(x: Images, window: int | Window = 2) -> Images:
+    """The largest of every 2 x 2 pixels, or of windows of another size; rows and columns that fill no window are left out.
+
+    Of equal pixels the first in reading order receives the gradient. Derivatives of any order and mode.
+
+    Args:
+        x: images of shape (batch, rows, columns, channels).
+        window: its rows and columns, at least 1 and no more than 250 pixels together.
+
+    Raises:
+        InvalidInput: another window.
+
+    >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
+    [[5.0, 7.0], [13.0, 15.0]]
+    """
+    return _pooled(x, jnp.zeros(x.shape[3], x.dtype), window, False)
+
+
+def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1) -> Images:
+    """ReLU of the images plus a bias for each channel, and the largest of each window, as `max_pool` has it.
+
+    >>> activate(jnp.array([[1.0, -4.0], [3.0, -9.0]]).reshape(1, 2, 1, 2), jnp.array([0.5, 2.0]), (2, 1)).ravel().tolist()
+    [3.5, 0.0]
+    """
+    return _pooled(x, bias, window, True)
+
+
+def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, relu: bool) -> Images:
+    window = checked(window)
+    images, offsets = aligned(x[None], bias[None])
+    native = choose(images, offsets)
+    return pool_p.bind(images, offsets, size=(x.shape[1], x.shape[2]), window=window, relu=relu, native=native)[0][0]
+
+
+def checked(window: int | Window) -> Window:
+    """Rows and columns of a window that may be given by one number.
+
+    Raises:
+        InvalidInput: less than 1, or too many pixels for the type of the winners.
+    """
+    window = (window, window) if isinstance(window, int) else window
+    if min(window) < 1 or window[0] * window[1] > 250:
+        raise InvalidInput.of("max_pool(window=...)", window, "at least 1, and no more than 250 pixels together")
+    return window
+
+
+def _windows(x: Any, window: Window) -> Any:
+    """Shape (group, example, tall, height, wide, width, channel)."""
+    groups, batch, rows, columns, channels = x.shape
+    tall, wide = rows // window[0], columns // window[1]
+    whole = x[:, :, : tall * window[0], : wide * window[1]]
+    return whole.reshape(groups, batch, tall, window[0], wide, window[1], channels)
+
+
+def _each(x: Any, window: Window) -> list[Any]:
+    squares = _windows(x, window)
+    return [squares[:, :, :, k // window[1], :, k % window[1]] for k in range(window[0] * window[1])]
+
+
+def _spread(bias: Any) -> Any:
+    return bias[:, None, None, None, :]
+
+
+def _pool(x: Any, bias: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    best = _windows(x, window).max((3, 5))
+    first = jnp.full(best.shape, window[0] * window[1] - 1, jnp.uint8)
+    for k, pixels in reversed(list(enumerate(_each(x, window)[:-1]))):
+        first = jnp.where(pixels == best, jnp.uint8(k), first)
+    value = best + _spread(bias)
+    if not relu:
+        return [value, first]
+    return [jax.nn.relu(value), jnp.where(value <= 0, jnp.uint8(FLAT), first)]
+
+
+def _tangent(x: Any, bias: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    total = jnp.where(winner == FLAT, jnp.zeros_like(bias, shape=()), jnp.broadcast_to(_spread(bias), winner.shape))
+    for k, pixels in enumerate(_each(x, window)):
+        total = total + jnp.where(winner == k, pixels, jnp.zeros_like(pixels))
+    return [total]
+
+
+def _gradient(gradient: Any, winner: Any, *, size: Window, window: Window, relu: bool) -> list[Any]:
+    groups, batch, tall, wide, channels = gradient.shape
+    place = jnp.arange(window[0] * window[1], dtype=jnp.uint8).reshape(1, 1, 1, window[0], 1, window[1], 1)
+    chosen = winner[:, :, :, None, :, None, :] == place
+    image = jnp.where(chosen, gradient[:, :, :, None, :, None, :], jnp.zeros((), gradient.dtype))
+    image = image.reshape(groups, batch, tall * window[0], wide * window[1], channels)
+    left = [(0, 0), (0, 0), *((0, n - m) for n, m in zip(size, image.shape[2:4])), (0, 0)]
+    image = jnp.pad(image, left) if any(pair[1] for pair in left) else image
+    kept = jnp.where(winner == FLAT, jnp.zeros((), gradient.dtype), gradient)
+    # otherwise it is made anew for everything that needs it
+    return [lax.optimization_barrier(image), kept.sum((1, 2, 3))]
+
+
+def _pool_results(x: Any, *_: Any, window: Window, **__: Any) -> list[Result]:
+    shape = (*x.shape[:2], x.shape[2] // window[0], x.shape[3] // window[1], x.shape[4])
+    return [Result(shape, x.dtype), Result(shape, "uint8")]
+
+
+def _tangent_results(*operands: Any, **params: Any) -> list[Result]:
+    return _pool_results(*operands, **params)[:1]
+
+
+def _gradient_results(gradient: Any, _: Any, *, size: Window, **__: Any) -> list[Result]:
+    groups, batch, _, _, channels = gradient.shape
+    return [Result((groups, batch, *size, channels), gradient.dtype), Result((groups, channels), gradient.dtype, False)]
+
+
+def _numbers(kind: int) -> Any:
+    return lambda *_, window, relu, **__: [kind, *window, int(relu)]
+
+
+pool_p = primitive("fedax_pool", _pool_results, _pool, ("fedax_pool", _numbers(0)), (True, False))
+gradient_p = primitive("fedax_pool_gradient", _gradient_results, _gradient, ("fedax_pool", _numbers(1)), (True, True))
+tangent_p = primitive("fedax_pool_tangent", _tangent_results, _tangent, ("fedax_pool", _numbers(2)), (True, False, True))
+batch_by(pool_p, (1, None), (1, 1))
+batch_by(tangent_p, (1, None, 1), (1,))
+in_groups(gradient_p)
+
+
+def _pool_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    out, winner = pool_p.bind(*primals, **params)
+    (tangent,) = tangent_p.bind(*map(ad.instantiate_zeros, tangents[:2]), winner, **params)
+    return [out, winner], [tangent, ad.Zero(jax.typeof(winner).update(dtype=jax.dtypes.float0))]
+
+
+def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    (dx, dbias, _), winner = tangents, primals[2]
+    (tangent,) = tangent_p.bind(ad.instantiate_zeros(dx), ad.instantiate_zeros(dbias), winner, **params)
+    return tangent_p.bind(*primals, **params), [tangent]
+
+
+def _gradient_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    return gradient_p.bind(*primals, **params), gradient_p.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)
+
+
+def _tangent_transpose(cotangents: Any, x: Any, bias: Any, winner: Any, **params: Any) -> Any:
+    (cotangent,) = cotangents
+    if isinstance(cotangent, ad.Zero):
+        return [None, None, None]
+    gradients = gradient_p.bind(cotangent, winner, **params)
+    return [gradient if ad.is_undefined_primal(x) else None for gradient, x in zip(gradients, (x, bias))] + [None]
+
+
+def _gradient_transpose(cotangents: Any, gradient: Any, winner: Any, **params: Any) -> Any:
+    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
+        return [None, None]
+    return [tangent_p.bind(*map(ad.instantiate_zeros, cotangents), winner, **params)[0], None]
+
+
+ad.primitive_jvps[pool_p] = _pool_jvp
+ad.primitive_jvps[tangent_p] = _tangent_jvp
+ad.primitive_jvps[gradient_p] = _gradient_jvp
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[gradient_p] = _gradient_transpose

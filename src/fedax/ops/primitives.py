@@ -1,0 +1,174 @@
+"""Operations with a form for each platform, and the rules that all of them share.
+
+Arrays of an operation have a first axis, the group: examples and parameters of different groups do not meet. Batching adds
+groups, or examples where the result of an example depends on no other one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from fedax.ops.extension import usable
+
+IMAGES = (0, 4, 2, 3, 1)
+"""Memory order of (group, example, row, column, channel) in the extension: the example is innermost."""
+
+
+class Result(NamedTuple):
+    """Shape and type of a result, and whether it lies in memory as images do."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    images: bool = True
+
+
+def primitive(
+    name: str,
+    results: Callable[..., Sequence[Result]],
+    plain: Callable[..., Sequence[Any]],
+    call: tuple[str, Callable[..., Sequence[int] | None]] | None,
+    images: tuple[bool, ...],
+    in_place: int = 0,
+    again: bool = False,
+) -> Primitive:
+    """An operation with several results.
+
+    Args:
+        name: of the operation.
+        results: of the operands' abstract values and the parameters.
+        plain: the operation in JAX, for all platforms and wherever there is no extension.
+        call: the extension's function, and the whole numbers it gets, of the operands' shapes and the parameters; None in their
+            place: the plain form for these shapes. None: the plain form everywhere.
+        images: for each operand, whether it lies in memory as images do; more operands than stand here do not.
+        in_place: so many results may lie where the operands of the same places do.
+        again: the second result is the first one once more, in the same memory, with a cotangent of its own.
+    """
+    made = Primitive(name)
+    made.multiple_results = True
+
+    @made.def_abstract_eval
+    def abstract(*operands: Any, **params: Any) -> list[Any]:
+        return [operands[0].update(shape=r.shape, dtype=np.dtype(r.dtype)) for r in results(*operands, **params)]
+
+    laid = {place for place, is_images in enumerate(images) if is_images}
+
+    def native(*operands: Any, **params: Any) -> Sequence[Any]:
+        assert call is not None
+        target, numbers = call
+        own = numbers(*(x.shape for x in operands), **params) if params.pop("native") else None
+        if own is None:
+            return plain(*operands, **params)
+        outs = list(results(*operands, **params, native=True))
+        del outs[1 : 1 + again]
+        run = jax.ffi.ffi_call(
+            target,
+            [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in outs],
+            input_layouts=[IMAGES if place in laid else tuple(range(x.ndim)) for place, x in enumerate(operands)],
+            output_layouts=[IMAGES if r.images else tuple(range(len(r.shape))) for r in outs],
+            input_output_aliases={place: place for place in range(in_place)},
+        )
+        made = run(*operands, numbers=np.array(own, np.int64))
+        return [*made[:again], *made]
+
+    def everywhere(*operands: Any, native: bool, **params: Any) -> Sequence[Any]:
+        return plain(*operands, **params)
+
+    mlir.register_lowering(made, mlir.lower_fun(everywhere, multiple_results=True))
+    if call is not None:
+        mlir.register_lowering(made, mlir.lower_fun(native, multiple_results=True), platform="cpu")
+
+    @made.def_impl
+    def eager(*operands: Any, **params: Any) -> Any:
+        with jax.disable_jit(False):  # one operation is a program in any case; without this it would call itself
+            return jax.jit(made.bind, static_argnames=tuple(params))(*operands, **params)
+
+    return made
+
+
+def choose(*operands: Any, native: bool | None = None) -> bool:
+    """Whether the extension serves these operands; by default wherever it can."""
+    fits = {str(x.dtype) for x in operands} in ({"float32"}, {"float64"})
+    return fits and usable() if native is None else native and fits
+
+
+def aligned(*operands: Any) -> tuple[Any, ...]:
+    """The operands of one operation, all varying over the same axes of a mesh."""
+    axes = [_varying(x) for x in operands]
+    everything = frozenset().union(*axes)
+    return tuple(_vary(x, tuple(everything - own)) if everything - own else x for x, own in zip(operands, axes))
+
+
+def _varying(x: Any) -> frozenset[Any]:
+    kind = jax.typeof(x)  # JAX has renamed the attribute
+    return kind.mat.varying if hasattr(kind, "mat") else getattr(kind, "vma", frozenset())
+
+
+def _vary(x: Any, axes: tuple[Any, ...]) -> Any:
+    return lax.pcast(x, axes, to="varying") if hasattr(lax, "pcast") else getattr(lax, "pvary")(x, axes)  # noqa: B009
+
+
+def folded(x: Any, batch: int, axis: int) -> Any:
+    """The batch axis joined to another one, outside of it."""
+    moved = jnp.moveaxis(x, batch, axis)
+    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+
+
+def unfolded(x: Any, size: int, axis: int) -> Any:
+    """The inverse of `folded`: the batch axis stands at `axis`."""
+    return x.reshape(*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :])
+
+
+def batch_size(operands: Sequence[Any], dims: Sequence[Any]) -> int:
+    return next(x.shape[d] for x, d in zip(operands, dims) if d is not None)
+
+
+def batch_groups(made: Primitive, operands: Sequence[Any], dims: Sequence[Any], params: Any) -> tuple[Any, Any]:
+    """Every member of the batch is a group, or several."""
+    size = batch_size(operands, dims)
+    joined = [
+        folded(jnp.broadcast_to(x[None], (size, *x.shape)), 0, 0) if d is None else folded(x, d, 0)
+        for x, d in zip(operands, dims)
+    ]
+    outs = made.bind(*joined, **params)
+    return [unfolded(out, size, 0) for out in outs], [0] * len(outs)
+
+
+def batch_by(made: Primitive, axes: Sequence[int | None], to: Sequence[int]) -> None:
+    """Registers: more examples where only operands with an axis of examples have the batch; otherwise more groups.
+
+    Args:
+        made: the operation.
+        axes: of the examples in each operand, None where there is none.
+        to: the axis of the examples in each result.
+    """
+
+    def rule(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        if any((d is None) != (axis is None) for d, axis in zip(dims, axes)):
+            return batch_groups(made, operands, dims, params)
+        joined = [x if axis is None else folded(x, d, axis) for x, d, axis in zip(operands, dims, axes)]
+        size = batch_size(operands, dims)
+        return [unfolded(out, size, axis) for out, axis in zip(made.bind(*joined, **params), to)], list(to)
+
+    batching.primitive_batchers[made] = rule
+
+
+def in_groups(made: Primitive) -> None:
+    """Registers: batches are groups."""
+    batching.primitive_batchers[made] = lambda operands, dims, **params: batch_groups(made, operands, dims, params)
+
+
+def differentiate_by(made: Primitive, plain: Callable[..., Sequence[Any]]) -> None:
+    """Registers: forward derivatives by all operands are those of the plain form."""
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any], *, native: bool, **params: Any) -> tuple[Any, Any]:
+        whole = tuple(map(ad.instantiate_zeros, tangents))
+        _, out = jax.jvp(lambda *operands: plain(*operands, **params), tuple(primals), whole)
+        return made.bind(*primals, native=native, **params), out
+
+    ad.primitive_jvps[made] = rule

@@ -1,0 +1,1 @@
+"""Charts as data, and their files."""

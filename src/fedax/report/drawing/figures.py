@@ -1,0 +1,337 @@
+"""Charts as files for papers: PDF, PNG or SVG by Matplotlib (the extra `paper`)."""
+
+import itertools
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.core import FedaxError, InvalidInput
+from fedax.errors import install_hint
+from fedax.report.drawing.charts import PUBLISHED, Chart, Panel, Series
+from fedax.report.drawing.styles import COLOURS, colour_of, dash_of, marker_of, styles
+from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
+from fedax.utils.files import portable, writing
+
+FORMATS = ("pdf", "png", "svg")
+_COLUMN, _TEXT = 3.4, 7.0  # inches: the width of a column and of the text of a paper
+_TITLE, _LABEL, _TICK, _NOTE = 8.5, 8, 7.5, 6.5  # points
+_INK = "0.25"
+_LINES = 2  # of hyperparameters above a panel; more of them are in tables only
+_LETTERS = 25  # of a line beside or inside a panel
+_QUARTERS = (0.25, 0.5, 0.75, 1.0)
+
+
+def save_charts(charts: Sequence[Chart], folder: Path, formats: Sequence[str] = ("pdf", "png")) -> list[Path]:
+    """Draws charts, each as `<name>.<format>`, by names that every system can hold beside each other.
+
+    Args:
+        charts: what is drawn.
+        folder: where they are written; made if it does not exist.
+        formats: of `FORMATS`.
+
+    Returns:
+        The files.
+
+    Raises:
+        FedaxError: Matplotlib is not installed.
+        InvalidInput: an unknown format.
+    """
+    make, files, taken = _figure_maker(formats), [], set[str]()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for chart in charts:
+        plain = portable(chart.name)
+        named = (plain if i == 1 else f"{plain}-{i}" for i in itertools.count(1))
+        name = next(name for name in named if name.casefold() not in taken)
+        taken.add(name.casefold())
+        figure = make(figsize=_size(chart), layout="constrained")
+        down = -(-len(chart.panels) // chart.columns)
+        panels: Any = figure.subplots(down, chart.columns, squeeze=False)
+        for place, panel in enumerate(chart.panels):
+            _draw(panels.flat[place], panel, chart, place)
+        for panel in list(panels.flat)[len(chart.panels) :]:
+            panel.remove()
+        files += _finish(figure, _legend(chart), folder / name, formats, chart.caption)
+    return files
+
+
+def _size(chart: Chart) -> tuple[float, float]:
+    """The size of a figure in inches: as wide as a column or the text of a paper, so that its type keeps its size there."""
+    wide = {1: _COLUMN, 2: 1.5 * _COLUMN}.get(chart.columns, _TEXT)
+    rows = max((len(panel.y.ticks) for panel in chart.panels), default=0)
+    # named rows need as much height as their names have lines
+    lines = max((sum(1 + text.count("\n") for _, text in panel.y.ticks) for panel in chart.panels), default=0)
+    high = 0.7 + 0.3 * max(rows, 0.62 * lines) if rows else 2.2 if chart.columns < 3 else 1.9 if chart.columns == 3 else 1.55
+    return wide, high * -(-len(chart.panels) // chart.columns)
+
+
+def save_weights(records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png")) -> list[Path]:
+    """The weights of the clients, where they were watched, as `client_weight.<format>`.
+
+    Against the shares of the examples, after each quarter of the observations, on logarithmic axes; means of the runs on the same
+    data. Arguments, returns and errors are those of `save_charts`.
+    """
+    make = _figure_maker(formats)
+    weighed = {
+        title: runs for title, runs in by_task(records).items() if any("client_weight" in run.metrics for run in runs)
+    }
+    if not weighed:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = make(figsize=(_TEXT, 1.9 * len(weighed)), layout="constrained")
+    panels = figure.subplots(len(weighed), len(_QUARTERS), squeeze=False, sharex="row", sharey="row")
+    for row, (title, runs) in zip(panels, weighed.items(), strict=True):
+        for panel, part in zip(row, _QUARTERS, strict=True):
+            _scatter(panel, title, runs, part)
+        row[0].set_ylabel("weight of the client", fontsize=_LABEL)
+    shown = [panel.get_legend_handles_labels() for panel in panels.flat]
+    entries = {label: handle for handles, labels in shown for handle, label in zip(handles, labels, strict=True)}
+    return _finish(figure, entries, folder / "client_weight", formats)
+
+
+def _figure_maker(formats: Sequence[str]) -> Any:
+    """Matplotlib's class of figures, for known formats."""
+    for name in formats:
+        if name not in FORMATS:
+            raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise FedaxError(f"Figures need Matplotlib. Run: {install_hint('paper')}") from error
+    return Figure
+
+
+def _finish(figure: Any, entries: dict[str, Any], path: Path, formats: Sequence[str], caption: str = "") -> list[Path]:
+    """Adds the legend and writes the files, with the caption inside."""
+    labels = list(entries)
+    inches = 0.6 + 0.068 * max(len(label) for label in labels)  # of an entry: its line, and eight-point letters
+    rows = -(-len(labels) // max(1, int(figure.get_figwidth() / inches)))
+    columns = -(-len(labels) // rows)
+    figure.set_figheight(figure.get_figheight() + 0.18 * rows)  # the panels keep their size
+    figure.legend(list(entries.values()), labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=_LABEL)
+    files = [path.parent / f"{path.name}.{name}" for name in formats]
+    for name, file in zip(formats, files, strict=True):
+        # no date inside: the same runs give the same file
+        undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[name]
+        about = {{"pdf": "Subject"}.get(name, "Description"): caption} if caption else {}
+        with writing(file):
+            figure.savefig(file, dpi=200, metadata=undated | about)
+    return files
+
+
+def caption_in(png: bytes) -> str:
+    """Returns the caption that `save_charts` has written into a PNG file, or nothing."""
+    place = 8  # behind the signature; chunks are a length, a kind, data and a checksum
+    while place + 12 <= len(png):
+        length = int.from_bytes(png[place : place + 4])
+        kind, data = png[place + 4 : place + 8], png[place + 8 : place + 8 + length]
+        if kind in (b"tEXt", b"iTXt") and data.startswith(b"Description\0"):
+            text = data.removeprefix(b"Description\0")
+            # iTXt: not compressed, no language
+            return text.decode("latin-1") if kind == b"tEXt" else text.removeprefix(bytes(4)).decode()
+        place += length + 12
+    return ""
+
+
+def _style(series: Series) -> dict[str, Any]:
+    """Colour, dash and marker of a series, as Matplotlib calls them."""
+    if series.kind in ("held", "failed"):
+        good = series.kind == "held"
+        shape = {"marker": "s" if good else "X", "markersize": 4.5, "markeredgewidth": 0}
+        return {"color": COLOURS[2 if good else 7], "linestyle": "none"} | shape
+    if series.kind == "published":
+        shape = {"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgewidth": 0.9}
+        return {"color": _INK, "linestyle": ":", "linewidth": 0.9} | shape
+    if series.kind in ("paper", "ours", "runs", "beyond"):
+        several = series.style % 8 if series.kind == "ours" else 0  # folders beside each other
+        colour = _INK if series.kind == "paper" else COLOURS[several]
+        size = {"paper": 5, "ours": 5, "runs": 2.4, "beyond": 5}[series.kind]
+        hollow = {"markerfacecolor": "white"} if series.kind == "paper" else {}
+        marker = {"paper": "D", "beyond": "<"}.get(series.kind, "os^*P8Xv"[several])
+        shape = {"marker": marker, "markersize": size, "linestyle": "none"}
+        return {"color": colour, "alpha": 0.45 if series.kind == "runs" else 1.0} | hollow | shape
+    own = {"color": colour_of(series.style), "marker": marker_of(series.style)}
+    if series.kind == "dots":
+        return own | {"linestyle": "none", "markersize": 3.2, "alpha": 0.75, "markeredgewidth": 0}
+    face = (
+        {"markersize": 4.2}
+        if series.kind == "points"
+        else {"markerfacecolor": "white", "markeredgewidth": 1.0, "markersize": 3.8}
+    )
+    return own | {"linestyle": dash_of(series.style), "linewidth": 1.2} | face
+
+
+def _legend(chart: Chart) -> dict[str, Any]:
+    """Samples by their texts; ours are one where every panel is about the method that its title names."""
+    entries = {text: _key(series) for text, series in chart.legend().items()}
+    ours = [[series for series in panel.series if series.kind != "published"] for panel in chart.panels]
+    named = all(len(own) == 1 and own[0].label in panel.title for own, panel in zip(ours, chart.panels, strict=True))
+    if PUBLISHED not in entries or not named:
+        return entries
+    from matplotlib.lines import Line2D
+
+    sample = Line2D([], [], color=_INK, marker="o", markersize=4.2, linewidth=1.2)
+    return {"ours, ± standard deviation": sample, PUBLISHED: entries[PUBLISHED]}
+
+
+def _key(series: Series) -> Any:
+    """A sample for the legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **_style(series))
+
+
+def _draw(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
+    for series in panel.series:
+        _draw_series(axes, series, panel)
+    _frame(axes, panel, chart, place)
+    _scale(axes, panel)
+    _mark(axes, panel)
+    if texts := _settings_of(panel, chart):
+        axes.text(
+            0.5, 1.02, "\n".join(texts), transform=axes.transAxes, ha="center", va="bottom", fontsize=_NOTE, color=_INK
+        )
+
+
+def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
+    style, across = _style(series), series.kind not in ("points", "published")
+    if series.kind in ("paper", "ours", "points", "published") and len(series.low):
+        middle = series.x if across else series.y
+        ends = np.abs(np.stack([middle - series.low, series.high - middle]))
+        bars = {"xerr": ends} if across else {"yerr": ends}
+        axes.errorbar(series.x, series.y, **bars, **style, capsize=2, elinewidth=0.9)
+    else:
+        every = {"markevery": list(series.marked)} if series.kind == "curve" else {}
+        axes.plot(series.x, series.y, **style, **every, clip_on=series.kind != "beyond")
+    if series.kind == "curve" and len(series.low):
+        axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.15, linewidth=0)
+    for x, y, text in zip(series.x, series.y, series.texts, strict=False):
+        left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
+        shift = {"xytext": (7 if left else -7, 0), "textcoords": "offset points", "ha": "left" if left else "right"}
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # its own interval may lie behind it
+        axes.annotate(text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=ground, **shift)
+
+
+def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
+    """The title, and the names of the axes where those beside and below do not say the same."""
+    lifted = 1 + len(_settings_of(panel, chart))
+    row, title = _in_grid(chart, place)
+    letters = int(72 * _size(chart)[0] / chart.columns / (0.62 * _TITLE))
+    axes.set_title(textwrap.fill(title, letters), fontsize=_TITLE, pad=3 + 1.2 * _NOTE * (lifted - 1))
+    axes.tick_params(labelsize=_TICK, length=2.5, width=0.6)
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_linewidth(0.6)
+    below = chart.panels[place + chart.columns] if place + chart.columns < len(chart.panels) else None
+    first = place % chart.columns == 0
+    if below is None or below.x.title != panel.x.title:
+        axes.set_xlabel(panel.x.title, fontsize=_LABEL)
+    if first or chart.panels[place - 1].y.title != panel.y.title:
+        title = textwrap.fill(panel.y.title, _LETTERS)
+        axes.set_ylabel(f"{row}\n{title}" if row else title, fontsize=_LABEL)
+    named = panel.y.ticks and len({other.y.ticks for other in chart.panels}) == 1
+    if not first and (named or chart.shared):
+        axes.tick_params(labelleft=False)
+
+
+def _in_grid(chart: Chart, place: int) -> tuple[str, str]:
+    """The name of a panel's row, beside its axis, and its title: in grids, that of its column above the first row."""
+    parts = [panel.title.partition(", ")[::2] for panel in chart.panels]
+    rows = [parts[i : i + chart.columns] for i in range(0, len(parts), chart.columns)]
+    columns = [second for _, second in rows[0]]
+    whole = all(columns) and len(set(columns)) == chart.columns > 1
+    if not whole or any(len({first for first, _ in row}) > 1 or [second for _, second in row] != columns for row in rows):
+        return "", chart.panels[place].title
+    return rows[place // chart.columns][0][
+        0
+    ] if place % chart.columns == 0 else "", "" if place >= chart.columns else columns[place]
+
+
+def _scale(axes: Any, panel: Panel) -> None:
+    for name, axis in (("x", panel.x), ("y", panel.y)):
+        if axis.log:
+            getattr(axes, f"set_{name}scale")("log")
+            _spaced(getattr(axes, f"{name}axis"))
+        if axis.ticks:
+            places, names = zip(*axis.ticks, strict=True)
+            getattr(axes, f"set_{name}ticks")(places, names)
+            getattr(axes, f"{name}axis").set_tick_params(which="minor", length=0)
+        if axis.low is not None:
+            getattr(axes, f"set_{name}lim")(axis.low, axis.high)
+    if panel.x.title.endswith("rounds") and not panel.x.log:
+        axes.locator_params(axis="x", integer=True)
+    if not panel.x.ticks and not panel.x.log and axes.get_xlim()[1] >= 1e4:
+        from matplotlib.ticker import EngFormatter
+
+        axes.locator_params(axis="x", nbins=4)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _settings_of(panel: Panel, chart: Chart) -> list[str]:
+    """The hyperparameters of a panel that others do not have, a line for all series with the same ones."""
+    texts: dict[str, list[str]] = {}
+    for series, text in [] if panel.y.ticks else chart.own(panel):
+        texts.setdefault(text, []).append(series.label)
+    lines = [f"{', '.join(labels)}: {text}" for text, labels in texts.items() if text != "-"]
+    return lines if len(lines) <= _LINES and max(map(len, lines), default=0) <= 2 * _LETTERS else []
+
+
+def _spaced(axis: Any) -> None:
+    """Plain numbers on a logarithmic axis: 1, 2, 5 within few decades, else powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_data_interval()
+    decades = math.log10(high / low) if 0 < low < high else 0.0
+    if decades < 3:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _mark(axes: Any, panel: Panel) -> None:
+    """The paper's numbers: dotted lines of the methods, and lines with their text."""
+    ground = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.8}
+    for mark in panel.marks:
+        if mark.style is not None:
+            axes.axhline(mark.value, color=colour_of(mark.style), linestyle=":", linewidth=1.1)
+            continue
+        axes.axhline(mark.value, color=_INK, linestyle=(0, (5, 3)), linewidth=0.9)
+        place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+        text = textwrap.fill(mark.text, _LETTERS)
+        axes.text(0.99, mark.value, text, **place, fontsize=_NOTE, color=_INK, bbox=ground)
+
+
+def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> None:
+    """The clients' weights against their shares of the examples, after a part of the observations."""
+    done = 0
+    looks = styles(record.label for record in records)
+    for label, runs in by_label(records).items():
+        drawn = [own for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
+        if not drawn:
+            continue
+        longest = max((run.rounds for own in drawn for run in own), key=len)
+        at = round(part * (len(longest) - 1))
+        done = longest[at]
+        shares, weights = (np.concatenate(values) for values in zip(*(weights_at(own, at) for own in drawn), strict=True))
+        panel.scatter(
+            shares,
+            weights,
+            label=label,
+            color=colour_of(looks[label]),
+            marker=marker_of(looks[label]),
+            s=9,
+            alpha=0.75,
+            linewidths=0,
+        )
+        ends = [shares.min(), shares.max()]
+        panel.plot(ends, ends, color="0.5", linestyle=":", linewidth=1)
+    panel.set_title(f"{title}, round {done}", fontsize=_TITLE)
+    panel.set_xlabel("share of the examples", fontsize=_LABEL)
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.tick_params(labelsize=_TICK)
+    panel.grid(alpha=0.3)

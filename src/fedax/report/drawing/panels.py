@@ -1,0 +1,311 @@
+"""Panels from runs: curves, means against a value, and the paper's numbers beside ours."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy  # imports what is asked for, and only then
+
+from fedax.report.drawing.charts import (
+    AXES,
+    PUBLISHED,
+    Axis,
+    Kind,
+    Mark,
+    Panel,
+    Series,
+    curve,
+    ranged,
+    staggered,
+    value_axis,
+)
+from fedax.report.record import Record, by_draw
+from fedax.report.tables.finals import is_lost, read_runs
+from fedax.report.tables.summary import is_percent, scale_of
+
+LEVEL = 0.95
+"""Confidence of the intervals of our means in dot plots."""
+
+
+class Spot(NamedTuple):
+    """The runs of one algorithm on one task, with the metric and the axis that they are drawn with.
+
+    `paper` is the paper's number, `[mean]` or `[mean, deviation]`, or empty.
+    """
+
+    task: str
+    method: str
+    style: int
+    settings: str
+    runs: Sequence[Record]
+    metric: str
+    axis: str = "rounds"
+    price: dict[str, float] | None = None
+    paper: Sequence[float] = ()
+
+
+class Choice(NamedTuple):
+    """The drawing of axes, and the reading of a curve as a value."""
+
+    log: bool | None = None
+    log_x: bool = False
+    x_title: str = ""
+    y_title: str = ""
+    read: str = "last"
+    points: bool = False
+    band: bool = True
+
+
+def units(runs: Sequence[Record], metric: str, read: str, among: Sequence[Record] = ()) -> np.ndarray:
+    """The units of statistics: the means over the seeds of each draw of the data if there are several, else the single runs.
+
+    In the unit of `scale_of`. A run that has no number, as it was stopped or is not finite, counts as the worst of its task, whose
+    runs are `among`.
+    """
+    draws = [read_runs(own, metric, read, among or runs, scale_of(metric))[0] for own in by_draw(runs)]
+    return np.array([draw.mean() for draw in draws]) if len(draws) > 1 else draws[0]
+
+
+def _by_task(spots: Iterable[Spot]) -> dict[str, list[Record]]:
+    """The runs of all spots, by task."""
+    found: dict[str, list[Record]] = {}
+    for spot in spots:
+        found.setdefault(spot.task, []).extend(spot.runs)
+    return found
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The confidence interval of a mean by Student's t; without width for a single value.
+
+    >>> [round(end, 3) for end in interval(np.array([1.0, 2.0, 3.0]))]
+    [-0.484, 4.484]
+    """
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, mean
+    reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    return mean - reach, mean + reach
+
+
+def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, marks: Sequence[Mark], styled: bool) -> Panel:
+    """Curves with bands, or the single observations of the first run; the paper's numbers are lines across.
+
+    Args:
+        title: of the panel.
+        curves: each with its name in the legend.
+        choice: of the axes.
+        marks: lines across.
+        styled: whether a curve has the look of its algorithm, and a further one for every metric; else one by its place.
+    """
+    first, series, found = curves[0][1], [], list(marks)
+    metrics = list(dict.fromkeys(spot.metric for _, spot in curves))
+    every = _by_task(spot for _, spot in curves)
+    made = [
+        curve(spot.runs[:1] if choice.points else spot.runs, spot.metric, spot.axis, spot.price, every[spot.task])
+        for _, spot in curves
+    ]
+    # beyond the end of the shortest one there is no comparison at equal time
+    whole = [lines for (_, spot), lines in zip(curves, made, strict=True) if not all(map(is_lost, spot.runs))]
+    end = min(float(lines[0][-1]) for lines in whole or made) if first.axis == "cost" else math.inf
+    for place, ((label, spot), lines) in enumerate(zip(curves, made, strict=True)):
+        x, mean, low, high = (values[lines[0] <= end] for values in lines)
+        style = spot.style + 8 * metrics.index(spot.metric) if styled else place
+        marked = staggered(len(x), place, len(curves))
+        if len(spot.runs) < 2 or choice.points or not choice.band:
+            low = high = np.zeros(0)
+        kind: Kind = "dots" if choice.points else "curve"
+        series.append(Series(label, style, x, mean, low, high, kind, spot.settings, marked))
+        if spot.paper:
+            found.append(Mark(f"{label}: {spot.paper[0]:g}", float(spot.paper[0]), style))
+    below = Axis(_axis_title(first), choice.log_x)
+    return ranged(Panel(title, below, _upright(first.metric, choice), series, found), is_percent(first.metric))
+
+
+def value_panel(
+    title: str, rows: Mapping[str, Sequence[tuple[float, Spot]]], choice: Choice, marks: Sequence[Mark]
+) -> Panel:
+    """Means against a value of the experiment, with bars of one standard deviation; series stand beside each other.
+
+    The paper's numbers of a series, where it has some, stand beside it.
+    """
+    values = sorted({value for points in rows.values() for value, _ in points})
+    every = _by_task(spot for points in rows.values() for _, spot in points)
+    gaps = np.diff(np.log(values) if choice.log_x else values)
+    width = 0.3 * float(gaps.min()) if len(values) > 1 else 0.3  # all series together, at one value
+    series: list[Series] = []
+    slots = len(rows) + sum(any(spot.paper for _, spot in points) for points in rows.values())
+
+    def beside(points: Sequence[tuple[float, Spot]]) -> np.ndarray:
+        shift = width * ((len(series) + 0.5) / slots - 0.5) if slots > 1 else 0.0
+        return np.array([value * math.exp(shift) if choice.log_x else value + shift for value, _ in points])
+
+    for place, (label, points) in enumerate(rows.items()):
+        ordered = sorted(points, key=lambda point: point[0])
+        if printed := [(value, spot) for value, spot in ordered if spot.paper]:
+            mean = np.array([float(spot.paper[0]) for _, spot in printed])
+            spread = np.array([float(spot.paper[1]) if len(spot.paper) > 1 else 0.0 for _, spot in printed])
+            style = ordered[0][1].style
+            series.append(Series(PUBLISHED, style, beside(printed), mean, mean - spread, mean + spread, "published"))
+        x = beside(ordered)
+        numbers = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for _, spot in ordered]
+        mean = np.array([own.mean() for own in numbers])
+        spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
+        style = ordered[0][1].style if len({spot.metric for points in rows.values() for _, spot in points}) == 1 else place
+        settings = dict.fromkeys(spot.settings for _, spot in ordered)
+        shown = next(iter(settings)) if len(settings) == 1 else ""
+        series.append(Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x)))))
+    metric = next(iter(rows.values()))[0][1].metric
+    places = np.log(values) if choice.log_x else np.array(values)
+    ticks, last = [], -math.inf
+    for value, place in zip(values, places, strict=True):
+        if place - last >= 0.06 * (places[-1] - places[0]):
+            last = place
+            ticks.append((value, f"{value:g}"))
+    below = Axis(choice.x_title, choice.log_x, ticks=tuple(ticks))
+    return ranged(Panel(title, below, _upright(metric, choice), series, marks), is_percent(metric))
+
+
+def difference_panel(
+    title: str,
+    rows: Mapping[str, Sequence[tuple[float, Spot]]],
+    base: Mapping[str, Sequence[Record]],
+    name: str,
+    choice: Choice,
+) -> Panel:
+    """Differences to another method's runs with the same data and seed, against a value whose numbers stand evenly spaced.
+
+    Args:
+        title: of the panel.
+        rows: by label, values with their runs.
+        base: the other method's runs, by task.
+        name: of the other method.
+        choice: of the axes.
+    """
+    values = sorted({value for points in rows.values() for value, _ in points})
+    series: list[Series] = []
+    lost = dict.fromkeys(values, 0)
+    for position, (label, points) in enumerate(rows.items()):
+        shift = 0.6 * ((position + 0.5) / len(rows) - 0.5)
+        style = points[0][1].style if len(points) == 1 else position
+        dots, means = [], []
+        for value, spot in sorted(points, key=lambda point: point[0]):
+            gaps = paired_units(spot.runs, base.get(spot.task, ()), spot.metric, choice.read)
+            finite = gaps[np.isfinite(gaps)]
+            lost[value] += len(gaps) - len(finite)
+            place = values.index(value) + shift
+            dots += [(place + 0.08, gap) for gap in finite]
+            if len(finite) == len(gaps) > 0:
+                means.append((place - 0.08, float(gaps.mean()), *interval(gaps)))
+        x, y = np.array(dots).reshape(-1, 2).T
+        series.append(Series("single draws", style, x, y, kind="runs"))
+        x, y, low, high = np.array(means).reshape(-1, 4).T
+        every = tuple(range(len(x)))
+        series.append(Series(label, style, x, y, low, high, "points", marked=every))
+    ticks = tuple((float(i), f"{v:g}" + (f"\n{lost[v]} diverged" if lost[v] else "")) for i, v in enumerate(values))
+    metric = next(iter(rows.values()))[0][1].metric
+    upright = value_axis(metric, log=False)
+    upright = upright._replace(title=choice.y_title or f"{upright.title} minus {name}'s")
+    across = Axis(choice.x_title, low=-0.6, high=len(values) - 0.4, ticks=ticks)
+    return Panel(title, across, upright, series, [Mark(name, 0.0)])
+
+
+def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, read: str) -> np.ndarray:
+    """Computes differences to another method's runs, see `units`, on the draws of the data and with the seeds that both have.
+
+    Where a run of either has no number, because it diverged, the difference is NaN.
+    """
+    seen = {(run.draw, run.seed): run for run in base}
+    both = [run for run in runs if (run.draw, run.seed) in seen]
+    if not both:
+        return np.zeros(0)
+    others = [seen[run.draw, run.seed] for run in both]
+    gaps = units(both, metric, read) - units(others, metric, read)
+    lost = [is_lost(run) or is_lost(other) for run, other in zip(both, others, strict=True)]
+    draws = [run.draw for run in both]
+    groups = list(dict.fromkeys(draws)) if len(set(draws)) > 1 else range(len(both))  # as `units` has them
+    owners = draws if len(set(draws)) > 1 else range(len(both))
+    without = {owner for owner, gone in zip(owners, lost, strict=True) if gone}
+    return np.where([group in without for group in groups], np.nan, gaps)
+
+
+def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
+    """A row for every algorithm: the paper's number with its deviation above ours with the interval and the single runs."""
+    places = -np.arange(len(spots), dtype=float)
+    every = _by_task(spots)
+    kept = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for spot in spots]
+    good = [values[np.isfinite(values)] for values in kept]
+    names = []
+    for spot in spots:
+        lost = sum(run.diverged for run in spot.runs)
+        extra = [spot.settings] * bool(spot.settings) + [f"{lost} of {len(spot.runs)} diverged"] * bool(lost)
+        names.append("\n".join([spot.method, *extra]))
+    means = np.array(
+        [values.mean() if len(values) == len(all_) else math.nan for values, all_ in zip(good, kept, strict=True)]
+    )
+    ends = [
+        interval(values) if math.isfinite(mean) else (math.nan, math.nan) for values, mean in zip(good, means, strict=True)
+    ]
+    low, high = (np.array(side) for side in zip(*ends, strict=True))
+    paper = np.array([spot.paper[0] if spot.paper else math.nan for spot in spots], float)
+    spread = np.array([spot.paper[1] if len(spot.paper) > 1 else 0.0 for spot in spots], float)
+    dots = np.concatenate(good), np.concatenate([np.full(len(v), p) for v, p in zip(good, places, strict=True)])
+    series = [
+        Series("paper, ± standard deviation", 1, paper, places + 0.17, paper - spread, paper + spread, "paper"),
+        Series("ours, 95 % interval of the mean", 0, means, places - 0.17, low, high, "ours"),
+        Series("single runs", 0, dots[0], dots[1] - 0.17, kind="runs"),
+    ]
+    across = framed(value_axis(spots[0].metric, bool(choice.log)), series)
+    ticks = tuple((float(place), name) for place, name in zip(places, names, strict=True))
+    return Panel(title, across, Axis("", low=float(places[-1]) - 0.6, high=0.6, ticks=ticks), series)
+
+
+def framed(across: Axis, series: list[Series]) -> Axis:
+    """The axis below rows of the papers' numbers and ours, cut where ours are far off; what lies beyond is added to the series."""
+    paper = np.concatenate([each.x for each in series if each.kind == "paper"])
+    ours = [each for each in series if each.kind == "ours"]
+    means, rows = (np.concatenate([getattr(each, side) for each in ours]) for side in ("x", "y"))
+    if (bounds := _bounds(paper, means)) is None:
+        return across
+    far = (means < bounds[0]) | (means > bounds[1])
+    sides = [(each.low, each.high) for each in series if each.kind == "paper"]
+    inside = np.concatenate([*(side for pair in sides for side in pair), means[~far]])
+    first, last = float(np.nanmin(inside)), float(np.nanmax(inside))
+    room = 0.25 * (last - first)  # intervals of few runs may be far wider than what they are of
+    low, high = (np.append(np.concatenate([getattr(each, side) for each in ours])[~far], inside) for side in ("low", "high"))
+    edges = np.clip([np.nanmin(low), np.nanmax(high)], first - room, last + room)
+    edges += np.array([-0.12, 0.04]) * (edges[1] - edges[0])
+    far = (means < edges[0]) | (means > edges[1])  # what came into sight is no longer
+    near, gap = np.append(means[~far], [first, last]), 0.03 * (edges[1] - edges[0])
+    edges = np.array([min(edges[0], np.nanmin(near) - gap), max(edges[1], np.nanmax(near) + gap)])
+    margin = 0.01 * (edges[1] - edges[0])  # a point on the very edge may be cut off with it
+    ends = np.where(means[far] < edges[0], edges[0] + margin, edges[1] - margin)
+    texts = tuple(f"{mean:.3g}" for mean in means[far])
+    if far.any():
+        series.append(Series("ours, beyond the axis", 0, ends, rows[far], kind="beyond", texts=texts))
+    return across._replace(low=float(edges[0]), high=float(edges[1]))
+
+
+def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
+    """The ends at which an axis is cut, so that means far from all of the paper's numbers do not press these together.
+
+    None if all are near, or the paper has no number for any of them.
+    """
+    if np.isnan(paper).all():
+        return None
+    low, high = float(np.nanmin(paper)), float(np.nanmax(paper))
+    reach = max(1.5 * (high - low), 0.15 * abs(high))
+    return (low - reach, high + reach) if ((means < low - reach) | (means > high + reach)).any() else None
+
+
+def _axis_title(spot: Spot) -> str:
+    if spot.axis != "cost":
+        return AXES[spot.axis]
+    price = {"round": 1.0, "step": 1.0, "gigabit": 0.0} | (spot.price or {})
+    words = {"round": "a round", "step": "a local step", "gigabit": "a gigabit"}
+    return "time: " + ", ".join(f"{words[key]} {value:g}" for key, value in price.items() if value)
+
+
+def _upright(metric: str, choice: Choice) -> Axis:
+    axis = value_axis(metric, choice.log)
+    return axis._replace(title=choice.y_title or axis.title)

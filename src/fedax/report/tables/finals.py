@@ -1,0 +1,68 @@
+"""The numbers of single runs, of which means are formed. A run without one counts as the worst."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedax.core.directions import worst_of
+from fedax.observe.modes import is_higher_better, mode_of
+from fedax.report.record import Record
+from fedax.report.tables.reductions import read_curve, reads_values
+
+
+def is_lost(run: Record) -> bool:
+    """Returns whether a run has no final value: a stop rule found that it diverged, or something was not finite."""
+    return run.outcome.kind in ("diverged", "non-finite")
+
+
+def read_run(run: Record, metric: str, read: str, among: Sequence[Record] = (), scale: float = 1.0) -> float:
+    """Returns the number of a run, NaN if it has none because it diverged or is not finite.
+
+    Args:
+        run: the run.
+        metric: a scalar metric that it has.
+        read: how a curve becomes a number, see `read_curve`.
+        among: further runs that may state the direction of the metric.
+        scale: by which the curve is multiplied before it is read.
+    """
+    if is_lost(run):
+        return math.nan
+    along = run.bits / 1e9 if read.startswith("gigabits_to_") else run.rounds
+    directed = read == "best" or "_to_" in read
+    higher = directed and is_higher_better(metric, [one.modes for one in (run, *among)])
+    value = read_curve(np.asarray(run.scalars[metric], float) * scale, along, read, higher)
+    return value if math.isfinite(value) or not reads_values(read) else math.nan
+
+
+def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1.0) -> float:
+    """Returns what a run without a number counts as: the worst of all runs' numbers and initial values.
+
+    Infinite where the number is no value of the metric (rounds until something, which such a run does not reach), and NaN for a
+    metric whose direction is not known.
+    """
+    if "_to_" in read:
+        return math.inf
+    mode = mode_of(metric, [run.modes for run in runs])
+    if mode is None or not reads_values(read):
+        return math.nan
+    own = [run for run in runs if metric in run.scalars]
+    return worst_of([[run.scalars[metric][0] * scale, read_run(run, metric, read, runs, scale)] for run in own], mode)
+
+
+def read_runs(
+    runs: Sequence[Record], metric: str, read: str, among: Sequence[Record] = (), scale: float = 1.0
+) -> tuple[np.ndarray, int]:
+    """Returns the number of every run, and how many have none and count as the worst.
+
+    Args:
+        runs: the runs, all with the metric.
+        metric: a scalar metric.
+        read: how a curve becomes a number, see `read_curve`.
+        among: all runs of the task, of which the worst is taken; `runs` by default.
+        scale: by which curves are multiplied before they are read.
+    """
+    among = among or runs
+    values = np.array([read_run(run, metric, read, among, scale) for run in runs], float)
+    lost = np.isnan(values)
+    return np.where(lost, worst_value(among, metric, read, scale) if lost.any() else math.nan, values), int(lost.sum())

@@ -1,0 +1,1 @@
+"""Runs held to the papers' theorems."""

@@ -1,0 +1,73 @@
+"""Tasks of Equinox modules."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Unpack
+
+import equinox as eqx
+import jax
+from jaxtyping import PyTree
+
+from fedax.core import InvalidInput, Task
+from fedax.tasks.own_models.libraries import Options
+from fedax.tasks.own_models.outputs import Network, from_network
+
+
+def from_equinox(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+    """A task of an Equinox module.
+
+    The module is called for each example alone, under `vmap` with the axis name "batch", and in inference mode in evaluation. If it
+    takes a `key`, every example gets its own in training. Leaves other than real arrays, such as activation functions, are not
+    trained. Norms know no padding, so with batch statistics the batch size has to divide the clients' examples.
+
+    Args:
+        module: an Equinox module; a pair of a module and its state, as `eqx.nn.make_with_state` makes it; or a function of a random
+            key that makes either, so that seeds differ in the starting point.
+        loss: `loss(outputs, examples) -> (batch,)`, one loss per example; both have a batch axis.
+        clients: as in `from_loss`.
+        options: as in `from_flax`.
+
+    Example:
+        >>> import equinox as eqx, jax, numpy as np, fedax
+        >>> make = lambda key: eqx.nn.MLP(2, "scalar", 8, 1, key=key)
+        >>> clients = [{"x": np.ones((4, 2)), "y": np.ones(4)}] * 3
+        >>> task = fedax.tasks.from_equinox(make, lambda outputs, e: (outputs - e["y"]) ** 2, clients)
+        >>> history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=3)
+        >>> history.params(np.ones(2)).shape
+        ()
+
+    Raises:
+        InvalidInput: another object than a module; a module, a loss or data that do not fit each other.
+    """
+    if not (isinstance(module, eqx.Module | tuple) or callable(module)):
+        allowed = "an Equinox module, a pair of one and its state, or a function of a key"
+        raise InvalidInput.of("from_equinox(module=...)", module, allowed)
+    return from_network("from_equinox", lambda inputs: _network(module), loss, clients, **options)
+
+
+def _network(module: Any) -> Network:
+    ready = isinstance(module, eqx.Module | tuple)
+    example = module if ready else module(jax.random.key(0))
+    model, state = example if isinstance(example, tuple) else (example, None)
+    if not isinstance(model, eqx.Module) or not callable(model):
+        raise InvalidInput.of("from_equinox(module=...)", model, "a module that can be called, or a function that makes one")
+    takes_key = "key" in inspect.signature(type(model).__call__).parameters
+
+    def start(key: Any) -> PyTree:
+        made = module(key)
+        return made[0] if isinstance(made, tuple) else made
+
+    def apply(model: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+        del mask
+        model = eqx.nn.inference_mode(model, key is None)
+        count = jax.tree.leaves(inputs)[0].shape[0]
+        keys = None if key is None or not takes_key else jax.random.split(key, count)
+
+        def one(inputs: tuple[Any, ...], state: PyTree, key: Any) -> Any:
+            more = {"key": key} if takes_key else {}
+            return (model(*inputs, **more), None) if state is None else model(*inputs, state, **more)
+
+        axes = (0, None, None if keys is None else 0)
+        return jax.vmap(one, axis_name="batch", in_axes=axes, out_axes=(0, None))(inputs, state, keys)
+
+    return Network(apply, model if ready else start, state)

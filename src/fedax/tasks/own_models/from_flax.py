@@ -1,0 +1,138 @@
+"""Tasks of Flax modules, Linen's and NNX's."""
+
+from collections.abc import Callable
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from fedax.core import InvalidInput, Task
+from fedax.tasks.own_models.libraries import Options, needed
+from fedax.tasks.own_models.outputs import Network, arrays_of, flag_of, from_network, mode
+
+
+def from_flax(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+    """A task of a Flax module; needs Flax (`pip install flax`).
+
+    Modules are told whether they train by their argument `train`, `training`, `is_training` or `deterministic`, if they have one;
+    those of NNX by `module.train()` and `module.eval()` too. Dropout gets a random key in training. Batch statistics are the
+    model's state; padding is left out of them. Seeds differ in the starting point, except for a module of NNX that is made already.
+
+    Args:
+        module: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes one, such as its class.
+        loss: `loss(outputs, examples) -> (batch,)`, one loss per example.
+        clients: as in `from_loss`.
+        options: by keyword, as in `from_loss`, and `inputs`: the name of the array that the module is called with, several names,
+            or a function of the examples; by default x, or the only array besides y. Scores are functions of outputs and
+            examples; accuracy is one by itself if there are whole labels y and a column of outputs for each class.
+
+    Returns:
+        A task whose parameters are those of Linen's `variables["params"]`, or an `nnx.State` (for `nnx.update`).
+
+    Example:
+        task = fedax.tasks.from_flax(CNN, cross_entropy, clients)
+
+    Raises:
+        InvalidInput: another object than a module; a module, a loss or data that do not fit each other.
+    """
+    flax = needed("flax", "from_flax")
+    from flax import linen, nnx
+
+    del flax
+    if isinstance(module, linen.Module):
+        return from_network("from_flax", lambda inputs: _linen(module, inputs), loss, clients, **options)
+    if isinstance(module, nnx.Module):
+        return from_network("from_flax", lambda inputs: _nnx(module, None), loss, clients, **options)
+    if isinstance(module, type) and issubclass(module, linen.Module):
+        hint = f"Write {module.__name__}(...), with parentheses."
+        raise InvalidInput.of("from_flax(module=...)", module, "a Linen module, not its class", hint)
+    if not callable(module):
+        raise InvalidInput.of("from_flax(module=...)", module, "a module of Flax, or a function of nnx.Rngs that makes one")
+
+    def made(key: Any) -> Any:
+        return module(nnx.Rngs(key))
+
+    return from_network("from_flax", lambda inputs: _nnx(made(jax.random.key(0)), made), loss, clients, **options)
+
+
+def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
+    from flax import linen
+
+    flag = flag_of(type(module).__call__)
+
+    def start(key: Any) -> PyTree:
+        streams = {name: jax.random.fold_in(key, i) for i, name in enumerate(("params", "dropout"))}
+        return module.init(streams, *inputs, **mode(flag, False))
+
+    def params(key: Any) -> PyTree:
+        return start(key)["params"]
+
+    def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+        def masked(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            if isinstance(context.module, linen.BatchNorm) and context.method_name == "__call__" and mask is not None:
+                kwargs = {"mask": _rows(mask, args[0])} | kwargs
+            return call(*args, **kwargs)
+
+        variables, more = {"params": params, **(state or {})}, mode(flag, key is not None)
+        with linen.intercept_methods(masked):
+            if key is None:
+                return module.apply(variables, *inputs, **more), state
+            mutable = list(state or {})
+            found = module.apply(variables, *inputs, **more, rngs={"dropout": key}, mutable=mutable)
+            return (found[0], {name: found[1][name] for name in mutable})
+
+    rest = {name: values for name, values in start(jax.random.key(0)).items() if name != "params"}
+    return Network(apply, params, arrays_of(rest), sees_padding=True)
+
+
+def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
+    from flax import nnx
+
+    graph, params, streams, state = nnx.split(example, nnx.Param, nnx.RngState, ...)
+    form, flag = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams), flag_of(type(example).__call__)
+    keys, structure = jax.tree.flatten(form, is_leaf=lambda node: isinstance(node, tuple))
+
+    def drawn(key: Any) -> PyTree:
+        """The streams of random numbers, from a key; a module does not see another one."""
+        base = jax.random.key(0) if key is None else key
+        leaves = [
+            jax.random.fold_in(base, i) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.zeros(shape, dtype)
+            for i, (shape, dtype) in enumerate(keys)
+        ]
+        return jax.tree.unflatten(structure, leaves)
+
+    def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+        held = jax.tree.map(
+            lambda leaf: leaf, (params, nnx.State({}) if state is None else state)
+        )  # variables of this trace
+        model = nnx.merge(graph, held[0], drawn(key), held[1])
+        (model.eval if key is None else model.train)()
+        if mask is not None:
+            _mask_norms(model, mask)
+        outputs = model(*inputs, **mode(flag, key is not None))
+        return outputs, state if key is None else nnx.split(model, nnx.Param, nnx.RngState, ...)[3]
+
+    def start(key: Any) -> PyTree:
+        assert made is not None
+        return nnx.split(made(key), nnx.Param, ...)[1]
+
+    return Network(apply, start if made else params, arrays_of(state), sees_padding=True)
+
+
+def _mask_norms(model: Any, mask: Any) -> None:
+    """Lets the batch norms of a model, which is nobody else's, leave padding out of their statistics."""
+    from flax import nnx
+
+    class Masked(nnx.BatchNorm):
+        def __call__(self, x: Any, use_running_average: bool | None = None, *, mask: Any = mask) -> Any:
+            return super().__call__(x, use_running_average, mask=_rows(mask, x))
+
+    for _, part in nnx.iter_graph(model):
+        if type(part) is nnx.BatchNorm:
+            part.__class__ = Masked
+
+
+def _rows(mask: Any, x: Any) -> Any:
+    """A mask of examples in the form of an array of theirs."""
+    return mask.reshape((-1, *(1,) * (x.ndim - 1))) if mask.ndim < x.ndim else mask

@@ -1,0 +1,333 @@
+"""Tasks from a user's own loss and plain arrays."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core import DataError, InvalidInput, Layout, Task
+from fedax.core.bound_model import Policy
+from fedax.core.directions import Mode
+from fedax.core.task import Given
+from fedax.examples.arrays import as_array, check_range
+from fedax.tasks.clients import parts_of_task, read_clients
+from fedax.tasks.own_models.signature import called_with
+from fedax.utils.layout import accumulator
+from fedax.utils.leaf_names import Which, chosen, names_of
+
+
+def from_loss(
+    loss: Callable[..., Any],
+    params: PyTree,
+    clients: Any,
+    *,
+    test: Any = None,
+    client: str | None = None,
+    scores: Mapping[str, Callable[..., Any]] | None = None,
+    holdout: Any = None,
+    frozen: Which | None = None,
+    compute: Any = None,
+    state: PyTree = None,
+    state_policy: Policy = "average",
+    l2: float = 0.0,
+    name: str | None = None,
+    predict: Callable[..., Any] | None = None,
+    validation: Any = None,
+    modes: Mapping[str, Mode] | None = None,
+) -> Task:
+    r"""A task from a per-example loss and plain arrays, for any JAX model.
+
+    Args:
+        loss: `loss(params, examples) -> (batch,)`. `examples` is what a client holds, with a batch axis: an array or a dict of
+            arrays. It may take more, by these names: `key`, a random key for dropout or augmentation, None in evaluation (a third
+            argument without a default is the key, whatever its name); `mask`, shape (batch,), False for padding, for losses that
+            couple the examples of a minibatch in training; `training`, whether this is a training step; `state`, see below.
+        params: the starting point: a pytree of real numbers or arrays, or a function of a random key that makes one, so that seeds
+            differ in it. Leaves that are no numbers, such as activation functions, are split off and put back.
+        clients: a list (or generator) with the array, or the dict of arrays, of each client; a mapping of names to those;
+            `FederatedData`; a folder with a file for each client; with `client`, a pandas frame, a data set of the `datasets`
+            library or a dict of arrays. Every array has one row per example.
+        test: the same for test examples; a client may have none.
+        client: the column of a table that says which client a row belongs to.
+        scores: further per-example functions of the same signature as `loss`, by name.
+        holdout: a global test set in the form of one client.
+        frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor differentiated nor copied.
+        compute: the float type in which the loss gets the model's leaves, such as "bfloat16". What is trained, sent and averaged
+            are masters of 32 bits or more; inputs are the loss's own business. Of a model with leaves of several float types, each
+            reaches the loss in its own, and the masters are of the widest. None otherwise: masters of the leaves' own type.
+        state: what the model updates without a gradient, such as batch statistics; a pytree of arrays. A loss that takes `state`
+            returns `(losses, new state)`.
+        state_policy: `"average"`, `"local"` or `"frozen"`, see `fedax.Task`.
+        l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss.
+        name: for tables and messages.
+        predict: the predictions of the signature of `loss`: the probabilities of all classes, shape (batch, classes), or anything
+            else with one row per example.
+        validation: the same as `test` for examples by which choices are made while training.
+        modes: of scores, `"max"` where more is better, `"min"` where less is. Of `"accuracy"` more is better without being said.
+
+    Example:
+        The mean of all numbers, 3.5, minimises the federated squared error:
+
+        >>> import fedax
+        >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+        >>> schedule = fedax.Schedule(batch_size="full")
+        >>> history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(1.0), schedule=schedule, rounds=1)
+        >>> float(history.params)
+        3.5
+
+    Raises:
+        InvalidInput: a loss, a model or data that do not fit each other; nothing has been compiled then.
+    """
+    if not callable(loss):
+        raise InvalidInput.of("from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)")
+    if "loss" in (scores or {}):
+        raise InvalidInput.of("from_loss(scores=...)", "loss", "other names of scores: the loss has this one")
+    data = read_clients(clients, test, client, validation)
+    for split, given_ in (("test", data.test), ("validation", data.validation)):
+        if given_ is not None and not any(map(_rows, given_)):
+            allowed = f"at least 1 example in all, or {split}=None"
+            raise DataError.found(f"from_loss({split}=...)", "clients without any example", allowed)
+    plain = bool(data.train) and not isinstance(data.train[0], Mapping)
+    parts = parts_of_task(data if holdout is None else data._replace(holdout=holdout), plain)
+    functions = {key: _adapt(function, plain, key) for key, function in {"loss": loss, **(scores or {})}.items()}
+    predictions = None if predict is None else _adapt(predict, plain, "predict")
+    if state is None and "state" in functions["loss"].takes:
+        raise InvalidInput.of("from_loss(state=...)", None, "the state before the first step, for a loss that takes one")
+    given = [params]
+    del params  # the arrays of a large base, which nobody else may hold, are let go one by one as they are placed
+    start, rest, types = starting_point(given.pop(), frozen, compute)
+    functions = {key: dataclasses.replace(function, types=types) for key, function in functions.items()}
+    return Task(
+        start=start,
+        loss=functions.pop("loss"),
+        **parts,
+        scores=functions,
+        l2=l2,
+        name=name or data.name or "task",
+        frozen=rest,
+        state=None if state is None else jax.tree.map(_state_leaf, state),
+        state_policy=state_policy,
+        modes=dict(modes or {}),
+        predict=None if predictions is None else dataclasses.replace(predictions, types=types),
+    )
+
+
+def _rows(client: Any) -> int:
+    """The examples of a client, in whatever form."""
+    first = next(iter(client.values()), ()) if isinstance(client, Mapping) else client
+    return len(first) if np.ndim(first) else 1
+
+
+Types: TypeAlias = tuple[str | None, ...] | None
+"""For each leaf, in flat order, the float type in which functions get it, None for its own; None if that is so for all."""
+
+
+def starting_point(
+    params: PyTree, frozen: Which | None = None, compute: Any = None
+) -> tuple[Callable[[Any], PyTree], PyTree, Types]:
+    """The starting point of the trained leaves, the pytree of all others (None if there are none), and the types of leaves.
+
+    Raises:
+        InvalidInput: leaves that cannot be trained, each named, with advice.
+    """
+    leaves = jax.tree.leaves(params)
+    made = callable(params) and len(leaves) == 1 and leaves[0] is params
+    try:
+        example = params(jax.random.key(0)) if made else params
+    except Exception as error:
+        hint = "A model of Flax, Haiku or Equinox goes into from_flax, from_haiku or from_equinox."
+        got = f"a function that fails with a random key ({type(error).__name__}: {error})"
+        raise InvalidInput.found("from_loss(params=...)", got, "a pytree, or a function of a random key", hint) from error
+    names, (leaves, structure) = names_of(example), jax.tree.flatten(example)
+    for i, name in enumerate(names):
+        leaves[i] = _plain(leaves[i], name)
+    example = jax.tree.unflatten(structure, leaves)
+    out = [False] * len(leaves) if frozen is None else chosen(example, frozen, "from_loss(frozen=...)")
+    trains = _is_real_array if isinstance(example, eqx.Module) else _is_number
+    # An array without entries has nothing to train: it goes with the frozen ones.
+    kept = [out_ or not trains(leaf) or not np.size(leaf) for out_, leaf in zip(out, leaves, strict=True)]
+    trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
+    for name, leaf in zip(names, trained, strict=True):
+        if leaf is not None:
+            _check_leaf(name, leaf)
+    if all(kept):
+        raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
+    del example
+    make = params if made else None
+    del params
+    for i, k in enumerate(kept):  # each array of NumPy goes before the next one is copied
+        leaves[i] = _placed(leaves[i]) if k else None
+    rest = jax.tree.unflatten(structure, leaves) if any(kept) else None
+    own = [None if leaf is None else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype)) for leaf in trained]
+    masters, types = None, None
+    if compute is not None or len({*own} - {None}) > 1:
+        types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
+        with jax.numpy_dtype_promotion("standard"):  # of types that are named, whatever the caller's setting
+            masters = str(accumulator(functools.reduce(jnp.promote_types, [jnp.dtype(kind) for kind in own if kind])))
+    if make is not None:
+        return _Made(make, _Mask(tuple(kept)), masters, frozen is not None), rest, types
+    start = jax.tree.unflatten(structure, [None if leaf is None else _real(leaf, masters) for leaf in trained])
+    Layout.of(start)
+    return Given(start), rest, types
+
+
+def _float_type(compute: Any) -> str:
+    """The name of a float type.
+
+    >>> _float_type(jnp.bfloat16)
+    'bfloat16'
+    """
+    try:
+        dtype = jnp.dtype(compute)
+    except TypeError:
+        dtype = None
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        raise InvalidInput.of("from_loss(compute=...)", compute, "a float type such as 'bfloat16', 'float16' or 'float32'")
+    return str(dtype)
+
+
+_STATISTICS = (
+    "batch_stats", "running_mean", "running_var", "moving_mean", "moving_var", "moving_variance", "num_batches_tracked",
+    "mean_ema", "var_ema", "moving_avg",
+)  # fmt: skip
+
+
+def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
+    """Returns an array of NumPy in this machine's byte order; refuses masks, and whole numbers that programs cannot hold."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    where = f"{field}, leaf {name!r}" if name else field
+    plain = as_array(leaf, where) if isinstance(leaf, np.ma.MaskedArray) or not leaf.dtype.isnative else leaf
+    if plain.dtype.kind in "iu":
+        check_range(plain, jax.dtypes.canonicalize_dtype(plain.dtype), where)
+    return plain
+
+
+def _state_leaf(leaf: Any) -> jax.Array:
+    return jnp.asarray(_plain(leaf, "", "from_loss(state=...)"))
+
+
+def _check_leaf(name: str, leaf: Any) -> None:
+    field = f"from_loss(params=...), leaf {name!r}" if name else "from_loss(params=...)"
+    if any(part in _STATISTICS for part in name.replace("/", ".").split(".")):
+        hint = (
+            "Give it as state=..., and let the loss take `state` and return (losses, new state), or freeze it by frozen=..."
+            " (from_flax, from_haiku and from_equinox do so by themselves)."
+        )
+        raise InvalidInput.found(field, "a batch statistic, which no gradient trains", "trained parameters", hint)
+    dtype = jnp.result_type(leaf) if hasattr(leaf, "dtype") else None
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+        hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
+        raise InvalidInput.found(field, f"an array of type {dtype}", "real numbers", hint)
+    if dtype is not None and not np.all(np.isfinite(np.asarray(leaf, np.float64))):
+        raise InvalidInput.found(field, "NaN or infinity", "finite numbers")
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, int | float | np.ndarray | np.generic | jax.Array) and not isinstance(leaf, bool)
+
+
+def _is_real_array(leaf: Any) -> bool:
+    """Of a module, whose numbers and counts are settings."""
+    return isinstance(leaf, np.ndarray | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+_ALIGNED = 64
+"""Bytes: an array of NumPy that begins at a multiple of them is one of JAX on a CPU without a copy."""
+
+
+def _placed(leaf: Any) -> Any:
+    """A frozen array where programs run: one of NumPy would be copied there by each of them."""
+    if not (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub"):
+        return leaf
+    room = np.empty(leaf.nbytes + _ALIGNED, np.uint8)
+    begin = -room.ctypes.data % _ALIGNED
+    own = room[begin : begin + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+    own[...] = leaf
+    return jax.device_put(own)
+
+
+def _real(leaf: Any, dtype: Any = None) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf if dtype is None else leaf.astype(dtype)
+    return np.asarray(leaf, dtype or getattr(leaf, "dtype", None) or jax.dtypes.canonicalize_dtype(float))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mask:
+    """Leaves of a pytree, in flat order, that are not trained."""
+
+    kept: tuple[bool, ...]
+
+    def trained(self, params: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(params)
+        return jax.tree.unflatten(structure, [None if k else leaf for k, leaf in zip(self.kept, leaves, strict=True)])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A starting point that a function makes from the seed's key.
+
+    Attributes:
+        function: of the key.
+        mask: of the leaves.
+        masters: the type of all that are trained; None for their own.
+        base: whether some of the rest may be large; then they are not made again.
+    """
+
+    function: Callable[[Any], PyTree]
+    mask: _Mask
+    masters: str | None = None
+    base: bool = False
+
+    def __call__(self, key: Any) -> PyTree:
+        make = jax.jit(self._trained) if self.base else self._trained  # a program leaves out what nobody asks for
+        made = make(key)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float), made)
+
+    def _trained(self, key: Any) -> PyTree:
+        return self.mask.trained(self.function(key))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapted:
+    """A user's function in the engine's form; equal for the same function, so tasks share compiled programs.
+
+    Attributes:
+        function: the user's.
+        plain: whether the examples are one array.
+        takes_key: whether its third argument is the random key.
+        takes: names of further arguments, see `fedax.core.bound_model.PerExample`.
+        takes_training: whether it takes `training`.
+        types: see `Types`.
+    """
+
+    function: Callable[..., Any]
+    plain: bool
+    takes_key: str | bool
+    takes: frozenset[str] = frozenset()
+    takes_training: bool = False
+    types: Types = None
+
+    def __call__(self, params: PyTree, examples: Any, key: Any, **more: Any) -> Any:
+        if self.types is not None:
+            leaves, structure = jax.tree.flatten(params)
+            typed = (leaf if kind is None else leaf.astype(kind) for leaf, kind in zip(leaves, self.types, strict=True))
+            params = jax.tree.unflatten(structure, typed)
+        data = examples["x"] if self.plain else examples
+        if self.takes_training:
+            more["training"] = key is not None
+        if isinstance(self.takes_key, str):
+            return self.function(params, data, **{self.takes_key: key}, **more)
+        return self.function(params, data, key, **more) if self.takes_key else self.function(params, data, **more)
+
+
+def _adapt(function: Callable[..., Any], plain: bool, name: str) -> Adapted:
+    key, names = called_with(function, f"from_loss({name}=...)")
+    return Adapted(function, plain, key, frozenset(names - {"training"}), "training" in names)

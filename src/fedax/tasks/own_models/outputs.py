@@ -1,0 +1,242 @@
+"""Tasks of models that are written with a library: the parts that all of them share."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core import DataError, InvalidInput, Task
+from fedax.core.bound_model import Policy
+from fedax.core.directions import Mode
+from fedax.tasks.clients import Clients, read_clients
+from fedax.tasks.own_models.from_loss import from_loss
+from fedax.utils.leaf_names import Which
+
+Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
+"""The arguments of a model: an array's name, several, or a function of the examples; by default x, or the only one besides y."""
+FLAGS = {"train": False, "training": False, "is_training": False, "deterministic": True, "inference": True}
+"""The names under which models are told whether they train, and whether they mean the opposite."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Network:
+    """A model in one form, whatever library it is of.
+
+    Attributes:
+        apply: `(params, state, inputs, key, mask) -> (outputs, new state)`; the key is None in evaluation.
+        start: the starting point, a pytree or a function of a key.
+        state: what it updates without a gradient, None if there is nothing such.
+        sees_padding: whether its batch statistics leave padding out.
+    """
+
+    apply: Callable[..., Any]
+    start: Any
+    state: PyTree = None
+    sees_padding: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OfOutputs:
+    """A per-example function of a network's outputs.
+
+    Attributes:
+        network: the model.
+        function: of the outputs and the examples.
+        inputs: see `Inputs`.
+        trains: whether it is the loss, which returns the new state.
+    """
+
+    network: Network
+    function: Callable[..., Any]
+    inputs: Inputs
+    trains: bool
+
+    def __call__(self, params: PyTree, examples: Any, *, key: Any = None, state: PyTree = None, mask: Any = None) -> Any:
+        inputs = alike(given(examples, self.inputs), params)
+        outputs, new = self.network.apply(params, state, inputs, key, mask)
+        values = self.function(outputs, examples)
+        return (values, new) if self.trains and self.network.state is not None and key is not None else values
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Of what it takes: the state if there is one, the padding if that matters."""
+        used = ["params", "examples"]
+        named = ["key"] + ["state"] * (self.network.state is not None)
+        named += ["mask"] * (self.network.state is not None and self.network.sees_padding)
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        every = [(name, kinds[0]) for name in used] + [(name, kinds[1]) for name in named]
+        return inspect.Signature([inspect.Parameter(name, kind) for name, kind in every])
+
+
+def given(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
+    """The arguments of a model."""
+    if callable(inputs):
+        found = inputs(examples)
+        return found if isinstance(found, tuple) else (found,)
+    if inputs is None and not isinstance(examples, Mapping):
+        return (examples,)
+    if inputs is None:
+        found = ["x"] if "x" in examples else [name for name in examples if name != "y"] or list(examples)
+        if len(found) != 1:
+            allowed = f"one of {', '.join(found)}, or several; there is no x"
+            raise InvalidInput.found("from_...(inputs=...)", "nothing", allowed)
+        return (examples[found[0]],)
+    return tuple(examples[name] for name in ((inputs,) if isinstance(inputs, str) else inputs))
+
+
+def alike(inputs: tuple[Any, ...], params: PyTree) -> tuple[Any, ...]:
+    """Inputs with their real numbers in the precision of the parameters, as layers of 32 bits expect it."""
+    kinds = {
+        leaf.dtype for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+    }
+    if len(kinds) != 1:
+        return inputs
+    (kind,) = kinds
+    return tuple(x.astype(kind) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in inputs)
+
+
+def from_network(
+    maker: str,
+    make: Callable[[tuple[Any, ...]], Network],
+    loss: Callable[..., Any],
+    clients: Any,
+    *,
+    inputs: Inputs = None,
+    scores: Mapping[str, Callable[..., Any]] | None = None,
+    test: Any = None,
+    validation: Any = None,
+    client: str | None = None,
+    holdout: Any = None,
+    frozen: Which | None = None,
+    compute: Any = None,
+    state_policy: Policy = "average",
+    l2: float = 0.0,
+    name: str | None = None,
+    modes: Mapping[str, Mode] | None = None,
+) -> Task:
+    """A task of a network.
+
+    Args:
+        maker: the public function, for messages.
+        make: the network, given the inputs of two examples.
+        loss: of outputs and examples.
+        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name, modes: as `from_loss`.
+        inputs: see `Inputs`.
+        scores: further functions of outputs and examples by name.
+    """
+    if not callable(loss):
+        raise InvalidInput.of(f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)")
+    data = read_clients(clients, test, client, validation)
+    if not data.train:
+        raise InvalidInput.of("clients", "an empty list", "at least one client")
+    two = _two(data)
+    try:
+        arguments = given(two, inputs)
+    except (KeyError, StopIteration) as error:
+        have = sorted(two) if isinstance(two, Mapping) else "one array"
+        raise InvalidInput.of(f"{maker}(inputs=...)", inputs, f"names of arrays of the clients, who have {have}") from error
+    try:
+        network = make(arguments)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        shapes = [np.shape(argument) for argument in arguments]
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        got = f"a model that cannot be made on inputs of shapes {shapes} ({type(error).__name__}: {reason})"
+        raise InvalidInput.found(f"{maker}(module=...)", got, "a model that fits the clients' data") from error
+    functions = {key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()}
+    columns = _columns(network, two, arguments)
+    if columns > 1 and "accuracy" not in functions:
+        functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
+    made = data._replace(name=name or data.name, holdout=data.holdout if holdout is None else holdout)
+    trained = OfOutputs(network, loss, inputs, True)
+    if columns:
+        _check_labels(maker, trained, data, columns)
+    return from_loss(
+        trained,
+        network.start,
+        made,
+        scores=functions,
+        frozen=frozen,
+        compute=compute,
+        state=network.state,
+        state_policy=state_policy,
+        l2=l2,
+        name=made.name,
+        modes=modes,
+    )
+
+
+def _two(data: Clients) -> Any:
+    """Two examples, the first client's first and last."""
+    own = data.train[0]
+    rows = {name: np.asarray(values) for name, values in own.items()} if isinstance(own, Mapping) else {"x": np.asarray(own)}
+    for name, values in rows.items():
+        if not values.ndim or not len(values):
+            raise InvalidInput.found(f"clients[0][{name!r}]", "no rows", "at least one example")
+    two = {name: jnp.asarray(values[[0, -1]]) for name, values in rows.items() if values.dtype.kind in "fiub"}
+    return two if isinstance(own, Mapping) else two["x"]
+
+
+def _columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
+    """The columns of the outputs, where there are whole labels y, one for each example, and outputs that may be logits; else 0."""
+    y = two.get("y") if isinstance(two, Mapping) else None
+    if y is None or y.dtype.kind not in "iu" or y.ndim != 1:
+        return 0
+
+    def outputs() -> Any:
+        params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
+        return network.apply(params, network.state, arguments, None, None)[0]
+
+    try:
+        form = jax.eval_shape(outputs)
+    except Exception:  # said by the probe of the loss, which tells more
+        return 0
+    return form.shape[1] if getattr(form, "ndim", None) == 2 else 0
+
+
+def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> None:
+    """Refuses labels for which the model has no output, if the loss cannot do without: it is not finite for the largest one."""
+    client = max(data.train, key=lambda own: np.max(own["y"], initial=-1))
+    top = int(np.argmax(client["y"]))
+    label = int(np.asarray(client["y"])[top])
+    if label < columns:
+        return
+    one = {name: jnp.asarray(np.asarray(values)[top : top + 1]) for name, values in client.items()}
+    network = loss.network
+    params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        value = loss(params, one, key=None, state=network.state)
+    if not np.isfinite(value).all():
+        got = f"the label {label}, of which the loss is {float(value[0])}, for outputs of shape (batch, {columns})"
+        hint = "Give the model an output for each class" + (", or let the loss take outputs[:, 0]." if columns == 1 else ".")
+        raise DataError.found(f"{maker}(clients=...)", got, f"labels from 0 to {columns - 1}", hint)
+
+
+def accuracy(outputs: Any, examples: Any) -> Any:
+    """1 for each example whose label has the largest output, else 0."""
+    return (jnp.argmax(outputs, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(outputs.dtype)
+
+
+def flag_of(function: Callable[..., Any]) -> str | None:
+    """The name of the argument by which a model is told whether it trains, None if it takes none."""
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    return next((name for name in FLAGS if name in known), None)
+
+
+def mode(flag: str | None, training: bool) -> dict[str, bool]:
+    """The keyword argument that tells a model whether it trains."""
+    return {} if flag is None else {flag: training is not FLAGS[flag]}
+
+
+def arrays_of(tree: PyTree) -> PyTree | None:
+    """A state, None if it holds nothing."""
+    return tree if jax.tree.leaves(tree) else None

@@ -1,0 +1,83 @@
+"""Arguments of constructors and functions, checked by name before the call."""
+
+import functools
+import inspect
+from abc import ABCMeta
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fedax.errors import InvalidInput, UnknownName
+
+Owner = TypeVar("Owner", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def check_call(name: str, function: Callable[..., Any], values: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Refuses arguments that a call does not take.
+
+    Args:
+        name: of what is called, for the message.
+        function: whose signature counts.
+        values, options: the positional arguments and those by name.
+
+    Raises:
+        UnknownName: a name that the signature does not have; the message holds the nearest one.
+        InvalidInput: too many positional arguments, one given twice, or one that is missing.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*values, **options)
+        return
+    except TypeError as failure:
+        error = failure
+    known = signature.parameters.values()
+    names = [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    if unknown := [key for key in options if key not in names]:
+        raise UnknownName.among(f"argument of {name}", unknown[0], names or ["(none)"])
+    positional = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if len(values) > len(positional):
+        by_name = ", ".join(f"{key}=..." for key in names)
+        allowed = f"arguments by name, {name}({by_name})" if names else "no arguments"
+        raise InvalidInput.of(f"{name}(...)", values[len(positional)], allowed)
+    raise InvalidInput.because(f"{name}(...)", str(error))
+
+
+def checked_arguments(owner: Owner) -> Owner:
+    """A class decorator: misspelled, superfluous and missing arguments of it and its subclasses raise `InvalidInput`."""
+    make: Any = owner.__new__
+
+    def constructor(cls: Any) -> Callable[..., Any]:
+        if cls.__init__ is not object.__init__:
+            return functools.partial(cls.__init__, cls)
+        return cls if make is object.__new__ else functools.partial(make, cls)  # named tuples are made by `__new__`
+
+    def new(cls: Any, *values: Any, **options: Any) -> Any:
+        check_call(cls.__name__, constructor(cls), values, options)
+        return make(cls) if make is object.__new__ else make(cls, *values, **options)
+
+    owner.__new__ = staticmethod(new)
+    if type(owner) in (type, ABCMeta):  # other metaclasses have a signature of their own
+        owner.__signature__ = _SignatureOf(constructor)
+    return owner
+
+
+class _SignatureOf:
+    """The signature of a class and of its subclasses, which `inspect` would otherwise take from `__new__`."""
+
+    def __init__(self, constructor: Callable[[Any], Callable[..., Any]]) -> None:
+        self.constructor = constructor
+
+    def __get__(self, _: Any, owner: Any) -> inspect.Signature:
+        takes = self.constructor(owner)
+        return inspect.Signature() if takes is owner else inspect.signature(takes)
+
+
+def checked_call(function: Function) -> Function:
+    """A decorator: misspelled, superfluous and missing arguments of a function raise `InvalidInput`."""
+
+    @functools.wraps(function)
+    def call(*values: Any, **options: Any) -> Any:
+        check_call(function.__name__, function, values, options)
+        return function(*values, **options)
+
+    return call  # type: ignore[return-value]

@@ -1,0 +1,94 @@
+"""Leaves of a model by name."""
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+import jax
+from jaxtyping import PyTree
+
+from fedax.errors import InvalidInput
+
+Which: TypeAlias = str | Sequence[str] | Callable[[str, Any], bool]
+"""Leaves of a model: a name or several, with `*` for any text, or a predicate of a leaf's name and its array."""
+WORDS = ("last", "norms")
+"""Leaves that a method can ask for without a name, see `of_word`."""
+
+
+def names_of(tree: PyTree) -> list[str]:
+    """The names of all leaves in flat order: the keys, numbers and fields that lead to each, with dots between.
+
+    >>> names_of({"head": {"bias": 0.0, "kernel": 1.0}, "layers": [2.0, 3.0]})
+    ['head.bias', 'head.kernel', 'layers.0', 'layers.1']
+    """
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+
+
+def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
+    """Whether each leaf, in flat order, is among those asked for: by its whole name, or by a part of it between dots.
+
+    >>> chosen({"head": {"bias": 0.0, "kernel": 1.0}, "headless": 2.0}, "head", "personal")
+    [True, True, False]
+
+    Args:
+        tree: the model.
+        which: see `Which`.
+        field: for messages.
+
+    Raises:
+        InvalidInput: a name that no leaf has.
+    """
+    names, leaves = names_of(tree), jax.tree.leaves(tree)
+    if callable(which):
+        return [bool(which(name, leaf)) for name, leaf in zip(names, leaves, strict=True)]
+    found = [False] * len(names)
+    for pattern in [which] if isinstance(which, str) else which:
+        hits = [_matches(name, pattern) for name in names]
+        if not any(hits):
+            raise InvalidInput.of(field, pattern, "the names of leaves, or parts of them: " + ", ".join(names))
+        found = [old or new for old, new in zip(found, hits, strict=True)]
+    return found
+
+
+def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
+    """Whether each leaf, in flat order, is one that a word means.
+
+    `"last"` is the last layer of models whose layers are in order (tuples, named tuples, dataclasses); of a model of one layer,
+    such as two arrays in a dict, the last array, and a lone array itself. `"norms"` are leaves with a part of their name that
+    contains "norm" or begins with "bn", in any case; a model may have none.
+
+    >>> of_word(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
+    [False, True, True]
+    >>> of_word({"BatchNorm_0": {"scale": 0.0}, "Dense_0": {"kernel": 0.0}}, "norms", "norms")
+    [True, False]
+
+    Args:
+        tree: the model.
+        word: one of `WORDS`.
+        field: for messages.
+
+    Raises:
+        InvalidInput: the last of layers that a dict holds, which are in no order.
+    """
+    if word == "norms":
+        parts = [name.lower().split(".") for name in names_of(tree)]
+        return [any("norm" in part or part.startswith("bn") for part in own) for own in parts]
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    depth = 0
+    while len(paths) > 1 and len({path[: depth + 1] for path in paths}) == 1:
+        depth += 1
+    if _unordered([path[depth:] for path in paths]):
+        allowed = "the names of leaves, or parts of them: " + ", ".join(names_of(tree))
+        raise InvalidInput.found(field, f"{word!r} of layers that a dict holds, which are in no order", allowed)
+    return [path[: depth + 1] == paths[-1][: depth + 1] for path in paths]
+
+
+def _unordered(paths: Sequence[Sequence[Any]]) -> bool:
+    """Whether these are layers by name, which JAX sorts: more than the two arrays of one layer."""
+    by_name = isinstance(paths[-1][0] if paths[-1] else None, jax.tree_util.DictKey)
+    return by_name and (len(paths) > 2 or any(len(path) > 1 for path in paths))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return any(fnmatchcase(f".{name}.", form) for form in (f"*.{pattern}.*", f".{pattern}."))
