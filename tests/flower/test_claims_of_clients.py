@@ -8,9 +8,11 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from federation import CLIENTS, EVERYONE, SIZE, Recorded, client_of, federation, run
+from flwr.app import Error, Message
 
 import fedax
 from fedax.core import FedaxError
+from fedax.flower.server.roster import NODE_UNAVAILABLE
 from problems import vector
 
 
@@ -53,7 +55,7 @@ def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
     engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
     with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 1 of 4"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
-    assert f"node 101 refused: it says it is client {claimed}, and its key is that of client 1" in told(caplog)
+    assert f"client 1 refused: it says it is client {claimed}, and its key is that of client 1" in told(caplog)
     assert engine.roster.nodes == {0: 100, 2: 102, 3: 103}
 
 
@@ -63,6 +65,21 @@ def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 3 of 4"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert "node 103 refused: it says it is client 3, and its key is that of no client" in told(caplog)
+
+
+def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
+    """The log has the client of the key, and words in place of Flower's number of the error."""
+
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, registered=registered, patience=0.0)
+    answered = engine.grid.answers
+
+    def answers(message):
+        return [Message(Error(NODE_UNAVAILABLE, ""), reply_to=message)] if client_of(message) == 1 else answered(message)
+
+    engine.grid.answers = answers
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"), pytest.raises(FedaxError, match="clients 1 of 4"):
+        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
+    assert "client 1 refused: it went offline before it answered (error 5)" in told(caplog)
 
 
 @pytest.mark.parametrize("name", ["train", "test"])

@@ -202,8 +202,14 @@ def test_a_folder_is_not_overwritten(made):
 def test_no_server_no_run(made):
     done = CliRunner().invoke(app, ["deploy", "run", str(made)])
     assert done.exit_code == 2
-    assert "no server at 127.0.0.1:9093: `fedax deploy server" in done.output.replace("\n", " ")
-    assert "No server at 127.0.0.1:9093." in CliRunner().invoke(app, ["deploy", "status", str(made)]).output
+    assert "no server at 127.0.0.1:9093: Connection refused. `fedax deploy server" in done.output.replace("\n", " ")
+
+
+def test_the_exit_code_of_status(made, tmp_path):
+    """1 without a server, 2 for a folder that is none; the tests of real processes have 0."""
+    done = CliRunner().invoke(app, ["deploy", "status", str(made)])
+    assert (done.exit_code, done.output) == (1, "No server at 127.0.0.1:9093: Connection refused.\n")
+    assert CliRunner().invoke(app, ["deploy", "status", str(tmp_path)]).exit_code == 2
 
 
 def test_the_engine_needs_a_server(made):
@@ -324,12 +330,29 @@ def test_a_server_killed_within_its_first_minute(tmp_path):
     with serving(deployment, said.append), contextlib.ExitStack() as stack:
         for k in range(3):
             stack.enter_context(client_process(deployment, k))
-        submit(deployment, out, False)
+        assert fedax_command("deploy", "status", folder).returncode == 0
+        arguments = [sys.executable, "-m", "fedax", "deploy", "run", str(folder), "--out", str(out)]
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        following = stack.enter_context(
+            subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        )
+        stack.callback(following.kill)
         finish = time.monotonic() + 300
         while not list(out.rglob("round-*")):
             assert time.monotonic() < finish, "no checkpoint"
             time.sleep(0.05)
         os.killpg(server_process(port), signal.SIGKILL)
+        shown, _ = following.communicate(timeout=60)
+        assert following.returncode == 2
+        assert re.search(rf"Error: the server at \S+:{port} has ended during run \d+\. Start it again", shown)
+        assert f"`fedax deploy resume {folder} {out}` continues the run" in shown
+        assert "Traceback" not in shown
+        waiting = f"Waiting for the server at 127.0.0.1:{port}: Connection refused."
+        logs = [folder / "logs" / f"worker-{k}.log" for k in range(3)]
+        finish = time.monotonic() + 120
+        while not all(waiting in log.read_text() for log in logs):
+            assert time.monotonic() < finish, [log.read_text() for log in logs]
+            time.sleep(0.5)
     assert not (out / "models").exists(), "it had ended already"
     kept = max(int(path.name.removeprefix("round-")) for path in out.rglob("round-*"))
     assert 1 <= kept < 8

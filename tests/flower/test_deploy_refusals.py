@@ -43,7 +43,13 @@ def test_certificates_that_are_not_valid_are_named(tmp_path, monkeypatch, days):
 def test_the_line_of_a_log_that_says_why(tmp_path):
     log = tmp_path / "a.log"
     assert "is empty" in last_line(log)
-    log.write_text("INFO starting\n[Errno 98] Address already in use\x1b[0m\nApplication shutdown complete.\n")
-    assert last_line(log).endswith(r"says '[Errno 98] Address already in use\\x1b[0m'")
+    log.write_text(
+        "INFO starting\n\x1b[91m[Errno 98]\x1b[0m Address already in use\x1b[2J\nApplication shutdown complete.\n"
+    )
+    assert last_line(log).endswith(r"says '[Errno 98] Address already in use\\x1b[2J'")
     log.write_text("INFO starting\nFinished server process\n")
     assert last_line(log).endswith("ends with 'Finished server process'")
+    log.write_text("[code: 2004] Failed to activate SuperNode.\nINFO:     Finished server process [1]\n")
+    assert "says '[code: 2004] Failed to activate SuperNode.'. The server does not know the key" in last_line(log)
+    log.write_text("INFO: SuperNode terminated gracefully.\nINFO:     Finished server process [1]\n")
+    assert last_line(log).endswith("The server was started again, and takes it back")

@@ -242,7 +242,17 @@ def test_a_second_node_of_a_client_is_refused(tmp_path, caplog):
     engine.grid.devices[300] = engine.grid.devices[101]
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         run(fedax.FedAvg(), engine, rounds=0)
-    assert [r.getMessage() for r in caplog.records] == ["node 300 refused: client 1 is there already, as node 101"]
+    assert [r.getMessage() for r in caplog.records] == ["node 300 refused: client 1 is there already, in another process"]
+
+
+def test_a_wait_for_clients_at_the_start_is_logged(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(roster, "NOTICES", (0.0, 60.0))
+    engine = federation(tmp_path, fedax.FedAvg(), patience=1.2)
+    with_dead_clients(engine, {1, LAST})
+    missing = pytest.raises(fedax.FedaxError, match=r"clients 1, 3 of 4 have not come within 1\.2 seconds")
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"), missing:
+        run(fedax.FedAvg(), engine, rounds=0)
+    assert [r.getMessage() for r in caplog.records] == ["waiting up to 1 seconds for clients 1, 3 of 4"]
 
 
 def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):

@@ -7,6 +7,9 @@ import typer
 
 from fedax.cli.command import Command
 
+NO_SERVER, INTERRUPTED = 1, 130
+"""Exit codes."""
+
 
 class NeedsFlower(Command):
     """A command that says how Flower is installed where it is missing."""
@@ -127,16 +130,32 @@ def continue_(
 
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
-    from fedax.flower.deploy.processes import Control
+    from fedax.flower.deploy.processes import CONNECTION, Control
     from fedax.flower.deploy.settings import Deployment
-    from fedax.flower.deploy.trial import all_here, follow, submit
+    from fedax.flower.deploy.trial import ServerLost, all_here, follow, submit
 
     deployment = Deployment.load(folder)
+    again = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
 
     def through(control: Control) -> None:
-        result = follow(control, submit(deployment, out, resume), typer.echo)
+        number = submit(deployment, out, resume)
+        try:
+            result = follow(control, number, typer.echo)
+        except ServerLost as error:
+            start = "" if trial else f"Start it again with `fedax deploy server {folder}`. "
+            log = f"The server's log is {deployment.path('logs', 'server.log')}."
+            raise FedaxError(f"{error} {start}`{again}` continues the run from its newest checkpoint. {log}") from None
+        except KeyboardInterrupt:
+            if trial:
+                typer.echo(f"Interrupted. `{again}` continues the run from its newest checkpoint.")
+            else:
+                home = f"FLWR_HOME={deployment.path('flower')}"
+                typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
+                typer.echo(f"`fedax deploy status {folder}` shows it, `{home} flwr stop {number} {CONNECTION}` stops it.")
+            raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
-            raise FedaxError(f"run {result.number} did not complete: {result.details}. Its results so far are in {out}.")
+            details = result.details.rstrip(".")
+            raise FedaxError(f"run {result.number} did not complete: {details}. Its results so far are in {out}.")
         typer.echo(f"Results: {out}")
 
     if trial:
@@ -145,9 +164,9 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         return
     control = Control(deployment)
     try:
-        if not control.up():
+        if (failure := control.failure()) is not None:
             hint = f"`fedax deploy server {folder}` starts it; --trial starts it with all clients on this machine"
-            raise FedaxError(f"no server at {deployment.address}: {hint}.")
+            raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
         through(control)
     finally:
         control.close()
@@ -155,9 +174,15 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
 
 @app.command(cls=NeedsFlower)
 def status(folder: Folder) -> None:
-    """Show the server, its clients and its runs."""
+    """Show the server, its clients and its runs.
+
+    The exit code is 0 if the server answers, 1 if it does not, and 2 if the folder cannot be read.
+    """
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import status as state
 
-    for line in state(Deployment.load(folder)):
+    found = state(Deployment.load(folder))
+    for line in found.lines:
         typer.echo(line)
+    if not found.up:
+        raise typer.Exit(NO_SERVER)

@@ -4,8 +4,10 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from fedax.core import FedaxError
-from fedax.errors import printable
+from fedax.errors import printable, short
 from fedax.flower.deploy.settings import FILE, Deployment, quoted
 from fedax.flower.protocol.quiet import QUIET
 from fedax.utils.files import write, writing
@@ -29,6 +31,8 @@ LINES = 200
 """The last lines of a log that are searched for a reason."""
 PATIENCE = 90.0
 """Seconds for a process to come up."""
+HANDSHAKE = 5.0
+"""Seconds for a connection to the server."""
 
 
 def environment(deployment: Deployment) -> dict[str, str]:
@@ -148,23 +152,32 @@ def wait_until(there: Callable[[], bool], what: str, started: subprocess.Popen[b
         time.sleep(0.2)
 
 
-REASONS = (
-    "certificate has expired",
-    "certificate verify failed",
-    "Address already in use",
-    "Connection refused",
-    "not registered",
-)
-"""Words in the logs of Flower's programs that say why one of them has ended, before the words with which it ends."""
+REASONS = {
+    "certificate has expired": "",
+    "certificate verify failed": "",
+    "Address already in use": "",
+    "Connection refused": "",
+    "not registered": "",
+    "Failed to activate SuperNode": "The server does not know the key: its folder needs this client's client-K.pub",
+    "SuperNode terminated gracefully": "The server was started again, and takes it back",
+}
+"""Words in the logs of Flower's programs that say why one of them has ended, before the words with which it ends, and a hint."""
+
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Codes of a terminal's colours, which Flower writes into files too."""
 
 
 def last_line(log: Path) -> str:
     """Returns the line of a log that says why its program has ended, or else its last line."""
-    lines = log.read_text("utf-8", errors="replace").strip().splitlines()[-LINES:] if log.exists() else []
+    text = log.read_text("utf-8", errors="replace") if log.exists() else ""
+    lines = COLOURS.sub("", text).strip().splitlines()[-LINES:]
     if not lines:
         return f"its log {log} is empty"
-    told = next((line for reason in REASONS for line in reversed(lines) if reason in line), None)
-    return f"its log {log} {'ends with' if told is None else 'says'} {printable((told or lines[-1]).strip())!r}"
+    told = ((line, hint) for reason, hint in REASONS.items() for line in reversed(lines) if reason in line)
+    line, hint = next(told, (None, ""))
+    said = f"its log {log} {'ends with' if line is None else 'says'} {printable((line or lines[-1]).strip())!r}"
+    return f"{said}. {hint}" if hint else said
 
 
 def check_address(deployment: Deployment) -> None:
@@ -186,6 +199,31 @@ def check_address(deployment: Deployment) -> None:
         raise FedaxError(f"{deployment.address} is in use by another program. {hint}.") from error
 
 
+def connection_failure(deployment: Deployment) -> str | None:
+    """Returns why no TLS connection to the server can be made, or None if one can.
+
+    It sends no request, because a proxy may keep Flower's control from clients.
+    """
+    host = deployment.host
+    try:
+        context = ssl.create_default_context(cadata=deployment.path("keys", "ca.crt").read_text())
+        with socket.create_connection((host, deployment.port), HANDSHAKE) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+    except (OSError, ValueError) as error:  # of TLS and of files, and of names that cannot be looked up
+        return _reason(deployment, error)
+    return None
+
+
+def _reason(deployment: Deployment, error: Exception) -> str:
+    """Returns an error of a connection in words."""
+    text = short(printable(str(error) or type(error).__name__))
+    if "certificate" in text.lower():
+        return f"its certificate does not fit {deployment.path('keys', 'ca.crt')} ({text})"
+    if isinstance(error, ssl.SSLError) or "ssl" in text.lower():
+        return f"the program that listens there does not speak TLS ({text})"
+    return re.sub(r"^\[Errno -?\d+\] ", "", text)
+
+
 class Control:
     """The control of a running server."""
 
@@ -198,13 +236,17 @@ class Control:
         interceptors = [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
         self.client = ControlHttpClient.from_server_address(deployment.address, False, certificate, interceptors)
 
-    def up(self) -> bool:
-        """Whether the server answers."""
+    def failure(self) -> str | None:
+        """Returns why the server does not answer, or None if it does."""
         try:
             self.nodes()
-        except Exception:
-            return False
-        return True
+        except Exception as error:  # of httpx, or of reading what another program has answered
+            return _reason(self.deployment, error)
+        return None
+
+    def up(self) -> bool:
+        """Whether the server answers."""
+        return self.failure() is None
 
     def register(self, k: int) -> bool:
         """Lets the server accept a client, by its public key; False if it knows the key already."""

@@ -24,6 +24,7 @@ from fedax.flower.deploy.processes import (
     ask_to_end,
     check_address,
     configure,
+    connection_failure,
     environment,
     free_port,
     last_line,
@@ -39,6 +40,10 @@ from fedax.utils.files import write, writing
 Say = Callable[[str], None]
 AGAIN = 5.0
 """Seconds until a client's node that has ended is started again."""
+LOST = 5.0
+"""Seconds after a first request without an answer until a server counts as lost."""
+PROBES = 5.0, 60.0
+"""Seconds between two connections that a client makes to see whether the server is there: while it is not, and while it is."""
 OPEN = ("pending", "starting", "running")
 """The states of a run of Flower that is not over."""
 
@@ -127,11 +132,15 @@ def be_client(deployment: Deployment, partition: int, data: Path | None, say: Sa
     if partition not in range(deployment.clients):
         raise InvalidInput.of("partition", partition, f"whole numbers from 0 to {deployment.clients - 1}")
     check_certificates(deployment.path("keys"), ("ca.crt",))
+    for name in ("ca.crt", f"client-{partition}"):
+        if not (path := deployment.path("keys", name)).exists():
+            hint = f"Client {partition} needs ca.crt and client-{partition} from the folder that `fedax deploy init` made."
+            raise InvalidInput.because(str(path), "no such file", hint)
     data = None if data is None else data.absolute()
     device = device_for(deployment, partition, data)
     log = deployment.path("logs", f"client-{partition}.log")
     say(f"Client {partition} of {deployment.address}, {device.task.train.total} examples. Log: {log}")
-    with ending_cleanly(), contextlib.suppress(KeyboardInterrupt):
+    with ending_cleanly(), contextlib.suppress(KeyboardInterrupt), watching(deployment, say):
         while parent in (None, os.getppid()):
             port = free_port()
             command = supernode(deployment, partition, port, data)
@@ -140,6 +149,31 @@ def be_client(deployment: Deployment, partition: int, data: Path | None, say: Sa
             # after a crash the server takes the node for one that is there, for up to a minute
             say(f"The node of client {partition} has ended: {last_line(log)}. It is started again in {AGAIN:g} seconds.")
             time.sleep(AGAIN)
+
+
+@contextlib.contextmanager
+def watching(deployment: Deployment, say: Say) -> Iterator[None]:
+    """Says when the server cannot be reached, and when it can again, while the block runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        before, pause = None, 0.0
+        while not over.wait(pause):
+            failure = connection_failure(deployment)
+            if over.is_set():
+                return
+            if failure is not None and failure != before:
+                say(f"Waiting for the server at {deployment.address}: {failure}.")
+            if failure is None and before is not None:
+                say(f"The server at {deployment.address} is there.")
+            before, pause = failure, PROBES[failure is None]
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @contextlib.contextmanager
@@ -173,6 +207,10 @@ def client_process(deployment: Deployment, k: int) -> Any:
     return process(command, deployment.path("logs", f"worker-{k}.log"), dict(os.environ))
 
 
+class ServerLost(FedaxError):
+    """The server of a run has ended."""
+
+
 class Result(NamedTuple):
     """The end of a run: its number at the server, whether it is complete, and Flower's words."""
 
@@ -198,33 +236,87 @@ def submit(deployment: Deployment, out: Path, resume: bool) -> int:
 
 
 def follow(control: Control, number: int, say: Say) -> Result:
-    """Shows a run's own output until it is over."""
+    """Shows a run's own output until it is over, with the tracebacks in it left to its log.
+
+    Raises:
+        ServerLost: the server has ended, or one that does not know the run is in its place.
+    """
     deployment = control.deployment
     command = ["flwr", "log", str(number), CONNECTION, "--stream"]
     log = deployment.path("logs", f"run-{number}.log")
-    shown = 0
+    shown = Shown(log, say)
     with process(command, log, environment(deployment)):
-        while (run := control.runs()[number]).status.status in OPEN:
+        while True:
+            text = shown.read()  # before the server is asked: what `flwr log` says about its end is not shown
+            run = _run(control, number)
+            shown.show(text)
+            if run.status.status not in OPEN:
+                break
             time.sleep(1)
-            shown = _show(log, shown, say)
         time.sleep(1)
-    _show(log, shown, say)
+    shown.show(shown.read())
     return Result(number, run.status.sub_status == "completed", f"{run.status.sub_status} {run.status.details}".strip())
 
 
-def _show(log: Path, shown: int, say: Say) -> int:
-    lines = log.read_text("utf-8", errors="replace").splitlines()
-    for line in lines[shown:]:
-        say(line)
-    return len(lines)
+def _run(control: Control, number: int) -> Any:
+    """Returns a run as the server knows it. One failed request is not yet a lost server."""
+    end = None
+    while True:
+        try:
+            runs = control.runs()
+            break
+        except Exception as error:  # of httpx
+            end = time.monotonic() + LOST if end is None else end  # a request may itself have waited for longer
+            if time.monotonic() >= end:
+                message = f"the server at {control.deployment.address} has ended during run {number}."
+                raise ServerLost(message) from error
+            time.sleep(0.5)
+    if number not in runs:
+        raise ServerLost(f"the server at {control.deployment.address} was started again and no longer knows run {number}.")
+    return runs[number]
 
 
-def status(deployment: Deployment) -> list[str]:
-    """The state of a deployment, in lines."""
+class Shown:
+    """Shows what comes into a log, with one line for each traceback.
+
+    Args:
+        log: the file.
+        say: shows a line.
+    """
+
+    def __init__(self, log: Path, say: Say) -> None:
+        self.log, self.say, self._count, self._in_traceback = log, say, 0, False
+
+    def read(self) -> str:
+        """Returns the text of the log."""
+        return self.log.read_text("utf-8", errors="replace")
+
+    def show(self, text: str) -> None:
+        """Shows those of the log's lines that are new."""
+        lines = text.splitlines()
+        for line in lines[self._count :]:
+            if line.startswith("Traceback (most recent call last)"):
+                self._in_traceback = True
+                self.say(f"(A traceback is in {self.log}.)")
+            self._in_traceback = self._in_traceback and (line.startswith((" ", "Traceback")) or not line)
+            if not self._in_traceback:
+                self.say(line)
+        self._count = len(lines)
+
+
+class Status(NamedTuple):
+    """The state of a deployment: whether the server answers, and what is there in lines."""
+
+    up: bool
+    lines: list[str]
+
+
+def status(deployment: Deployment) -> Status:
+    """Returns the state of a deployment."""
     control = Control(deployment)
     try:
-        if not control.up():
-            return [f"No server at {deployment.address}."]
+        if (failure := control.failure()) is not None:
+            return Status(False, [f"No server at {deployment.address}: {failure}."])
         lines = [f"Server at {deployment.address}."]
         lines += [f"{node.name}: {node.status}" for node in sorted(control.nodes(), key=lambda node: node.name)]
         for number, run in sorted(control.runs().items(), key=lambda item: item[1].pending_at):
@@ -232,4 +324,4 @@ def status(deployment: Deployment) -> list[str]:
             lines.append(f"run {number}: {said}")
     finally:
         control.close()
-    return lines
+    return Status(True, lines)

@@ -141,6 +141,7 @@ def _client(address: str, token: str | None = None) -> Any:
 
 def _answer(device: Device, address: str, token: str) -> None:
     """One task, from its message to its reply; a failure leaves the worker as it was."""
+    import httpx
     from flwr.app import Message
     from flwr.common.constant import SubStatus
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
@@ -154,6 +155,9 @@ def _answer(device: Device, address: str, token: str) -> None:
         message, context, _, _ = pull_task_input(client)
         push_message(client, Message(device.answer(message.content), reply_to=message), context)
         status, details = SubStatus.COMPLETED, ""
+    except httpx.HTTPError as error:
+        LOG.warning("a task was lost, because the node of this client has ended or lost the server: %s", error)
+        details = repr(error)
     except Exception as error:
         LOG.exception("a task was lost: %s", error)
         details = repr(error)

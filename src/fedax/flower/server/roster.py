@@ -16,6 +16,8 @@ PAUSES = 0.02, 0.5
 """Seconds between two looks for answers: at first, and at most."""
 AGAIN, HELLO = 2.0, 30.0
 """Seconds until a node that was gone is looked for again, and for the answer of a new one."""
+NOTICES = 5.0, 60.0
+"""Seconds until the wait for clients at the start is logged, and until it is logged again."""
 NOBODY = -1
 """The owner of a key that belongs to no client."""
 NODE_UNAVAILABLE = 5
@@ -66,14 +68,18 @@ class Roster:
         Raises:
             FedaxError: some do not come in time.
         """
-        end = time.monotonic() + patience
+        begun = time.monotonic()
+        end, notice = begun + patience, begun + NOTICES[0]
         while True:
             self.greet()
             if not (missing := [k for k in range(self.clients) if k not in self.nodes]):
                 return
-            if time.monotonic() > end:
-                names = ", ".join(map(str, missing))
+            now, names = time.monotonic(), ", ".join(map(str, missing))
+            if now > end:
                 raise FedaxError(f"clients {names} of {self.clients} have not come within {patience:g} seconds")
+            if now >= notice:
+                LOG.warning("waiting up to %.0f seconds for clients %s of %d", end - now, names, self.clients)
+                notice = now + NOTICES[1]
             time.sleep(PAUSES[1])
 
     def greet(self) -> None:
@@ -88,7 +94,12 @@ class Roster:
                 self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
                 self._admit(k, node, sizes, there)
             except (FedaxError, KeyError, TypeError, ValueError) as error:
-                LOG.warning("node %d refused: %s", node, error)
+                LOG.warning("%s refused: %s", self._name(node, owners), error)
+
+    def _name(self, node: int, owners: Mapping[int, int] | None) -> str:
+        """Returns the client of a node by its key, or the node's number if the key is not known."""
+        owner = NOBODY if owners is None else owners.get(node, NOBODY)
+        return f"node {node}" if owner == NOBODY else f"client {owner}"
 
     def _hellos(self, nodes: list[int]) -> dict[int, Message]:
         """The answers of nodes to the question who they are."""
@@ -122,7 +133,7 @@ class Roster:
         if sizes.test < -1:
             raise FedaxError(f"client {k} claims {sizes.test} test examples")
         if k in self.nodes and self.nodes[k] in there:
-            raise FedaxError(f"client {k} is there already, as node {self.nodes[k]}")
+            raise FedaxError(f"client {k} is there already, in another process")
         if self.sizes.get(k, sizes) != sizes:
             raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
         self.nodes[k], self.sizes[k] = node, sizes
@@ -199,7 +210,10 @@ def contents(answer: Message) -> Any:
         FedaxError: it is an error, of Flower or of the client.
     """
     if answer.has_error():
-        raise FedaxError(f"error {answer.error.code}: {_line(answer.error.reason)}")
+        code, reason = answer.error.code, _line(answer.error.reason)
+        if code == NODE_UNAVAILABLE:
+            raise FedaxError(f"it went offline before it answered (error {code})")
+        raise FedaxError(f"error {code}: {reason}")
     if text := answer.content.get("answer", {}).get("error"):
         raise FedaxError(_line(text))
     return answer.content
