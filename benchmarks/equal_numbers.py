@@ -39,7 +39,9 @@ def run(algorithm, task=None, **options):
 
 def graph_run():
     everyone = fedax.Schedule(steps=3, batch_size=8)
-    return run(fedax.QuantizedDFedAvgM(topology="ring", b=8, step=1e-3), solver=fedax.SGD(0.05, momentum=0.9), schedule=everyone)
+    return run(
+        fedax.QuantizedDFedAvgM(topology="ring", b=8, step=1e-3), solver=fedax.SGD(0.05, momentum=0.9), schedule=everyone
+    )
 
 
 def cnn():

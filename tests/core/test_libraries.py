@@ -86,9 +86,7 @@ def equinox():
             x, state = self.norm(self.a(x), state)
             return self.b(jax.nn.relu(x)), state
 
-    task = fedax.tasks.from_equinox(
-        eqx.nn.make_with_state(Net)(jax.random.key(0)), cross_entropy, clients((8, 12))
-    )
+    task = fedax.tasks.from_equinox(eqx.nn.make_with_state(Net)(jax.random.key(0)), cross_entropy, clients((8, 12)))
 
     def apply(params, state, x):
         model = task.assembled(params)

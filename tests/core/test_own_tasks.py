@@ -15,8 +15,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.tasks import from_loss
-from fedax.tasks import from_equinox
+from fedax.tasks import from_equinox, from_loss
 
 RNG = np.random.default_rng(0)
 CLIENTS = {

@@ -5,10 +5,10 @@
 #include <thread>
 #include <vector>
 
-#include "../../src/fedax/models/layers/native/avx2.cpp"
-#include "../../src/fedax/models/layers/native/avx512.cpp"
-#include "../../src/fedax/models/layers/native/layers.cpp"
-#include "../../src/fedax/models/layers/native/plain.cpp"
+#include "../../src/fedax/ops/native/avx2.cpp"
+#include "../../src/fedax/ops/native/avx512.cpp"
+#include "../../src/fedax/ops/native/layers.cpp"
+#include "../../src/fedax/ops/native/plain.cpp"
 
 using native::Images;
 using native::Window;

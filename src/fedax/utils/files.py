@@ -6,7 +6,7 @@ import stat
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from fedax.errors import InvalidInput, WriteFailed
@@ -59,7 +59,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Generator[None]:
     """Turns errors of the system into `WriteFailed`, with the file and the reason: a full disk, a folder that is read-only."""
     try:
         yield
@@ -68,7 +68,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Generator[None]:
     """Holds a lock file, which is made if it is not there. Other processes and threads wait until the block ends.
 
     The system releases the lock when its process ends, however it ends. On a file system without locks there is none.

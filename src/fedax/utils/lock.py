@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from fedax.errors import RunExists
@@ -14,7 +14,7 @@ _NAME = ".lock"
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path) -> Generator[None]:
     """Holds the lock of a folder that exists. The system gives it up when the process ends, however it ends.
 
     Where the file system has no locks, there is none.
