@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs wheel release-check check clean
+.PHONY: help environment demo test fast format all test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs wheel release-check lint check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -35,6 +35,15 @@ demo: $(VENV)/.ready ## compare five methods on three tasks, three to five minut
 
 test: $(VENV)/.ready-to-test ## all tests but the slow and the thorough ones, and the examples in the documentation
 	$(PYTEST)
+
+fast: $(VENV)/.ready-to-test ## tests of the core, the algorithms' closed forms and the structure, about a minute
+	FEDAX_CHECKED=0 $(PYTEST) --quiet tests/core tests/closed_forms tests/graphs
+
+format: $(VENV)/.ready-to-test ## format the code and sort its imports
+	$(BIN)/ruff check --quiet --fix src tests benchmarks docs || true
+	$(BIN)/ruff format src tests benchmarks docs
+
+all: test laws recipes deployments check docs ## every test, check and page: some two hours on two cores
 
 # other tests than those of algorithms: make test-one K=partition IN=tests/data; types are checked by `make test`
 IN := tests/laws tests/closed_forms
@@ -99,12 +108,14 @@ wheel: ## install the wheel without constraints.txt, with the newest versions th
 release-check: ## build wheel and sources, install each into an empty environment, with and without a compiler, and try them
 	.ci/release-check
 
-check: $(VENV)/.ready-to-test ## format, lint, types, imports contract
+lint: $(VENV)/.ready-to-test ## format, lint and the imports contract, in seconds
 	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/lint-imports
+
+check: lint ## format, lint, imports contract and types
 	$(BIN)/pyright
 	$(BIN)/pyright --project pyright-strict.json
-	$(BIN)/lint-imports
 
 clean: ## remove the environment and what tests keep between runs
 	rm -rf $(VENV) .cache
