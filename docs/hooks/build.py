@@ -152,9 +152,22 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     return output.replace("https://unpkg.com/iframe-worker/shim", own)
 
 
+BROAD = 1200
+"""Pixels of width from which a picture scrolls on a phone rather than shrinks until its type is unreadable."""
+
+
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Formulas for the browser; tables that scroll on a narrow screen."""
+    """Formulas for the browser; tables and wide pictures that scroll on a narrow screen."""
     html = as_mathml(html)
+
+    def framed(match: re.Match[str]) -> str:
+        source = (DOCS / posixpath.dirname(page.file.src_uri) / match[2]).resolve()
+        if not source.is_file():  # made when the site is built
+            return match[0]
+        width = int.from_bytes(source.read_bytes()[16:20])  # in the header of a PNG file
+        return f'<p class="broad" tabindex="0">{match[1]}</p>' if width >= BROAD else match[0]
+
+    html = re.sub(r'<p>(<img [^>]*src="([^"]*\.png)"[^>]*>)</p>', framed, html)
     return re.sub(
         r"<table>.*?</table>", lambda match: f'<div class="wide" tabindex="0">{match[0]}</div>', html, flags=re.DOTALL
     )

@@ -67,7 +67,9 @@ def test_the_page_begins_with_one_row_for_each_paper(found):
     head, rows = rows_of(text, "Paper")
     assert text.index("| Paper |") < text.index("| Recipe |")
     assert head[1:5] == ["Claims that hold", "do not hold", "undecided", "not run"]
-    assert head[5:] == ["Cells compared", "within 2 points", "within two standard errors", "Main reason"]
+    assert head[5:] == ["Cells compared", "within 2 points", "within two standard errors"]
+    for group in found.reasons.groups:  # below the table, which has to fit a page
+        assert (f"\n- {group.title}: {group.reason}\n" in text) == bool(group.reason)
     groups = {row[0]: row for row in rows}
     inferred = next(row for title, row in groups.items() if "Tables 1 and 7" in title)
     assert any("Tables 6 and 8" in title for title in groups)
@@ -107,7 +109,7 @@ def test_cells_whose_data_cannot_be_had_are_not_called_not_run(found):
     text = generated((REPRODUCTION / "README.md").read_text())
     head, rows = rows_of(text, "Recipe")
     by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert (by_name["fedbc-table-9"]["Data not obtainable"], by_name["fedbc-table-9"]["Not run"]) == ("20", "-")
+    assert (by_name["fedbc-table-9"]["No data"], by_name["fedbc-table-9"]["Not run"]) == ("20", "-")
     for name in recipes.recipe_files():
         assert (f"- {name}: " in text) == bool(recipes.load(name).not_obtainable)
 
@@ -176,8 +178,12 @@ def test_settings_that_a_recipe_no_longer_has_are_no_comparison(tmp_path, catalo
     assert "old\n" not in page
     head, ((_, *counts), _) = rows_of(page, "Recipe")
     shown = {name: count for name, count in zip(head[1:], counts, strict=True) if count != "-"}
-    expected = {"small: compared": "1", "small: within 2 points": "1"} if word == "small" else {"Older settings": "1"}
-    assert shown == {"Cells": "1"} | expected
+    assert shown == {"Cells": "1", "Short runs" if word == "small" else "Older": "1"}
+    short = page.partition("Short runs:\n\n")[2]
+    assert bool(short) == (word == "small")
+    if short:
+        _, (counts,) = rows_of(short, "Recipe")
+        assert counts == ["dfedavgm-figure-6", "1", "1", "-", "-"]
 
 
 def test_more_seeds_than_the_recipe_has_are_no_older_settings(tmp_path, catalogue):
@@ -261,7 +267,8 @@ def test_reasons_are_written_by_hand_beside_the_page(tmp_path, catalogue):
     below = kept_folder(tmp_path, recipe, "paper", seeds="3")
     (below / "results.csv").write_text((below / "results.csv").read_text().replace(",96,0.2,", ",90,0.2,"))
     text = summary(tmp_path)
-    assert f"| Rings | - | - | - | {len(recipe.claim)} | 1 | - | - | another ring |" in text
+    assert f"| Rings | - | - | - | {len(recipe.claim)} | 1 | - | - |\n" in text
+    assert "\n- Rings: another ring\n" in text
     assert "- dfedavgm-figure-6, Two shards each, FedAvg: 90.00 (paper 96.81): another split" in text
     (tmp_path / NAME).write_text(GROUPS.replace("Two shards each", "IID"))
     text = summary(tmp_path)

@@ -186,3 +186,22 @@ def test_a_method_looks_the_same_in_all_figures():
     for label in METHODS:
         assert len(looks[label]) == 1, label
     assert len({next(iter(looks[label])) for label in METHODS}) == len(METHODS)
+
+
+def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
+    """Six columns of a grid that has gaps line up nothing, and leave no room for the type."""
+    recipe = recipes.load("fedbc-table-7")
+    figures = [figure for figure in recipe.figure if figure.name == "paper"]
+    assert charts("fedbc-table-7")["paper"].columns == 6
+    made = recipe.experiments("paper")
+    records = []
+    for experiment in made:
+        for member in {member.method: member for member in experiment.members()}.values():
+            rounds, curves = np.array([0, 1]), {recipe.metric: np.array([0.1, 0.5])}
+            along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
+            if "SCAFFOLD" not in member.label or "C = 1" in experiment.name:
+                records.append(Record(experiment.name, member.label, 0, 0, rounds, *along))
+    draw = drawer(records, made, recipe.metric, recipe.read, recipe.cells, source_of(recipe.paper, recipe.shows))
+    (chart,) = charts_of(figures, draw)
+    assert 12 < len(chart.panels) < 18
+    assert chart.columns == 4

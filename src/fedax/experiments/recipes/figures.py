@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -193,7 +194,9 @@ class Drawer:
         if not shown and "variant" in dimensions and len(ordered) == 1:
             shown = [dimensions.index("variant")]
         spread = [count for count in lengths if count > 1]
-        columns = spread[-1] if len(spread) > 1 else -(-len(ordered) // -(-len(ordered) // 4))
+        # panels that miss some of a grid's places have no columns to keep, and are readable four in a row
+        grid = len(spread) > 1 and len(ordered) == math.prod(spread)
+        columns = spread[-1] if grid else -(-len(ordered) // -(-len(ordered) // 4))
         columns = min(columns, 2) if figure.axes == ["paper"] else columns  # names of the rows need room
         choice = Choice(
             figure.log, figure.log_x, figure.x_title, figure.y_title, figure.read or self.read, figure.points, figure.band

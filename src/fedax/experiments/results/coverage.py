@@ -262,19 +262,22 @@ _ABOUT = (
     " cells count in both columns. Welch's p is in cells.csv."
 )
 _AGAIN = (
-    "Older settings: the folder was made before its recipe changed, and is no comparison. Again: another form of the method, or a"
-    " second recipe, beside the same cells; not in the sum. Small runs are shorter than the paper's; those of another model than"
-    " the paper's are no comparison and count as not run."
+    "Compared: at the paper's scale. Short runs are shorter than the paper's; those of another model than the paper's are no"
+    " comparison and count as not run. Older: the folder was made before its recipe changed, and is no comparison. No data: they"
+    " could not be obtained. Again: another form of the method, or a second recipe, beside the same cells; not in the sum."
 )
 _MADE = "Made by `fedax recipes --status docs/reproduction`."
 
 
 def _overview(status: Status) -> str:
-    """One row for each paper: its claims, its cells, and the main reason for the misses."""
+    """Returns a row for each paper with its claims and cells, and below the main reasons for the misses."""
     head = ["Paper", "Claims that hold", "do not hold", "undecided", "not run"]
-    head += ["Cells compared", "within 2 points", "within two standard errors", "Main reason"]
+    head += ["Cells compared", "within 2 points", "within two standard errors"]
     rows = [_overview_row(group, status) for group in status.reasons.groups]
-    return _table([head, ["---", *["---:"] * 7, "---"], *rows])
+    # sentences in a column would make every row half a page tall
+    reasons = [f"- {group.title}: {group.reason}" for group in status.reasons.groups if group.reason]
+    parts = ["Main reasons:", "\n".join(reasons)] if reasons else []
+    return "\n\n".join([_table([head, ["---", *["---:"] * 7], *rows]), *parts])
 
 
 def _overview_row(group: Group, status: Status) -> list[str]:
@@ -282,7 +285,7 @@ def _overview_row(group: Group, status: Status) -> list[str]:
     cells = [e for e in status.entries if e.recipe in group.recipes and e.counted and e.found == "paper"]
     verdicts = [claims.count(verdict) for verdict in ("holds", "does not hold", "undecided", "not run")]
     within = [len(cells), _within(cells, "points"), _within(cells, "errors")]
-    return [group.title, *map(_number, (*verdicts, *within)), group.reason or "-"]
+    return [group.title, *map(_number, (*verdicts, *within))]
 
 
 def _by_recipe(found: Sequence[Entry]) -> str:
@@ -296,19 +299,28 @@ def _by_recipe(found: Sequence[Entry]) -> str:
             continue
         title = f"{entry.recipe}: {entry.cell.algorithm}, again" if entry.recipe in groups else f"{entry.recipe}, again"
         groups.setdefault(title, []).append(entry)
-    words = ("compared", "within 2 points", "within two standard errors", "missed")
-    head = ["Recipe", "Cells", *(f"{scale}: {word}" for scale in COMPARED for word in words)]
-    head += [word.capitalize() for word in ELSE]
-    rows = [[name, *_counts(own)] for name, own in groups.items()]
-    return _table([head, ["---", *["---:"] * (len(head) - 1)], *rows, ["**All**", *_counts(cells)]])
+    head = ["Recipe", "Cells", *_COUNTED, "Short runs", "Older", "No data", "Not run"]  # of `ELSE`, in words that fit
+    rows = [[name, *_counts(own)] for name, own in [*groups.items(), ("**All**", cells)]]
+    short = {name: own for name, entries in groups.items() if (own := [e for e in entries if e.found == "small"])}
+    shorter = [[name, *map(_number, _compared(own))] for name, own in short.items()]
+    parts = [_table([head, ["---", *["---:"] * (len(head) - 1)], *rows])]
+    if short:
+        parts += ["Short runs:", _table([["Recipe", *_COUNTED], ["---", *["---:"] * len(_COUNTED)], *shorter])]
+    return "\n\n".join(parts)
+
+
+_COUNTED = ("Compared", "Within 2 points", "Within two standard errors", "Missed")
+"""Columns that `_compared` counts."""
+
+
+def _compared(entries: Sequence[Entry]) -> list[int]:
+    return [len(entries), _within(entries, "points"), _within(entries, "errors"), _missed(entries)]
 
 
 def _counts(found: Sequence[Entry]) -> list[str]:
-    numbers = [len(found)]
-    for scale in COMPARED:
-        own = [entry for entry in found if entry.found == scale]
-        numbers += [len(own), _within(own, "points"), _within(own, "errors"), _missed(own)]
-    return list(map(_number, (*numbers, *(sum(e.found == word for e in found) for word in ELSE))))
+    at_scale = [entry for entry in found if entry.found == "paper"]
+    elsewhere = [sum(entry.found == word for entry in found) for word in ("small", *ELSE)]
+    return list(map(_number, (len(found), *_compared(at_scale), *elsewhere)))
 
 
 def _obtainable() -> list[str]:

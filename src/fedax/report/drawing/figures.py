@@ -229,7 +229,7 @@ def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
     below = chart.panels[place + chart.columns] if place + chart.columns < len(chart.panels) else None
     first = place % chart.columns == 0
     if below is None or below.x.title != panel.x.title:
-        axes.set_xlabel(panel.x.title, fontsize=_LABEL)
+        axes.set_xlabel(textwrap.fill(panel.x.title, letters), fontsize=_LABEL)
     if first or chart.panels[place - 1].y.title != panel.y.title:
         title = textwrap.fill(panel.y.title, _LETTERS)
         axes.set_ylabel(f"{row}\n{title}" if row else title, fontsize=_LABEL)
