@@ -92,7 +92,7 @@ def test_throw():
         ({"observe_every": 0}, r"run\(observe_every=...\): got 0; allowed: whole numbers from 1 to 2147483647"),
         ({"seed": -3}, r"run\(seed=...\): got -3"),
         ({"schedule": fedax.Schedule(cohort=2)}, r"Schedule\(cohort=...\): got 2; allowed: 1 to 1, the number of clients"),
-        ({"observe": [fedax.observe.TestAccuracy()]}, "without test examples"),
+        ({"observe": [fedax.observe.TestAccuracy()]}, "observe TestAccuracy: got task .* without test examples"),
         ({"observe": [fedax.observe.ClientAccuracy()]}, "without test examples"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax import observe
-from fedax.core import InvalidInput
+from fedax.core import InvalidInput, UnknownName
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +94,40 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
     assert plain["seed"] == [5, 8]
     assert proximal["seed"] == 11
     assert proximal["algorithm"] == "FedProx(mu=0.375)"
+    assert plain["algorithm"] == "FedAvg()"
     for settings in (plain, proximal):
-        assert settings["solver"] == "SGD(learning_rate=0.0625)"
-        assert settings["schedule"] == "Schedule(batch_size=7, cohort=2)"
+        assert "learning_rate=0.0625" in settings["solver"]
+        assert {"cohort=2", "batch_size=7", "epochs=1"} <= set(settings["schedule"][9:-1].split(", "))
         assert settings["task"].startswith("Synthetic(1, 1): 3 clients, ")
         assert settings["rounds"] == 1
     assert data["versions"]["fedax"] == fedax.__version__
     assert {"jax", "numpy", "python", "platform"} <= set(data["versions"])
     history.report(tmp_path / "one.html")
-    assert "SGD(learning_rate=0.5)" in (tmp_path / "one.html").read_text()
+    assert "learning_rate=0.5" in (tmp_path / "one.html").read_text()
+    fedax.compare({"default": fedax.run(fedax.FedBC(), task, rounds=1)}, tmp_path / "default.html")
+    text = (tmp_path / "default.html").read_text()
+    for default in ("learning_rate=0.01", "epochs=1", "batch_size=32", "dual_lr=0.001"):
+        assert default in text, f"{default}: a reader does not know defaults"
+
+
+def test_the_last_value_of_a_metric_that_is_not_there_is_refused_by_name(history):
+    metric = next(iter(history.metrics))
+    with pytest.raises(UnknownName, match=rf"last\(metric\): got 'accuracy'; allowed: one of .*{metric}"):
+        history.last("accuracy")
+    with pytest.raises(InvalidInput, match="ClientAccuracy"):
+        history.by_client("client_accuracy")
+
+
+def test_progress_prints_one_line():
+    values = {"train_loss": np.float32(0.123456), "client_accuracy": np.zeros(100)}
+    assert str(fedax.Progress(5, 20, 1.25, values, 0.5)) == "round 5/20, 1.2 s, train_loss 0.1235"
+
+
+def test_data_print_short():
+    """The size of the clients' data and the form of an example, whatever they hold."""
+    lines = repr(fedax.data.digits("shards", clients=5)).splitlines()
+    assert lines[0] == "FederatedData"
+    assert ["clients", "5"] in [line.split() for line in lines]
+    assert not any("object at 0x" in line for line in lines)
+    one = fedax.data.FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, holdout={"x": [[2.0]], "y": [1]})
+    assert repr(one).splitlines()[-2:] == ["  global test set    1 examples", "  arrays             x: float64[1], y: int32"]

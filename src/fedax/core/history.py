@@ -13,7 +13,7 @@ from fedax.core.bound_model import looked_at
 from fedax.core.directions import Mode
 from fedax.core.federation import Memory
 from fedax.core.traffic import Traffic
-from fedax.errors import UnknownName
+from fedax.errors import InvalidInput, UnknownName
 
 
 def _upper(module: str) -> Any:
@@ -191,9 +191,17 @@ class History:
 
         Raises:
             UnknownName: a metric that the run does not have, or that is not one number for each client.
+            InvalidInput: a run without any metric by client.
         """
         counted = {name: values for name, values in self.metrics.items() if is_by_client(name, values, self.clients)}
         if metric not in counted:
+            if not counted:
+                raise InvalidInput.found(
+                    "History.by_client(metric)",
+                    f"{metric!r}, and no metric by client was observed",
+                    "runs with such an observer",
+                    "Pass run(observe=[fedax.observe.ClientAccuracy()]).",
+                )
             raise UnknownName.among("History.by_client(metric)", metric, counted)
         values = counted[metric]
         names = self.clients or [str(k) for k in range(values.shape[1])]
@@ -208,5 +216,12 @@ class History:
         return dataclasses.replace(self, clients=tuple(clients), outcome=outcome)
 
     def last(self, metric: str) -> float:
-        """The final value of a scalar metric."""
-        return float(self.metrics[metric][-1])
+        """Returns the final value of a scalar metric.
+
+        Raises:
+            UnknownName: a metric that the run does not have, or that has a number for each client.
+        """
+        scalar = {name: values for name, values in self.metrics.items() if np.ndim(values) == 1}
+        if metric not in scalar:
+            raise UnknownName.among("History.last(metric)", metric, scalar)
+        return float(scalar[metric][-1])

@@ -16,6 +16,7 @@ from fedax.data.overlap import Overlap as Overlap
 from fedax.data.overlap import divide, drawn
 from fedax.data.overlap import train_size as train_size
 from fedax.data.partition.base import labels_of
+from fedax.errors import short
 from fedax.examples.arrays import as_array
 from fedax.examples.client_names import ClientNames
 from fedax.examples.memmap import blocks
@@ -101,6 +102,18 @@ class FederatedData:
             put(self, "names", ClientNames(self.names))
             if len(self.names) != len(self.train):
                 raise DataError.of("names", f"{len(self.names)} names", f"{len(self.train)}, one for each client")
+
+    def __repr__(self) -> str:
+        """A short table: examples and arrays, not their values."""
+        parts = {"training": self.train, "validation": self.validation, "test": self.test}
+        rows = {"name": self.name, "clients": f"{len(self.train):,}", "classes": f"{self.classes:,}"}
+        rows |= {f"{name} examples": f"{part.sizes.sum():,}" for name, part in parts.items() if isinstance(part, Stacked)}
+        if self.holdout is not None:
+            rows["global test set"] = f"{len(self.holdout['y']):,} examples"
+        forms = (f"{name}: {a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train[0].items())
+        rows["arrays"] = ", ".join(forms)
+        width = max(map(len, rows))
+        return "\n".join(["FederatedData", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())])
 
     @classmethod
     @checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)

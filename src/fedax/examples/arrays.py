@@ -42,7 +42,7 @@ def as_array(values: Any, where: str) -> np.ndarray:
         array = np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
     except (ValueError, OverflowError, TypeError) as error:
         if "inhomogeneous" in str(error):
-            hint = "Pad them, with a mask beside."
+            hint = "Pad them, with a mask beside. Several arrays of a client are a dict, such as {'x': ..., 'y': ...}."
             raise DataError.found(where, "rows of unequal shapes", "rows of one shape", hint) from error
         raise DataError.found(where, f"no array ({error})", "arrays of real or whole numbers") from error
     if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.isbuiltin == 2:  # types of ml_dtypes

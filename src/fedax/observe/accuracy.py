@@ -102,15 +102,27 @@ class ValidationScore(MeanScore):
 
 def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "test") -> None:
     """Refuses a task without the data or the score that an observer watches, or with another direction of the score."""
-    name = f"observe {type(observer).__name__}"
+    name = f"observe {_called(observer)}"
     if data is None or not (data.total if isinstance(data, Ragged) else len(next(iter(data.values()), ()))):
-        raise InvalidInput.of(name, f"task {task.name!r} without {split} examples", f"tasks with {split} examples")
+        options = {"test": "test=[...], the examples of each client", "validation": "validation=[...]"}
+        how = options["validation"] if split == "validation" else options["test"]
+        how += ", or holdout={...}, a global set" if isinstance(observer, HoldoutScore) else ""
+        got, needed = f"task {task.name!r} without {split} examples", f"tasks with {split} examples"
+        raise InvalidInput.found(name, got, needed, f"Make the task with {how}.")
     if score != "loss" and score not in task.scores:
         raise UnknownName.among(name, score, ["loss", *task.scores])
     told = getattr(observer, "mode", None)
     check_mode(f"{type(observer).__name__}(mode=...)", told)
     if told is not None:
         find_mode(name, score, told, task.score_modes, "")
+
+
+def _called(observer: Observer) -> str:
+    """Returns the name by which users make an observer: `TestAccuracy` makes a `HoldoutScore`."""
+    name = type(observer).__name__
+    if isinstance(observer, HoldoutScore) and observer.score in ("accuracy", "loss"):
+        return {"accuracy": "TestAccuracy", "loss": "TestLoss"}[observer.score]
+    return name
 
 
 def score_mode(observer: Any, scores: Mapping[str, Mode]) -> Mode | None:

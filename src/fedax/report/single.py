@@ -8,6 +8,7 @@ import numpy as np
 import tomli_w
 
 from fedax.core import History, InvalidInput, UnknownName
+from fedax.errors import short
 from fedax.report.page import Page, clients_sheet, render
 from fedax.report.record import Record
 from fedax.report.versions import versions
@@ -53,12 +54,24 @@ def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
     """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a list where runs differ."""
     found: dict[str, str] = {}
     for label, runs in histories.items():
-        names = dict.fromkeys(name for run in runs for name in run.arguments)
-        values = {name: list(dict.fromkeys(run.arguments.get(name, "") for run in runs)) for name in names}
+        shown = [run.arguments | _in_full(run) for run in runs]
+        names = dict.fromkeys(name for arguments in shown for name in arguments)
+        values = {name: list(dict.fromkeys(arguments.get(name, "") for arguments in shown)) for name in names}
         found[label] = tomli_w.dumps(
             {name: several[0] if len(several) == 1 else several for name, several in values.items()}
         )
     return {label: text for label, text in found.items() if text}
+
+
+def _in_full(run: History) -> dict[str, str]:
+    """Returns algorithm, solver and schedule with their defaults, which `History.arguments` leaves out."""
+    full: dict[str, str] = {}
+    for name in ("algorithm", "solver", "schedule"):
+        settings = (run.settings or {}).get(name)
+        if isinstance(settings, Mapping) and name in run.arguments:
+            known = {key: value for key, value in settings.items() if key != "type" and value is not None}
+            full[name] = short(f"{settings.get('type', 'Schedule')}({', '.join(f'{k}={v!r}' for k, v in known.items())})")
+    return full
 
 
 def write_report(history: History, path: Path, title: str) -> None:

@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from fedax import observe
 from fedax.communication.channel import Channel
+from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.directions import Mode, check_mode, find_mode
 from fedax.core.hyper import MOST_COUNT
@@ -50,6 +51,11 @@ class Progress(NamedTuple):
     seconds: float
     metrics: dict[str, Any]
     compiling: float = 0.0
+
+    def __str__(self) -> str:
+        """One line, with the metrics that are single numbers."""
+        values = [f"{name} {value:.4g}" for name, value in self.metrics.items() if np.ndim(value) == 0]
+        return ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
 
 
 class Setting(TypedDict, total=False):
@@ -216,6 +222,13 @@ def _advice(value: Any, kind: type) -> str:
         return f"Write {value.__name__}(), with parentheses."
     if isinstance(value, optax.GradientTransformation) and kind is Solver:
         return "Write fedax.Optax(...) around an Optax optimizer."
+    if kind is Solver and isinstance(value, Sequence) and not isinstance(value, str):
+        return "Call run or run_grid for each solver: after the first one, learning rates need no compilation."
+    if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"Write fedax.SGD({value!r})."
+    if isinstance(value, str) and kind in (Algorithm, Task):
+        near = _factory(kind, value)
+        return f"Write {near}." if near else ""
     if isinstance(value, str) and kind in (Observer, Engine):
         place, names = (
             ("fedax.observe.", [name for name in vars(observe) if name[0].isupper()])
@@ -226,6 +239,20 @@ def _advice(value: Any, kind: type) -> str:
         near = difflib.get_close_matches(value.lower().replace("_", ""), plain, n=1)
         return f"Write {place}{plain[near[0]]}()." if near else ""
     return ""
+
+
+def _factory(kind: type, name: str) -> str:
+    """Returns how an algorithm or a task is made whose name on the command line is near to a text, or nothing."""
+    import fedax
+
+    if kind is Task:
+        known = {plain: f"fedax.tasks.{plain}()" for plain in ("digits", "synthetic") if hasattr(fedax.tasks, plain)}
+    else:
+        classes = {plain: getattr(fedax, plain) for plain in dir(fedax) if plain[0].isupper()}
+        methods = [plain for plain, each in classes.items() if isinstance(each, type) and issubclass(each, Algorithm)]
+        known = {plain.lower(): f"fedax.{plain}()" for plain in methods}
+    near = difflib.get_close_matches(name.lower().replace("_", ""), known, n=1)
+    return known[near[0]] if near else ""
 
 
 def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from fedax.core import DataError, InvalidInput, Task
 from fedax.core.bound_model import Policy
 from fedax.core.directions import Mode
+from fedax.examples.arrays import as_array
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
 from fedax.utils.leaf_names import Which
@@ -175,7 +176,8 @@ def from_network(
 def _two(data: Clients) -> Any:
     """Two examples, the first client's first and last."""
     own = data.train[0]
-    rows = {name: np.asarray(values) for name, values in own.items()} if isinstance(own, Mapping) else {"x": np.asarray(own)}
+    named = own if isinstance(own, Mapping) else {"x": own}
+    rows = {name: as_array(values, f"clients[0][{name!r}]") for name, values in named.items()}
     for name, values in rows.items():
         if not values.ndim or not len(values):
             raise InvalidInput.found(f"clients[0][{name!r}]", "no rows", "at least one example")
