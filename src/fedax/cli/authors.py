@@ -1,5 +1,6 @@
 """The commands `fedax cite` and `fedax new`."""
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +47,10 @@ def algorithm(
     Example: `fedax new algorithm FedHalf`
     """
     source, test = skeletons.new_algorithm(name, family, folder)
-    typer.echo(f"Algorithm: {source}\nTest: {test}\nRun it (after `make environment`): {sys.executable} -m pytest {test}")
+    typer.echo(f"Algorithm: {source}\nTest: {test}")
+    if importlib.util.find_spec("pytest") is None:
+        typer.echo(f"Install pytest: {sys.executable} -m pip install pytest")
+    typer.echo(f"Run it: {sys.executable} -m pytest {test}")
     if "src" in source.parts:
         typer.echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
 

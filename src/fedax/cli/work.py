@@ -36,10 +36,10 @@ from fedax.utils.files import write
 
 
 def demo(out: Path | None, seconds: float, rounds: int | None) -> None:
-    """Compares four methods on three tasks."""
+    """Compares five methods on three tasks."""
     console = Console()
     path = out or fresh(Path("runs"), "demo")
-    console.print("Four methods on three tasks, one seed. The first run also compiles.", style="dim")
+    console.print("Five methods on three tasks, one seed. The first run also compiles.", style="dim")
     if rounds is None:
         console.print(f"As many rounds as fit into {seconds:g} s on this machine; --rounds fixes the number.", style="dim")
     close(run_demo(path, display_for(console), seconds=seconds, rounds=rounds), console)
