@@ -24,14 +24,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from fedax.errors import InvalidInput, UnknownName
-from fedax.examples.client_names import ordered_nodes
+from fedax.examples import client_names as _names
+from fedax.examples.arrays import as_array as _as_array
+from fedax.numerics import mixing as _mixing
+from fedax.numerics.mixing import DENSE as DENSE
+from fedax.numerics.mixing import MIXINGS, mixed
+from fedax.numerics.mixing import TOLERANCE as TOLERANCE
 from fedax.utils.arguments import checked_arguments as _checked_arguments
+from fedax.utils.arguments import checked_call as _checked_call
 from fedax.utils.random import Index
 
-TOLERANCE = 1e-9
-"""The tolerance on sums and symmetry of a given matrix."""
-DENSE = 8
-"""A dense product pays off if a client has more than one in so many of all as neighbours (measured on a CPU)."""
 ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
 
@@ -48,6 +50,7 @@ class Graph(eqx.Module):
         neighbours: for each round of the period and each client, itself and its neighbours; itself again as padding.
         weights: their $w_{il}$; 0 for padding.
         name: for tables and messages.
+        nodes: names of the nodes, None for numbers. A run puts them into the order of its task's clients.
 
     >>> ring = Graph.ring(20)
     >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
@@ -60,8 +63,10 @@ class Graph(eqx.Module):
     neighbours: Int[Array, "period clients width"]
     weights: Float[Array | np.ndarray, "period clients width"]
     name: str = eqx.field(static=True, default="graph")
+    nodes: _names.ClientNames | None = eqx.field(static=True, default=None)
 
     @classmethod
+    @_checked_call
     def of(
         cls,
         network: Any,
@@ -81,7 +86,7 @@ class Graph(eqx.Module):
                 on the links; the rest of each row stands on the diagonal.
             connected: False allows a graph in several parts, for the members of a sequence and for comparisons.
             order: all nodes in the order of the clients, such as `task.names`; nodes that are text need it, others are taken as
-                they were added.
+                they were added. In a run on clients with names, text means the client of that name.
 
         Raises:
             InvalidInput: a directed graph, one without nodes, or one that is not connected; another order than that of all nodes.
@@ -98,45 +103,38 @@ class Graph(eqx.Module):
         clients = len(network)
         if not clients:
             raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
-        nodes = ordered_nodes(network, order)
+        nodes = _names.ordered_nodes(network, order)
         place = {node: i for i, node in enumerate(nodes)}
         links: list[list[int]] = [sorted({place[v] for v in network[u]} - {place[u]}) for u in nodes]
         weigh = MIXINGS[mixing]([len(some) for some in links])
         rows = [{i: 1.0, **{j: weigh(i, j) for j in some}} for i, some in enumerate(links)]
         for i, row in enumerate(rows):
             row[i] = 1.0 - sum(weight for j, weight in row.items() if j != i)
-        return cls._checked(rows, name, connected)
+        return cls._checked(rows, name, connected, _names.of_nodes(nodes))
 
     @classmethod
+    @_checked_call
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
         """From a mixing matrix, shape (clients, clients); two clients are linked where it is not zero.
+
+        A data frame with text as index names the clients; its columns have the same names in the same order.
 
         Raises:
             InvalidInput: a matrix that is not square, finite, symmetric, stochastic, connected, or has the eigenvalue -1.
         """
-        w, field = np.asarray(matrix, float), "Graph.given(matrix=...)"
-        if w.ndim != 2 or w.shape[0] != w.shape[1] or not w.size:
-            raise InvalidInput.found(field, f"shape {w.shape}", "square matrices")
-        if not np.isfinite(w).all():
-            raise InvalidInput.found(field, "NaN or infinity", "finite numbers")
-        skew = np.abs(w - w.T)
-        if skew.max() > TOLERANCE:
-            i, j = (int(k) for k in np.unravel_index(skew.argmax(), w.shape))
-            raise InvalidInput.found(field, f"entries {w[i, j]:g} and {w[j, i]:g} at ({i}, {j})", "symmetric matrices")
-        sums = w.sum(1)
-        worst = int(np.abs(sums - 1).argmax())
-        if abs(sums[worst] - 1) > TOLERANCE:
-            raise InvalidInput.found(field, f"sum {sums[worst]:g} of row {worst}", "rows and columns that sum to 1")
-        if w.min() < 0:
-            i, j = (int(k) for k in np.unravel_index(w.argmin(), w.shape))
-            raise InvalidInput.found(field, f"entry {w[i, j]:g} at ({i}, {j})", "entries >= 0")
+        field = "Graph.given(matrix=...)"
+        w = _as_array(matrix, field).astype(float)
+        nodes = _names.names_of_frame(matrix, field)
+        _mixing.check_mixing_matrix(w, field)
         rows = [
             {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}} for i in range(len(w))
         ]
-        return cls._checked(rows, name, connected)
+        return cls._checked(rows, name, connected, nodes)
 
     @classmethod
-    def _checked(cls, rows: list[dict[int, float]], name: str, connected: bool) -> "Graph":
+    def _checked(
+        cls, rows: list[dict[int, float]], name: str, connected: bool, nodes: _names.ClientNames | None = None
+    ) -> "Graph":
         """From the rows of a symmetric stochastic matrix.
 
         Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is bipartite without own weights.
@@ -152,9 +150,10 @@ class Graph(eqx.Module):
             nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
         ):
             raise InvalidInput.found(name, "the eigenvalue -1", "matrices with I >= W > -I", "Add weights on the diagonal.")
-        return cls(*_tables([rows]), name)
+        return cls(*_tables([rows]), name, nodes)
 
     @classmethod
+    @_checked_call
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
         """A graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be connected.
 
@@ -164,50 +163,62 @@ class Graph(eqx.Module):
         if not graphs or len({graph.clients for graph in graphs}) > 1:
             sizes = [graph.clients for graph in graphs]
             raise InvalidInput.of("Graph.sequence(graphs=...)", sizes, "at least one graph, all with equally many clients")
+        named = [graph for graph in graphs if graph.nodes is not None]
+        if named and any(graph.nodes is None or list(graph.nodes) != list(named[0].nodes or ()) for graph in graphs):
+            allowed = "graphs whose nodes have the same names in the same order"
+            raise InvalidInput.found("Graph.sequence(graphs=...)", "other names", allowed, "Give all the same order=...")
         rows = [graph._rows(t) for graph in graphs for t in range(graph.period)]
         union = nx.Graph([(i, j) for step in rows for i, row in enumerate(step) for j in row])
         if not nx.is_connected(union):
             raise InvalidInput.found(
                 "Graph.sequence(graphs=...)", f"{nx.number_connected_components(union)} parts that never meet", "one part"
             )
-        return cls(*_tables(rows), name)
+        return cls(*_tables(rows), name, named[0].nodes if named else None)
 
     @classmethod
+    @_checked_call
     def ring(cls, clients: int, **options: Any) -> "Graph":
         """Every client with the next one and the one before."""
         return cls._circulant(clients, [1], "ring", options)
 
     @classmethod
+    @_checked_call
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Every client with those 1, 2, 4, ... places away on the ring."""
         return cls._circulant(clients, [2**k for k in range(max(clients // 2, 1).bit_length())], "exponential", options)
 
     @classmethod
+    @_checked_call
     def complete(cls, clients: int, **options: Any) -> "Graph":
         """Everybody with everybody: all weights are 1/clients, and one exchange is the mean."""
         return cls.of(nx.complete_graph(_count(clients)), name="complete", **options)
 
     @classmethod
+    @_checked_call
     def star(cls, clients: int, **options: Any) -> "Graph":
         """Client 0 with all others."""
         return cls.of(nx.star_graph(_count(clients) - 1), name="star", **options)
 
     @classmethod
+    @_checked_call
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """A rectangle as square as `clients` allows, everybody with up to four neighbours."""
         return cls.of(nx.grid_2d_graph(*_sides(_count(clients))), name="grid", **options)
 
     @classmethod
+    @_checked_call
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """A grid whose borders are joined."""
         return cls.of(nx.grid_2d_graph(*_sides(_count(clients)), periodic=True), name="torus", **options)
 
     @classmethod
+    @_checked_call
     def isolated(cls, clients: int) -> "Graph":
         """W = I: nobody talks. For comparisons; it is not connected."""
         return cls.of(nx.empty_graph(_count(clients)), name="isolated", connected=False)
 
     @classmethod
+    @_checked_call
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
         """Drawn uniformly from the connected graphs in which everybody has `degree` neighbours; `clients * degree` is even."""
         if not (0 < degree < clients and clients * degree % 2 == 0):
@@ -216,6 +227,7 @@ class Graph(eqx.Module):
         return cls._drawn(lambda rng: nx.random_regular_graph(degree, clients, rng), "random_regular", degree, seed, options)
 
     @classmethod
+    @_checked_call
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
         """Every link with probability `p` in (0, 1], drawn again until the graph is connected."""
         if not 0 < p <= 1:
@@ -223,6 +235,7 @@ class Graph(eqx.Module):
         return cls._drawn(lambda rng: nx.gnp_random_graph(_count(clients), p, rng), "erdos_renyi", p, seed, options)
 
     @classmethod
+    @_checked_call
     def small_world(cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any) -> "Graph":
         """A ring of `degree` nearest neighbours whose links are rewired with probability `p` (Watts and Strogatz)."""
         if not 2 <= degree < clients:
@@ -232,6 +245,7 @@ class Graph(eqx.Module):
         return cls._drawn(lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng), "small_world", p, seed, options)
 
     @classmethod
+    @_checked_call
     def named(cls, topology: str, clients: int) -> "Graph":
         """A topology of `TOPOLOGIES` for so many clients.
 
@@ -274,6 +288,7 @@ class Graph(eqx.Module):
         """The degree of every node."""
         return self.linked.sum(2, dtype=jnp.int32)
 
+    @_checked_call
     def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
         """W in a round."""
         neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
@@ -295,12 +310,14 @@ class Graph(eqx.Module):
         """1 - lam."""
         return 1 - self.lam
 
+    @_checked_call
     def network(self, round: int = 0) -> Any:
         """The links of a round as a NetworkX graph."""
         network = nx.empty_graph(self.clients)
         network.add_edges_from((i, j) for i, row in enumerate(self._rows(round)) for j in row if i < j)
         return network
 
+    @_checked_call
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """The same graph where the client `order[i]` has become client i."""
         new = {old: i for i, old in enumerate(order)}
@@ -308,9 +325,27 @@ class Graph(eqx.Module):
             raise InvalidInput.of("Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}")
         steps = [self._rows(t) for t in range(self.period)]
         return Graph(
-            *_tables([[{new[j]: weight for j, weight in rows[old].items()} for old in order] for rows in steps]), self.name
+            *_tables([[{new[j]: weight for j, weight in rows[old].items()} for old in order] for rows in steps]),
+            self.name,
+            None if self.nodes is None else self.nodes.taken(order),
         )
 
+    @_checked_call
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Graph":
+        """Returns the graph with its nodes in the order of the clients of these names.
+
+        Args:
+            names: of a task's clients; None if they have none.
+            clients: how many there are.
+
+        Raises:
+            InvalidInput: nodes that have other names than the clients.
+        """
+        if self.nodes is None or names is None or list(self.nodes) == list(names):
+            return self
+        return self.renumbered(_names.places_of(names, self.nodes, "graph"))
+
+    @_checked_call
     def check_population(self, clients: int) -> None:
         """Refuses another number of clients."""
         if clients != self.clients:
@@ -335,30 +370,6 @@ class Graph(eqx.Module):
         return [{i: float(w[0]), **dict(zip(n[on].tolist(), w[on].tolist()))} for i, (n, w, on) in enumerate(pairs)]
 
 
-def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]) -> PyTree:
-    """The mixed messages of some clients, from everybody's rows, their neighbours and the weights of these."""
-    some, width = neighbours.shape
-    clients = jax.tree.leaves(rows)[0].shape[0]
-    dense = width * DENSE >= clients
-    if dense:
-        places = jnp.arange(some, dtype=neighbours.dtype)[:, None]
-        matrix = jnp.zeros((some, clients), weights.dtype).at[places, neighbours].add(weights)
-
-    def leaf(x: Array) -> Array:
-        flat = x.reshape(clients, -1)
-        if dense:
-            return (matrix.astype(x.dtype) @ flat).reshape(some, *x.shape[1:])
-
-        def term(k: Index) -> Array:
-            return weights[:, k].astype(x.dtype)[:, None] * flat.at[neighbours[:, k]].get(mode="promise_in_bounds")
-
-        unroll = max(1, min(8, width - 1))  # rows of many neighbours must not make a long program
-        total = jax.lax.fori_loop(1, width, lambda k, total: total + term(k), term(0), unroll=unroll)
-        return total.reshape(some, *x.shape[1:])
-
-    return jax.tree.map(leaf, rows)
-
-
 def _tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
     """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is itself."""
     clients, width = len(steps[0]), max(len(row) for rows in steps for row in rows)
@@ -373,17 +384,6 @@ def _tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
         return jnp.asarray(neighbours), weights
 
 
-def _metropolis_hastings(degrees: list[int]) -> Callable[[int, int], float]:
-    return lambda i, j: 1 / (1 + max(degrees[i], degrees[j]))
-
-
-def _max_degree(degrees: list[int]) -> Callable[[int, int], float]:
-    most = max(degrees)
-    return lambda i, j: 1 / (1 + most)
-
-
-MIXINGS = {"metropolis_hastings": _metropolis_hastings, "max_degree": _max_degree}
-"""Weights of the links, from the degrees."""
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")
 """Graphs that are known once the number of clients is."""
 

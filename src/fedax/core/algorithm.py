@@ -22,6 +22,7 @@ from fedax.utils.layout import Layout
 State = TypeVar("State")
 
 
+@checked_arguments
 class Personal(NamedTuple):
     """The model that every client uses itself.
 
@@ -41,6 +42,7 @@ class Personal(NamedTuple):
         return cls(lambda client, own: own, (), memory)
 
 
+@checked_arguments
 class Constraint(eqx.Module):
     r"""A client's constraint $\lVert x_k - z \rVert^2 \le \gamma_k$, or those of all clients with a first axis (clients,).
 
@@ -55,6 +57,7 @@ class Constraint(eqx.Module):
     tolerance: Float[Array, "*clients"]
 
 
+@checked_arguments
 class Solved(NamedTuple):
     """A client's local problem and the solution that a round makes of it."""
 
@@ -87,6 +90,7 @@ class Reduction:
     equal_sizes: bool = False
 
 
+@checked_arguments
 @dataclasses.dataclass(frozen=True)
 class Card:
     """A citation, and special cases. What a round sends and computes is traced, see `fedax.footprint`.

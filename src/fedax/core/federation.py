@@ -11,12 +11,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.scheduling.sampling import weighted_subset
+from fedax.utils.arguments import checked_arguments
 from fedax.utils.layout import Layout
 from fedax.utils.random import Index
 
 Value = TypeVar("Value")
 
 
+@checked_arguments
 class Upload(eqx.Module, Generic[Value]):
     """The result of a work function.
 

@@ -14,6 +14,7 @@ from fedax.core.directions import Mode
 from fedax.core.federation import Memory
 from fedax.core.traffic import Traffic
 from fedax.errors import InvalidInput, UnknownName
+from fedax.utils.arguments import checked_call
 
 
 def _upper(module: str) -> Any:
@@ -144,6 +145,7 @@ class History:
 
     modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
 
+    @checked_call
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.
 
@@ -155,10 +157,18 @@ class History:
         """
         _upper("models.storage").save_params(self.params, path, about=self.about, state=looked_at(self.model_state))
 
+    @checked_call
     def table(self, every: int = 1) -> str:
-        """The observations as a text table: rounds, seconds, and all metrics that are one number; `every` takes some of them."""
+        """The observations as a text table: rounds, seconds, and all metrics that are one number; `every` takes some of them.
+
+        Raises:
+            InvalidInput: `every` below 1.
+        """
+        if not isinstance(every, int | np.integer) or every < 1:
+            raise InvalidInput.of("History.table(every=...)", every, "whole numbers >= 1")
         return _upper("report.single").table_of(self, every)
 
+    @checked_call
     def plot(self, *metrics: str) -> Any:
         """The curves of some metrics, or of all that are one number, against rounds, as a figure of Plotly.
 
@@ -167,6 +177,7 @@ class History:
         """
         return _upper("report.single").figure_of(self, metrics)
 
+    @checked_call
     def report(self, path: str | Path, title: str = "Run") -> None:
         """Writes a page with curves and final values, which opens without a network; also `fedax run` writes such pages.
 
@@ -180,6 +191,7 @@ class History:
         """The facts that stand beside a model in its file."""
         return {"algorithm": self.algorithm, "rounds": len(self.bits.up), "outcome": str(self.outcome)}
 
+    @checked_call
     def by_client(self, metric: str) -> dict[str, np.ndarray]:
         """Returns a metric that has a number for each client, by the client's name, or its number where clients have no names.
 
@@ -207,6 +219,7 @@ class History:
         names = self.clients or [str(k) for k in range(values.shape[1])]
         return dict(zip(names, values.T, strict=True))
 
+    @checked_call
     def named(self, clients: Sequence[str] | None) -> "History":
         """Returns the history of clients with these names."""
         if clients is None:
@@ -215,6 +228,7 @@ class History:
         outcome = outcome if k is None else dataclasses.replace(outcome, name=clients[k])
         return dataclasses.replace(self, clients=tuple(clients), outcome=outcome)
 
+    @checked_call
     def last(self, metric: str) -> float:
         """Returns the final value of a scalar metric.
 

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import math
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import equinox as eqx
@@ -19,7 +19,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedax.errors import InvalidInput, UnknownName
+from fedax.errors import DataError, InvalidInput, UnknownName
+from fedax.examples.client_names import client_name, in_order
+from fedax.utils.arguments import checked_call
 
 Owner = TypeVar("Owner")
 
@@ -31,8 +33,8 @@ Word: TypeAlias = Literal["theory"]
 """Stands for a number that a run makes from constants of its task, see `Algorithm.fitted`."""
 SYMBOLIC: tuple[str, ...] = get_args(Word)
 """All values of `Word`."""
-PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray
-"""One real number for all clients, or one for each."""
+PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray | Mapping[Any, Any]
+"""One real number for all clients, or one for each: a sequence in the order of `task.names`, or a mapping of names to numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Hyper:
         kind = "whole numbers" if self.counts else "numbers"
         return (
             f"{kind} in {left}{low}, {high}{right}"
-            + (", one or one per client" if self.per_client else "")
+            + (", one or one per client (in their order, or by their names)" if self.per_client else "")
             + (", or an Optax schedule" if self.schedule else "")
             + "".join(f', or "{word}"' for word in self.words)
         )
@@ -106,11 +108,15 @@ class Hyper:
             return callable(value) or (isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names))
         if isinstance(value, str):
             return value in self.words
+        if isinstance(value, Mapping):
+            return self.per_client and bool(value) and all(np.ndim(one) == 0 and self.allows(one) for one in value.values())
         if isinstance(value, bool) or value is None or (self.counts and not isinstance(value, int)):
             return False
         if self.counts:
             return self.low <= value <= self.top
         try:
+            if not isinstance(value, int) and np.asarray(value).dtype.kind in "ObUSMmc":
+                return False
             numbers = np.asarray(value, dtype=float)
         except (TypeError, ValueError, OverflowError):
             return False
@@ -144,6 +150,7 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+@checked_call
 def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     """Declares a hyperparameter of an algorithm.
 
@@ -152,7 +159,8 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
         static: whether a real number is part of the program, because another value may make it simpler.
         low, high: inclusive bounds; `open_low=True` and `open_high=True` exclude them.
         choices: the allowed values of a categorical (static) hyperparameter.
-        per_client: whether an array with one value for each client is allowed too.
+        per_client: whether a value for each client is allowed too: a sequence in the order of the clients, a mapping of their names
+            to values, or a pandas series, whose index has the names.
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         words: in place of a number that the owner's `fitted` makes from constants of the task.
         leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by default a word of `WORDS` there.
@@ -165,9 +173,30 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     metadata = {"hyper": {"default": default, **limits}}
     if limits.get("leaves"):
         return eqx.field(default=default, static=True, converter=as_tuple, metadata=metadata)
+    if limits.get("per_client"):
+        return eqx.field(default=default, static=static, metadata=metadata, converter=_by_index)
     return eqx.field(default=default, static=static, metadata=metadata)
 
 
+def _by_index(value: Any) -> Any:
+    """A list of numbers as an array; a mapping, or a series of pandas with names, as a mapping of text."""
+    if isinstance(value, list | tuple) and all(type(one) in (int, float) or isinstance(one, np.floating) for one in value):
+        return np.asarray(value, dtype=float)
+    items = list(value.items()) if isinstance(value, Mapping) else []
+    if hasattr(value, "index") and hasattr(value, "to_numpy") and np.ndim(value) == 1:
+        if list(value.index) == list(range(len(value))):
+            return value.to_numpy()
+        items = list(zip(value.index, value.to_numpy().tolist(), strict=True))
+    if not items:
+        return value
+    # Keys of one type: JAX sorts those of a pytree.
+    named = [(client_name(key, "a value for each client, its name"), one) for key, one in items]
+    if len(dict(named)) < len(named):
+        raise DataError.found("values for each client", "a name twice", "a different name for each client")
+    return dict(named)
+
+
+@checked_call
 def declared(owner: type | object) -> dict[str, Hyper]:
     """The hyperparameters of `owner`, an algorithm's class or object, by name, in the constructor's order."""
     kind = owner if isinstance(owner, type) else type(owner)
@@ -212,6 +241,7 @@ def check_declared(owner: object) -> None:
         limits.check(type(owner).__name__, getattr(owner, name))
 
 
+@checked_call
 def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]) -> Owner:
     """An object by the name of its class among `known` ones, made with `options`; `kind` is the word for them in messages.
 
@@ -234,8 +264,9 @@ def words(owner: object) -> list[str]:
 
 
 def usual(owner: Any) -> Any:
-    """The object with the default in place of every word."""
-    return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in words(owner)})
+    """The object with the default in place of every word, and of every mapping by client."""
+    changed = [*words(owner), *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping))]
+    return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in changed})
 
 
 def number(value: PerClient | Word) -> Any:
@@ -246,6 +277,9 @@ def number(value: PerClient | Word) -> Any:
     """
     if isinstance(value, str):
         raise InvalidInput.of("hyperparameter", value, "numbers; a run with `fedax.run` puts them in place of the word")
+    if isinstance(value, Mapping):
+        allowed = "numbers in the order of the clients; a run with `fedax.run` makes them of a mapping of names"
+        raise InvalidInput.of("hyperparameter", dict(value), allowed)
     return value
 
 
@@ -259,11 +293,43 @@ def entry(value: PerClient | Word, client: Any) -> Array:
     return value[client] if value.ndim else value
 
 
+def bound_to(owner: Owner, names: Sequence[str] | None, clients: int) -> Owner:
+    """Returns the object with everything that refers to clients by name in the order of the clients.
+
+    These are mappings given for per-client hyperparameters, and graphs whose nodes have names.
+
+    Args:
+        owner: an algorithm.
+        names: of the clients; None if they are numbered.
+        clients: how many there are.
+
+    Raises:
+        DataError: a name that no client has.
+        InvalidInput: a client without a value.
+
+    >>> import fedax
+    >>> bound_to(fedax.FedProx(mu={"berta": 2.0, "anna": 1.0}), ["anna", "berta"], 2).mu.tolist()
+    [1.0, 2.0]
+    """
+    changes = dict[str, Any]()
+    for name in declared(owner):
+        value, where = getattr(owner, name), f"{type(owner).__name__}({name}=...)"
+        if isinstance(value, Mapping):
+            changes[name] = np.asarray(in_order(value, names, clients, where), dtype=float)
+    for field in dataclasses.fields(owner):  # type: ignore[arg-type]
+        value = getattr(owner, field.name)
+        if hasattr(value, "bound_to"):
+            changes[field.name] = value.bound_to(names, clients)
+    return dataclasses.replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
 def check_population(owner: object, clients: int) -> None:
     """Refuses per-client hyperparameters of another length than there are clients."""
     for name, limits in declared(owner).items():
         value = getattr(owner, name)
-        if limits.per_client and np.ndim(value) == 1 and np.shape(value) != (clients,):
+        if isinstance(value, Mapping):
+            in_order(value, None, clients, f"{type(owner).__name__}({name}=...)")
+        elif limits.per_client and np.ndim(value) == 1 and np.shape(value) != (clients,):
             allowed = f"one number, or {clients}, one per client"
             raise InvalidInput.found(f"{type(owner).__name__}({name}=...)", f"{np.shape(value)[0]} numbers", allowed)
 

@@ -17,11 +17,11 @@ from fedax.data.overlap import divide, drawn
 from fedax.data.overlap import train_size as train_size
 from fedax.data.partition.base import labels_of
 from fedax.errors import short
-from fedax.examples.arrays import as_array
+from fedax.examples.arrays import Frames, as_array, as_ndarray
 from fedax.examples.client_names import ClientNames
 from fedax.examples.memmap import blocks
 from fedax.examples.ragged import Stacked
-from fedax.utils.arguments import checked_arguments
+from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.shares import whole_part
 
 Labelled = Mapping[str, Any]
@@ -79,6 +79,11 @@ class FederatedData:
         if not len(self.train):
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
+        frames = Frames()
+        for name, clients in (("train", self.train), ("test", self.test), ("validation", self.validation)):
+            if clients is not None and not isinstance(clients, Stacked):
+                put(self, name, [_in_order(frames, client, f"{name}[{k}]") for k, client in enumerate(clients)])
+        put(self, "holdout", _in_order(frames, self.holdout, "holdout"))
         put(self, "train", self._together("train"))
         if not self.sizes.all():
             place = f"train[{np.argmin(self.sizes)}]"
@@ -116,6 +121,7 @@ class FederatedData:
         return "\n".join(["FederatedData", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())])
 
     @classmethod
+    @checked_call
     @checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED)
     def partitioned(
         cls,
@@ -160,7 +166,8 @@ class FederatedData:
         >>> data.sizes.tolist(), data.test_sizes.tolist()
         ([3, 4], [1, 2])
         """
-        arrays = {key: as_array(v, f"partitioned({key}=...)") for key, v in {"x": x, "y": y, **(more or {})}.items()}
+        given = Frames().client({"x": x, "y": y, **(more or {})}, "partitioned")
+        arrays = {key: as_array(values, f"partitioned({key}=...)") for key, values in given.items()}
         labels_of("partitioned", arrays["y"])
         partition = [_indices(indices, f"partition[{k}]") for k, indices in enumerate(partition)]
         _check_indices(partition, len(y))
@@ -190,6 +197,7 @@ class FederatedData:
         train, test = (Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides)
         return cls(train, classes, test if test.sizes.any() else None, holdout, name, names=names)
 
+    @checked_call
     @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
     def with_validation(
         self, share: float | int, seed: int = 0, split: str = "shuffled", together: str | None = None
@@ -293,6 +301,10 @@ class FederatedData:
         return MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
 
 
+def _in_order(frames: Frames, client: Any, where: str) -> Any:
+    return frames.client(client, where) if isinstance(client, Mapping) else client
+
+
 def _flat(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray, np.ndarray]:
     """Rows of all clients in one array, and how many each has."""
     return np.concatenate(rows), np.array([len(own) for own in rows])
@@ -300,7 +312,7 @@ def _flat(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray, np.ndarray]
 
 def _indices(indices: Any, where: str) -> np.ndarray:
     """The indices of a client's examples as an array of whole numbers."""
-    array = np.asarray(indices)
+    array = as_ndarray(indices, where)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         hint = "Write np.flatnonzero(mask)." if array.dtype.kind == "b" else ""
         raise DataError.of(

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from fedax.core import InvalidInput
 from fedax.core.hyper import Hyper
+from fedax.utils.arguments import check_call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,7 +87,12 @@ def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            check_call(function.__name__, function, args, kwargs)
             given = signature.bind(*args, **kwargs).arguments
+            if given.get("options"):  # go on to a partition, by their names
+                from fedax.data.options import check_partition_options  # knows the partitions, which import this module
+
+                check_partition_options(function.__name__, function, given)
             check(function.__name__, limits, given)
             check_types(function.__name__, function, {name: value for name, value in given.items() if name not in limits})
             return function(*args, **kwargs)

@@ -41,3 +41,21 @@ def check_options(kind: str, name: str, known: Mapping[str, Any], given: Mapping
     for key, default in known.items():
         if default is inspect.Parameter.empty and key not in given:
             raise InvalidInput.found(f"{name}({key}=...)", "nothing", f"a value: {kind} {name!r} needs it")
+
+
+def check_partition_options(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Refuses options beyond a function's own that the partition, which is given or the default, does not have.
+
+    Args:
+        name: of the function, for the message.
+        function: passes `**options` on to a partition.
+        given: the bound arguments of a call.
+
+    Raises:
+        UnknownName: such an option; the message lists those of the function and of the partition.
+    """
+    if "partition" in inspect.signature(function).parameters:
+        known = options_of(name, function, given)
+        for key in given.get("options", {}):
+            if key not in known:
+                raise UnknownName.among(f"argument of {name}", key, known)

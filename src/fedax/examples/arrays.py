@@ -1,10 +1,12 @@
 """Arrays as programs take them: types of other libraries, byte orders, and ranges of whole numbers."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import TracerArrayConversionError
 
 from fedax.errors import DataError
 
@@ -30,26 +32,50 @@ def as_array(values: Any, where: str) -> np.ndarray:
     """
     if type(values) is np.ndarray and values.dtype.kind in _KINDS and values.dtype.isnative:
         return values
-    if isinstance(values, np.ma.MaskedArray):
-        if np.ma.is_masked(values):
-            hint = "Drop these rows, or write .filled(...) and keep the mask as an array beside."
-            raise DataError.found(where, "a masked array with masked entries", "arrays of which every entry counts", hint)
-        values = values.data
-    if hasattr(values, "toarray") and hasattr(values, "nnz"):
-        hint = "Write .toarray(), one row per example."
-        raise DataError.found(where, f"a sparse array ({type(values).__name__})", "dense arrays", hint)
-    try:
-        array = np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
-    except (ValueError, OverflowError, TypeError) as error:
-        if "inhomogeneous" in str(error):
-            hint = "Pad them, with a mask beside. Several arrays of a client are a dict, such as {'x': ..., 'y': ...}."
-            raise DataError.found(where, "rows of unequal shapes", "rows of one shape", hint) from error
-        raise DataError.found(where, f"no array ({error})", "arrays of real or whole numbers") from error
+    array = as_ndarray(values, where)
     if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.isbuiltin == 2:  # types of ml_dtypes
         array = array.astype(np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int32)
     if array.dtype.kind not in _KINDS:
         raise DataError.found(where, _kind_of(array), "arrays of real or whole numbers", _hint_of(array))
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def as_ndarray(values: Any, where: str) -> np.ndarray:
+    """Returns the values as a NumPy array of whatever type.
+
+    Args:
+        values: an array of any library that NumPy can read, or nested lists.
+        where: names the values in messages.
+
+    Raises:
+        DataError: masked or sparse arrays, arrays that are being traced, tensors that NumPy cannot read, or rows of unequal shapes.
+    """
+    if _is_masked(values):
+        hint = "Drop these rows, or write .filled(...) and keep the mask as an array beside."
+        raise DataError.found(where, "a masked array with masked entries", "arrays of which every entry counts", hint)
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.data
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        hint = "Write .toarray(), one row per example."
+        raise DataError.found(where, f"a sparse array ({type(values).__name__})", "dense arrays", hint)
+    try:
+        return np.asanyarray(values) if isinstance(values, np.memmap) else np.asarray(values)
+    except TracerArrayConversionError as error:
+        hint = "Make data and tasks outside of jax.jit, jax.vmap and jax.grad."
+        raise DataError.found(where, "an array that is being traced", "concrete arrays", hint) from error
+    except (ValueError, OverflowError, TypeError, RuntimeError) as error:
+        if "inhomogeneous" in str(error):
+            hint = "Pad them, with a mask beside. Several arrays of a client are a dict, such as {'x': ..., 'y': ...}."
+            raise DataError.found(where, "rows of unequal shapes", "rows of one shape", hint) from error
+        hint = "Write .detach().cpu().numpy()." if getattr(values, "requires_grad", False) else ""
+        raise DataError.found(where, f"no array ({error})", "arrays of real or whole numbers", hint) from error
+
+
+def _is_masked(values: Any) -> bool:
+    """Returns whether an array, or one of those in nested lists, has masked entries; NumPy would drop the masks of a list."""
+    if isinstance(values, list | tuple):
+        return any(_is_masked(value) for value in values if isinstance(value, list | tuple | np.ma.MaskedArray))
+    return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
 
 
 def _kind_of(array: np.ndarray) -> str:
@@ -64,6 +90,74 @@ def _hint_of(array: np.ndarray) -> str:
     if array.dtype.kind in "US":
         return "Number the classes or categories: np.unique(values, return_inverse=True)."
     return "Convert them to numbers." if array.dtype.kind in "OcMm" else ""
+
+
+def concatenated(parts: Sequence[np.ndarray], where: str) -> np.ndarray:
+    """Returns the arrays of all clients one after the other; whole numbers stay whole, also of types that NumPy joins as reals.
+
+    Args:
+        parts: at least one.
+        where: names the array in messages.
+
+    Raises:
+        DataError: whole numbers that 64 bits with a sign cannot hold, beside negative ones.
+
+    >>> concatenated([np.array([1], np.uint64), np.array([-2])], "x").dtype
+    dtype('int64')
+    """
+    kinds = {part.dtype for part in parts}
+    if len(kinds) > 1 and all(kind.kind in "iub" for kind in kinds) and np.result_type(*kinds).kind == "f":
+        for part in parts:
+            check_range(part, np.int64, where)
+        parts = [part.astype(np.int64) for part in parts]
+    return np.concatenate(parts)
+
+
+class Frames:
+    """Brings the columns of all clients' data frames into one order, that of the first frame under a name.
+
+    Arrays have no names of columns and pass.
+    """
+
+    def __init__(self) -> None:
+        self._columns = dict[str, list[Any]]()
+
+    def client(self, arrays: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Returns the arrays of a client with all columns in order.
+
+        Raises:
+            DataError: other columns than those of the first frame, one twice, or rows of two arrays in different orders.
+        """
+        framed = [name for name, values in arrays.items() if type(values) is not np.ndarray and _has_labels(values)]
+        if not framed:
+            return arrays
+        rows = [(name, list(arrays[name].index)) for name in framed]
+        for name, labels in rows[1:]:
+            if labels != rows[0][1] and len(labels) == len(rows[0][1]) and set(labels) == set(rows[0][1]):
+                got = f"the rows of {rows[0][0]!r} in another order, by their labels"
+                hint = "Bring them into one order by .loc, or write .to_numpy() if the labels mean nothing."
+                raise DataError.found(f"{where}[{name!r}]", got, "rows in the same order in all arrays", hint)
+        return {**arrays, **{name: self.array(arrays[name], f"{where}[{name!r}]", name) for name in framed}}
+
+    def array(self, values: Any, where: str, name: str = "x") -> Any:
+        """Returns the values with their columns in order; see `client`."""
+        if type(values) is np.ndarray or not _has_labels(values) or not hasattr(values, "columns"):
+            return values
+        own = list(values.columns)
+        if len(set(own)) < len(own):
+            twice = next(column for i, column in enumerate(own) if column in own[:i])
+            raise DataError.found(where, f"the column {twice!r} twice", "columns of different names")
+        columns = self._columns.setdefault(name, own)
+        if own == columns:
+            return values
+        if set(own) != set(columns):
+            raise DataError.of(where, own, f"the columns {columns}, as the first frame has")
+        return values[columns]
+
+
+def _has_labels(values: Any) -> bool:
+    """Returns whether the values are a frame or series of pandas, without importing it."""
+    return hasattr(values, "index") and hasattr(values, "to_numpy")
 
 
 def canonical(values: Any, where: str = "data") -> np.ndarray:

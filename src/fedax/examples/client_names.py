@@ -1,12 +1,15 @@
 """Names of clients: their order, their checks, and what a name in a file stands for."""
 
+import difflib
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, overload
 
 import numpy as np
 
 from fedax.errors import DataError, InvalidInput, printable
+from fedax.utils.arguments import checked_call
 
 
 class ClientNames(Sequence[str]):
@@ -25,11 +28,14 @@ class ClientNames(Sequence[str]):
     """
 
     def __init__(self, names: Iterable[Any], where: str = "names") -> None:
+        if isinstance(names, str | bytes | Set) or not isinstance(names, Iterable):
+            raise DataError.of(where, names, "a list with the name of each client, in their order")
         self._names = tuple(client_name(name, f"{where}[{k}]") for k, name in enumerate(names))
         if len(set(self._names)) < len(self._names):
             seen = set[str]()
             twice = next(name for name in self._names if name in seen or seen.add(name))
             raise DataError.found(where, f"{twice!r} twice", "a different name for each client")
+        check_distinct(self._names, where)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -82,6 +88,16 @@ def client_name(value: Any, where: str) -> str:
     return printable(value)
 
 
+def check_distinct(names: Sequence[str], where: str) -> None:
+    """Refuses different names that look the same: they differ in spaces at the ends, or in the form of their accents alone."""
+    first = dict[str, str]()
+    for name in names:
+        other = first.setdefault(unicodedata.normalize("NFC", name).strip(), name)
+        if other != name:
+            got, allowed = f"{other!a} and {name!a}, which look the same", "names that differ in what is seen of them"
+            raise DataError.found(where, got, allowed, "Strip and normalise them.")
+
+
 def natural(name: str) -> tuple[Any, ...]:
     """Returns a sort key by which numbers within names count as numbers.
 
@@ -127,6 +143,7 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
             got = f"{first[name]!r} and {value!r}, which have the same name"
             raise DataError.found(where, got, "values of one type, such as all text or all numbers")
     ordered = sorted(first, key=natural)
+    check_distinct(ordered, where)
     number = {name: k for k, name in enumerate(ordered)}
     return ordered, np.array([number[name] for name in names], dtype=np.int64)
 
@@ -166,7 +183,42 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
         if ending == [number]:
             return number
     some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    raise DataError.of(where, name, f"names of clients: {some}", "Clients have names here: write them in place of numbers.")
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]!r}?" if near else ""
+    hint = hint if number is None else "Clients have names here: write them in place of numbers."
+    raise DataError.of(where, name, f"names of clients: {some}", hint)
+
+
+def in_order(values: Mapping[Any, Any], names: Sequence[str] | None, clients: int, where: str) -> list[Any]:
+    """Returns the values of a mapping by name in the order of the clients.
+
+    Args:
+        values: by the names of the clients, or their numbers if they have no names.
+        names: of the clients, None if they have none.
+        clients: how many there are.
+        where: names the mapping in messages.
+
+    Raises:
+        DataError: a name that no client has, or the same client twice.
+        InvalidInput: clients without a value.
+
+    >>> in_order({"b": 2, "a": 1}, ["a", "b"], 2, "mu"), in_order({1: 2, 0: 1}, None, 2, "mu")
+    ([1, 2], [1, 2])
+    """
+    known = {name: k for k, name in enumerate(names or ())}
+    found = dict[int, Any]()
+    for key, value in values.items():
+        name = client_name(key, where)
+        number = known.get(name)
+        number = number_of(name, names, clients, where) if number is None else number
+        if number in found:
+            raise DataError.of(where, name, "each client once")
+        found[number] = value
+    missing = [names[k] if names is not None else k for k in range(clients) if k not in found]
+    if missing:
+        some = ", ".join(map(repr, missing[:3])) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise InvalidInput.found(where, f"no value for {some}", "a value for each client, or one number for all")
+    return [found[k] for k in range(clients)]
 
 
 def _ends_in(name: str, number: int) -> bool:
@@ -174,6 +226,7 @@ def _ends_in(name: str, number: int) -> bool:
     return found is not None and int(found[1]) == number
 
 
+@checked_call
 def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
     """Returns the nodes of a NetworkX graph in the order of the clients.
 
@@ -196,3 +249,42 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
         raise InvalidInput.of("Graph.of(network=...)", list(network)[:3], "numbers as nodes, or an order of the names", hint)
     numbers = list(range(len(network)))
     return numbers if set(network) == set(numbers) else list(network)
+
+
+def of_nodes(nodes: Sequence[Any]) -> ClientNames | None:
+    """Returns the names of nodes, None if none of them is text."""
+    return ClientNames(nodes, "Graph.of(network=...), a node") if any(isinstance(node, str) for node in nodes) else None
+
+
+def names_of_frame(matrix: Any, where: str) -> ClientNames | None:
+    """Returns the names in the index of a square data frame; None for numbers and for what has no index.
+
+    Raises:
+        InvalidInput: an index that differs from the columns, or numbers that are not those from 0 on in order.
+    """
+    if not (hasattr(matrix, "columns") and hasattr(matrix, "index")):
+        return None
+    index, columns = list(matrix.index), list(matrix.columns)
+    if index != columns:
+        allowed = "the same names in the same order in both"
+        raise InvalidInput.found(where, "a frame whose index and columns differ", allowed)
+    if any(isinstance(name, str) for name in index):
+        return ClientNames(index, f"{where}, index")
+    if index != list(range(len(index))):
+        raise InvalidInput.of(where, index[:3], "a frame with the names of clients, or with the numbers from 0 in order")
+    return None
+
+
+def places_of(names: Sequence[str], nodes: Sequence[str], where: str) -> list[int]:
+    """Returns the place of each client among nodes of the same names.
+
+    Raises:
+        InvalidInput: a client without a node, or a node that is no client.
+    """
+    place = {node: i for i, node in enumerate(nodes)}
+    missing = [name for name in names if name not in place]
+    strange = sorted(set(place) - set(names))
+    if missing or strange:
+        got = f"no node for {missing[:3]}" if missing else f"nodes that are no clients, {strange[:3]}"
+        raise InvalidInput.found(where, got, "a node for each client, by the names of the task's clients")
+    return [place[name] for name in names]

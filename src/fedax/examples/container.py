@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedax.errors import DataError, shown
-from fedax.examples.arrays import as_array, canonical, check_range
+from fedax.examples.arrays import as_array, canonical, check_range, concatenated
 from fedax.examples.ragged import Stacked
 from fedax.utils.random import Index
 
@@ -145,7 +145,7 @@ class Ragged(eqx.Module):
             shapes = {part.shape[1:] for part in parts}
             if len(shapes) > 1:
                 raise DataError.of(f"{where}[...][{name!r}]", sorted(shapes), "the same shape of one example in all clients")
-            arrays[name] = np.concatenate(parts)
+            arrays[name] = concatenated(parts, f"{where}[...][{name!r}]")
         return cls.flat(arrays, sizes, where)
 
     @classmethod

@@ -2,7 +2,8 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +24,8 @@ def check_indices(
     """Refuses examples with whole numbers that a function takes as indices beyond the end, or below 0.
 
     The function is evaluated on the examples with the smallest and the largest numbers of every array, if it looks anything up.
-    Functions whose attribute `separate` is True are taken at their word, and arrays in files are not looked through.
+    Functions whose attribute `separate` is True are taken at their word, and arrays in files are not looked through. So are the
+    classes of `jax.nn.one_hot`, which gives zeros for a class that it does not have.
 
     Args:
         name: its argument of `Task`.
@@ -32,14 +34,21 @@ def check_indices(
         parts: training, test and other examples.
 
     Raises:
-        DataError: an index out of range.
+        DataError: an index or a class out of range.
+
+    Warns:
+        UserWarning: a class below 0 in `one_hot`, which may be meant for examples without a class.
     """
     whole = [key for key, values in parts[0].items() if values.dtype.kind in "iu" and not isinstance(values, np.memmap)]
     values = [values for part in parts for values in part.values()]
-    if not whole or getattr(function, "separate", False) or any(isinstance(v, Tracer) for v in values):
+    if getattr(function, "separate", False) or any(isinstance(v, Tracer) for v in values):
         return
     probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in parts[0].items()}
-    if not _looks_up(function, start, probe):
+    text = _program(function, start, probe)
+    if f"name={_ONE_HOT}\n" in text:
+        real = [key for key, v in parts[0].items() if v.dtype.kind == "f" and v.ndim == 1 and not isinstance(v, np.memmap)]
+        _check_classes(name, function, start, _extremes(parts, whole + real))
+    if not whole or re.search(r"\b(gather|dynamic_slice)\[", text) is None:
         return
     rows = _extremes(parts, whole)
     if (found := _out_of_bounds(function, start, rows)) is None:
@@ -58,14 +67,75 @@ def check_indices(
         )
 
 
-def _looks_up(function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]) -> bool:
+def _program(function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]) -> str:
     try:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             params = jax.eval_shape(start, jax.random.key(0))
-            text = str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe))
+            return str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe))
     except Exception:  # the other probes say what is wrong
-        return False
-    return re.search(r"\b(gather|dynamic_slice)\[", text) is not None
+        return ""
+
+
+_ONE_HOT = "_one_hot"
+"""The name of the program within `jax.nn.one_hot`."""
+
+
+def _check_classes(
+    name: str, function: Callable[..., Any], start: Callable[[Any], Any], rows: Mapping[str, np.ndarray]
+) -> None:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        params = jax.eval_shape(start, jax.random.key(0))
+        program = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, rows)
+    leaves = [None] * len(jax.tree.leaves(params)) + jax.tree.leaves(rows)
+    with jax.ensure_compile_time_eval():
+        found = list(_encoded(program.jaxpr, program.consts, [lambda leaf=leaf: leaf for leaf in leaves]))
+    for classes, values in found:
+        if not values.size:
+            continue
+        low, high = values.min(), values.max()
+        if high >= classes:
+            hint = "Give one_hot as many classes as there are, or an example without a class the number -1."
+            got = f"the class {high:g}, for which jax.nn.one_hot(..., {classes}) gives zeros"
+            raise DataError.found(f"Task({name}=...)", got, f"classes from 0 to {classes - 1}", hint)
+        if low < 0:
+            text = f"Task({name}=...): jax.nn.one_hot(..., {classes}) gives zeros for the class {low:g}"
+            warnings.warn(f"{text}. Number classes from 0 on if it is one of them.", stacklevel=2)
+
+
+def _encoded(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, np.ndarray]]:
+    """The number of classes and the values of every `one_hot`; what they do not depend on is never evaluated.
+
+    Values that depend on the parameters, which are None here, are left out.
+    """
+    known: dict[Any, Callable[[], Any]] = {var: lambda value=value: value for var, value in zip(jaxpr.constvars, consts)}
+    known |= dict(zip(jaxpr.invars, arguments, strict=True))
+
+    def value_of(atom: Any) -> Callable[[], Any]:
+        return (lambda: atom.val) if hasattr(atom, "val") else known[atom]  # literals have no hash
+
+    for equation in jaxpr.eqns:
+        inputs = [value_of(var) for var in equation.invars]
+        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
+        if inner is not None and equation.params["name"] == _ONE_HOT:
+            iota = next((one for one in inner.jaxpr.eqns if one.primitive.name == "iota"), None)
+            given = inputs[0]()
+            if iota is not None and given is not None:
+                yield iota.params["shape"][iota.params["dimension"]], np.asarray(given)
+        if inner is not None:
+            yield from _encoded(inner.jaxpr, inner.consts, inputs)
+        outputs = functools.cache(functools.partial(_outputs, equation, inputs))
+        for i, var in enumerate(equation.outvars):
+            known[var] = lambda outputs=outputs, i=i: outputs()[i]
+
+
+def _outputs(equation: Any, inputs: Sequence[Callable[[], Any]]) -> list[Any]:
+    values = [value() for value in inputs]
+    if any(value is None for value in values):
+        return [None] * len(equation.outvars)
+    bound = equation.primitive.get_bind_params(equation.params)
+    functions, options = bound if isinstance(bound, tuple) else ((), bound)  # a pair in earlier versions of JAX
+    found = equation.primitive.bind(*functions, *values, **options)
+    return list(found) if equation.primitive.multiple_results else [found]
 
 
 def _extremes(parts: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from jaxtyping import Int
 
-from fedax.examples.arrays import as_array
+from fedax.examples.arrays import as_array, concatenated
 from fedax.examples.memmap import blocks
 
 
@@ -49,7 +49,7 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
             sizes = {name: [len(part) for part in parts] for name, parts in columns.items()}
             if any(own != sizes[names[0]] for own in sizes.values()):
                 return None
-            return cls({name: np.concatenate(parts) for name, parts in columns.items()}, sizes[names[0]])
+            return cls({name: concatenated(parts, name) for name, parts in columns.items()}, sizes[names[0]])
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
             return None
 

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
-from fedax.examples.arrays import as_array
+from fedax.examples.arrays import as_array, as_ndarray
+from fedax.utils.arguments import checked_call
 from fedax.utils.files import read, write, writing
 
 FORMATS = ("safetensors", "npz")
@@ -62,6 +63,7 @@ def leaf_names(params: PyTree) -> list[str]:
     return names if unique else [jax.tree_util.keystr(path) for path in paths]  # a key may hold a dot itself
 
 
+@checked_call
 def save_params(
     params: PyTree,
     path: str | Path,
@@ -101,6 +103,7 @@ def save_params(
         write(path, content)
 
 
+@checked_call
 def load_params(
     path: str | Path, like: Any = None, *, names: Names = None, transpose: Axes = (), strict: bool = True
 ) -> PyTree:
@@ -144,6 +147,7 @@ def load_params(
     return like.assembled(found) if isinstance(like, Task) else found
 
 
+@checked_call
 def load_state(path: str | Path, like: PyTree) -> PyTree:
     """Reads the state of a model, such as batch statistics, that `History.save` or `save_params(state=...)` wrote beside it.
 
@@ -196,7 +200,7 @@ def placed(
         if key not in arrays:
             raise UnknownName.among(f"{where}: no array for the leaf {name!r}, name", key, arrays)
         taken.add(key)
-        made.append(_fitted(np.asarray(arrays[key]), leaf, name, where, transpose))
+        made.append(_fitted(as_ndarray(arrays[key], f"{where}: {name}"), leaf, name, where, transpose))
     if strict and (left := [key for key in arrays if key not in taken]):
         hint = "Pass strict=False to pass over them, or names={leaf: array}."
         raise InvalidInput.found(where, f"arrays that no leaf takes: {left}", f"those of the leaves {own}", hint)

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedax.core import DataError, Ragged
 from fedax.data import FederatedData, client_files
-from fedax.examples.arrays import as_array
-from fedax.examples.client_names import ClientNames, client_name, grouped_by_name
+from fedax.examples.arrays import Frames, as_array, as_ndarray
+from fedax.examples.client_names import ClientNames, client_name, grouped_by_name, number_of
 from fedax.examples.ragged import Stacked
 
 
@@ -56,7 +56,8 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         own = clients.test if test is None else test
         train = clients.train if isinstance(clients.train, Stacked) else [dict(client) for client in clients.train]
         parts = [
-            None if part is None else _listed(part, where) for part, where in ((own, "test"), (validation, "validation"))
+            None if part is None else _matched(train, part, clients.names, where)
+            for part, where in ((own, "test"), (validation, "validation"))
         ]
         own_validation = clients.validation if parts[1] is None else parts[1]
         return Clients(train, parts[0], clients.holdout, clients.name, own_validation, clients.names, clients.columns)
@@ -72,7 +73,8 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
     if not isinstance(train, dict):
         train = _listed(train, "clients")
         parts = [
-            None if part is None else _listed(part, where) for part, where in ((test, "test"), (validation, "validation"))
+            None if part is None else _matched(train, part, None, where)
+            for part, where in ((test, "test"), (validation, "validation"))
         ]
     else:
         if not train:
@@ -93,6 +95,15 @@ def _like(train: dict[str, Any], part: Any, column: str | None, where: str) -> l
         if name not in train:
             raise DataError.of(where, name, "names of clients with training examples")
     return [held.get(name, _none_of(own)) for name, own in train.items()]
+
+
+def _matched(train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str) -> Sequence[Any]:
+    """Another part of listed clients' data in their order; of a mapping by name, or number, a client may have none."""
+    if not isinstance(part, Mapping):
+        return _listed(part, where)
+    held = {client_name(name, f"{where}, a name"): own for name, own in part.items()}
+    places = {number_of(name, names, len(train), where): own for name, own in held.items()}
+    return [places[k] if k in places else _none_of(own) for k, own in enumerate(train)]
 
 
 def is_table(value: Any) -> bool:
@@ -120,6 +131,10 @@ def _grouped(clients: Any, column: str | None, where: str) -> Any:
 
 def _columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
     """Returns the columns of a table as arrays, but for the one with the clients, which is returned as it is."""
+    names = [str(name) for name in getattr(table, "columns", ())]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError.found(where, f"the column {twice!r} twice", "columns of different names")
     if isinstance(table, Mapping):
         columns = {str(name): values for name, values in table.items()}
     elif hasattr(table, "column_names"):
@@ -143,7 +158,7 @@ def _stacked(values: Any, where: str) -> np.ndarray:
     """A column as an array: of numbers, or of a list, an array or a picture in every row."""
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         return as_array(values, where)
-    rows = [np.asarray(value) for value in values]
+    rows = [as_ndarray(value, f"{where}, row {row}") for row, value in enumerate(values)]
     shapes = {row.shape for row in rows}
     if len(shapes) > 1:
         raise DataError.of(
@@ -162,7 +177,7 @@ def _listed(clients: Any, where: str) -> Sequence[Any]:
         return clients
     if isinstance(clients, Mapping):
         return list(clients.values())
-    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
+    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes) or getattr(clients, "ndim", 1) == 0:
         allowed = "FederatedData, a list or a mapping of clients, a table with client=..., or a folder"
         raise DataError.of(where, clients, allowed)
     return list(clients)
@@ -170,11 +185,13 @@ def _listed(clients: Any, where: str) -> Sequence[Any]:
 
 def _none_of(client: Any) -> Any:
     """No rows of the form of a client's."""
-    return {name: np.asarray(values)[:0] for name, values in client.items()} if isinstance(client, Mapping) else client[:0]
+    if isinstance(client, Mapping):
+        return {name: as_array(values, f"clients[...][{name!r}]")[:0] for name, values in client.items()}
+    return as_array(client, "clients[...]")[:0]
 
 
-def named_arrays(clients: Sequence[Any], plain: bool, where: str) -> Sequence[Mapping[str, Any]]:
-    """Each client's arrays by name; one array alone is x.
+def named_arrays(clients: Sequence[Any], plain: bool, where: str, frames: Frames) -> Sequence[Mapping[str, Any]]:
+    """Each client's arrays by name; one array alone is x. Columns of data frames are in one order.
 
     Raises:
         DataError: a client in another form than the others.
@@ -186,9 +203,11 @@ def named_arrays(clients: Sequence[Any], plain: bool, where: str) -> Sequence[Ma
         if isinstance(client, Mapping) is plain:
             allowed = "an array" if plain else "a mapping of arrays"
             raise DataError.found(f"{where}[{k}]", f"a {type(client).__name__}", f"{allowed}, as the first client has")
-        found.append({"x": as_array(client, f"{where}[{k}]")} if plain else {
-            str(name): as_array(values, f"{where}[{k}][{name!r}]") for name, values in client.items()
-        })  # fmt: skip
+        if plain:
+            found.append({"x": as_array(frames.array(client, f"{where}[{k}]"), f"{where}[{k}]")})
+        else:
+            arrays = frames.client(client, f"{where}[{k}]")
+            found.append({str(name): as_array(values, f"{where}[{k}][{name!r}]") for name, values in arrays.items()})
     return found
 
 
@@ -202,13 +221,14 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     Raises:
         DataError: as `Ragged.of`; a part of another form than the training examples.
     """
-    train = Ragged.of(named_arrays(data.train, plain, "clients"))
+    frames = Frames()
+    train = Ragged.of(named_arrays(data.train, plain, "clients", frames))
     parts: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
     parts["columns"] = data.columns and tuple(data.columns)
     for where, clients in (("test", data.test), ("validation", data.validation)):
         if clients is not None:
-            parts[where] = Ragged.of(named_arrays(clients, plain, where), where=where, allow_empty=True, like=train)
+            parts[where] = Ragged.of(named_arrays(clients, plain, where, frames), where=where, allow_empty=True, like=train)
     if data.holdout is not None:
-        only = named_arrays([data.holdout], plain, "holdout")
+        only = named_arrays([data.holdout], plain, "holdout", frames)
         parts["holdout"] = dict(Ragged.of(only, where="holdout", like=train).arrays)
     return parts

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedax.core import InvalidInput
 from fedax.core.hyper import Hyper
+from fedax.examples.arrays import as_array
 
 
 def _real(name: str, **limits: Any) -> Hyper:
@@ -49,7 +50,7 @@ def check_weights(function: str, name: str, weights: np.ndarray, positive: bool 
 
 def rows(function: str, name: str, vectors: Any) -> np.ndarray:
     """One vector for each client, as double precision."""
-    found = np.asarray(vectors, float)
+    found = as_array(vectors, f"{function}({name}=...)").astype(float)
     if found.ndim != 2 or not len(found):
         raise InvalidInput.found(f"{function}({name}=...)", f"shape {found.shape}", "one vector for each client")
     return found
@@ -59,7 +60,7 @@ def shares(function: str, weights: Iterable[float] | np.ndarray | None, clients:
     """The clients' weights, equal ones by default."""
     if weights is None:
         return np.full(clients, 1 / clients)
-    found = np.asarray(weights, float)
+    found = as_array(weights, f"{function}(weights=...)").astype(float)
     check_weights(function, "weights", found, positive)
     if len(found) != clients:
         raise InvalidInput.found(f"{function}(weights=...)", f"{len(found)} numbers", f"{clients}, one for each client")

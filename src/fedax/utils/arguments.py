@@ -30,16 +30,18 @@ def check_call(name: str, function: Callable[..., Any], values: Sequence[Any], o
         return
     except TypeError as failure:
         error = failure
-    known = signature.parameters.values()
+    known = list(signature.parameters.values())
+    if known and known[0].name in ("self", "cls") and "." in name:
+        known, values = known[1:], values[1:]
     names = [one.name for one in known if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     if unknown := [key for key in options if key not in names]:
-        raise UnknownName.among(f"argument of {name}", unknown[0], names or ["(none)"])
+        raise UnknownName.among(f"argument of {name}", unknown[0], names or ["(none)"]) from None
     positional = [one for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     if len(values) > len(positional):
         by_name = ", ".join(f"{key}=..." for key in names)
         allowed = f"arguments by name, {name}({by_name})" if names else "no arguments"
-        raise InvalidInput.of(f"{name}(...)", values[len(positional)], allowed)
-    raise InvalidInput.because(f"{name}(...)", str(error))
+        raise InvalidInput.of(f"{name}(...)", values[len(positional)], allowed) from None
+    raise InvalidInput.because(f"{name}(...)", str(error)) from None
 
 
 def checked_arguments(owner: Owner) -> Owner:
@@ -73,11 +75,51 @@ class _SignatureOf:
 
 
 def checked_call(function: Function) -> Function:
-    """A decorator: misspelled, superfluous and missing arguments of a function raise `InvalidInput`."""
+    """A decorator: misspelled, superfluous and missing arguments of a function or method raise `InvalidInput`.
+
+    The signature is looked at only after a call has failed, so that checked functions cost nothing where they are called often.
+    """
+    name = function.__qualname__ if "<locals>" not in function.__qualname__ else function.__name__
 
     @functools.wraps(function)
     def call(*values: Any, **options: Any) -> Any:
-        check_call(function.__name__, function, values, options)
-        return function(*values, **options)
+        try:
+            return function(*values, **options)
+        except TypeError:
+            check_call(name, function, values, options)
+            raise
 
     return call  # type: ignore[return-value]
+
+
+class Moved:
+    """An argument that its function takes out, so that no calling frame keeps its arrays alive."""
+
+    def __init__(self, value: Any) -> None:
+        self._values = [value]
+
+    def take(self) -> Any:
+        """Returns the argument; works once."""
+        return self._values.pop()
+
+
+def checked_call_moving(argument: str) -> Callable[[Function], Function]:
+    """As `checked_call`, for a function that gets one of its arguments as `Moved`.
+
+    A wrapper's tuple of arguments would keep a large model alive while the function copies it.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*values: Any, **options: Any) -> Any:
+            check_call(function.__name__, function, values, options)
+            bound = signature.bind(*values, **options)
+            bound.arguments[argument] = Moved(bound.arguments[argument])
+            values, options = bound.args, bound.kwargs
+            return function(*values, **options)
+
+        return call  # type: ignore[return-value]
+
+    return decorate

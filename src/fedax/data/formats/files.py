@@ -123,14 +123,24 @@ def _check_names(path: Path, names: Sequence[str], columns: Mapping[str, np.ndar
     """Refuses columns that are no features but the saved index of a table."""
     for name in names:
         unnamed = not name.strip() or re.fullmatch(r"Unnamed: [0-9]+|__index_level_[0-9]+__", name)
-        if unnamed or (name.lower() in ("index", "level_0") and _counts(columns[name])):
+        counted = name.strip().lower() in ("index", "level_0") and _counts(columns[name])
+        numbered = _ROW_NUMBER.fullmatch(name.strip()) and _counts(columns[name], step=1)
+        if unnamed or counted or numbered:
             hint = f"Write tables without their index (pandas: index=False), or pass drop=[{name!r}]."
             raise DataError.of(path.name, f"the column {name!r}", "columns of features, each with a name", hint)
 
 
-def _counts(values: np.ndarray) -> bool:
-    """Whether a column counts rows."""
-    return bool(len(values) and np.array_equal(values, np.floor(values)) and (np.diff(values) > 0).all())
+_ROW_NUMBER = re.compile(
+    r"id|idx|index|no|nr|number|#|row|(?:row|sample|example|record)[_ ]?(?:id|idx|index|no|nr|number)", re.I
+)
+"""Names of columns that number rows, where their values do so too."""
+
+
+def _counts(values: np.ndarray, step: int | None = None) -> bool:
+    """Whether a column counts rows, by ones if the step says so."""
+    steps = np.diff(values)
+    rises = (steps > 0).all() if step is None else len(steps) > 0 and (steps == step).all()
+    return bool(len(values) and np.array_equal(values, np.floor(values)) and rises)
 
 
 def _read_all(folder: Path, label: str, order: _Order) -> dict[str, Labelled]:
@@ -164,12 +174,15 @@ def _npz(path: Path, label: str, order: _Order) -> Labelled:
 
 def _csv(path: Path, drop: Collection[str] = (), label: str = "y", seen: set[str] | None = None) -> dict[str, np.ndarray]:
     try:
-        header, *rows = csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))
+        header, *rows = list(csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))) or [[]]
+        if not header:
+            raise ValueError("no header in the first line")
         for row in rows:
             if row and len(row) != len(header):
                 raise ValueError(f"{len(row)} fields in the row {', '.join(row)[:60]!r} under {len(header)} headings")
-        if len(set(header)) < len(header):
-            raise ValueError(f"the heading {next(name for name in header if header.count(name) > 1)!r} twice")
+        bare = [name.strip() for name in header]
+        if len(set(bare)) < len(bare):
+            raise ValueError(f"the heading {next(name for name in bare if bare.count(name) > 1)!r} twice")
     except (ValueError, csv.Error) as error:
         got = f"a file at {path} that cannot be read ({error})"
         raise DataError.of(path.name, got, "a header of different names, and rows of as many numbers") from error

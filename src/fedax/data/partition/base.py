@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedax.core import DataError
+from fedax.examples.arrays import as_ndarray
 
 Partition: TypeAlias = list[Int[np.ndarray, "_"]]
 """For each client the indices of its examples."""
@@ -20,7 +21,8 @@ def labels_of(owner: str, labels: Any) -> np.ndarray:
     >>> labels_of("dirichlet", [0, 1, 1]).tolist()
     [0, 1, 1]
     """
-    field, array = f"{owner}(labels=...)", labels if isinstance(labels, np.ndarray) else np.asarray(labels)
+    field = f"{owner}(labels=...)"
+    array = as_ndarray(labels, field)
     if array.ndim != 1:
         hint = ""
         if array.ndim == 2:

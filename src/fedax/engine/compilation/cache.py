@@ -15,6 +15,7 @@ import jax
 import jax.errors
 
 from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_call
 
 SHARE = 0.25
 """Of the memory maps that the kernel allows a process, the share from which on programs are dropped."""
@@ -126,6 +127,7 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / name
 
 
+@checked_call
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
     """Keeps compiled programs between processes: what was compiled once is loaded by the next start.
 

@@ -18,6 +18,7 @@ from fedax.engine.distributed import abort as ending
 from fedax.engine.distributed.collectives import Meeting, Word
 from fedax.engine.distributed.process_group import Team
 from fedax.errors import FedaxError, InvalidInput
+from fedax.utils.arguments import checked_call
 
 HEARTBEAT = 20
 """Seconds without a sign of life after which a process counts as gone, and the others end."""
@@ -25,6 +26,7 @@ _LOOK = 5.0
 """Seconds of one look for another's word; between two looks Ctrl-C is heard."""
 
 
+@checked_call
 def connect_hosts(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> Team:
     """Connects this process with those on other hosts; from then on simulations use the devices of all.
 

@@ -16,6 +16,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import looked_at
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
+from fedax.core.hyper import bound_to
 from fedax.core.task import Task
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
@@ -31,9 +32,11 @@ from fedax.engine.driver.session import likeness as likeness
 from fedax.engine.round.engine import Carried, observed
 from fedax.errors import InvalidInput, RunFailed, shown
 from fedax.observe.base import joined, modes_of
+from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 
 
+@checked_call
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -105,6 +108,7 @@ def run(
     return history
 
 
+@checked_call
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
@@ -142,6 +146,8 @@ def run_grid(
         raise InvalidInput.of("run_grid(algorithms=...)", algorithms, "a list of algorithms")
     for member in algorithms:
         check_kind("run_grid(algorithms=...)", member, Algorithm)
+    check_kind("run_grid(task=...)", task, Task)
+    algorithms = [bound_to(member, task.names, task.train.clients) for member in algorithms]
     if len({likeness(member) for member in algorithms}) != 1:
         names = ", ".join(repr(member) for member in algorithms)
         allowed = "at least one algorithm, all alike but for real hyperparameters"

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import takes
 from fedax.core.history import Outcome
-from fedax.core.hyper import as_arrays, check_population
+from fedax.core.hyper import as_arrays, bound_to, check_population
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Given, Task
 from fedax.engine.compilation.cache import hold_memory, make_room
@@ -28,6 +28,7 @@ from fedax.engine.round.privacy import private_of
 from fedax.errors import InvalidInput, short
 from fedax.models.storage import leaf_names, placed, read_weights, state_in
 from fedax.observe.base import Observer
+from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 from fedax.utils.random import MOST_SEED
 
@@ -108,6 +109,7 @@ class Grid:
             for seed in seeds:
                 check_count("seed", seed, 0, MOST_SEED)
             schedule = schedule.bound_to(task.names, task.train.clients)
+            algorithms = [bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms]
             task = started(task, options.params)
             self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
             self._asked = [algorithm for algorithm in algorithms for _ in seeds]
@@ -214,10 +216,12 @@ class Session:
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program = grid, grid.program
 
+    @checked_call
     def init(self) -> RunState:
         """The state before round 0."""
         return RunState(0, self._grid.init())
 
+    @checked_call
     def step(self, state: RunState) -> tuple[RunState, Report]:
         """Takes one round. The given state stays as it is, and the same state gives the same next one.
 
@@ -232,26 +236,31 @@ class Session:
         report = Report(state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round))
         return RunState(state.round + 1, value), report
 
+    @checked_call
     def spent(self, state: RunState) -> float | None:
         """Returns the epsilon that the rounds up to a state have spent; None without noise, which has no guarantee."""
         return None if self._grid.private is None else self._grid.private.spent(state.round)
 
+    @checked_call
     def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
         """The metrics of some observers, by name."""
         for observer in observers:
             observer.check(self._grid.task)
         return observed(self._program, state.value, observers, state.round, self._grid.task)[0]
 
+    @checked_call
     def params(self, state: RunState) -> PyTree:
         """The global model, in the user's own pytree."""
         (own,) = self._program.split(state.value)
         return self._grid.task.assembled(self._grid.layout.unravel(self._grid.each[0].model(own.state)))
 
+    @checked_call
     def personal(self, state: RunState) -> PyTree:
         """The models that the clients use themselves, in the user's own pytree with a first axis (clients,)."""
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
 
 
+@checked_call
 def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]) -> Session:
     """A run to be stepped by hand: the same rounds, to the same bits, as `run` takes.
 

@@ -24,6 +24,7 @@ from fedax.engine.driver.session import Grid
 from fedax.engine.profiling.flops import Uncountable, peak, round_operations
 from fedax.engine.round.engine import observed
 from fedax.errors import FedaxError, InvalidInput
+from fedax.utils.arguments import checked_call
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
@@ -93,6 +94,7 @@ class Profile:
         return None if self.operations is None or not milliseconds else self.operations / milliseconds / 1e6
 
 
+@checked_call
 def profile(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, rounds: int = 10, **setting: Unpack[Setting]
 ) -> Profile:

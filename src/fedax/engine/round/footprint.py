@@ -12,7 +12,7 @@ from fedax.communication.channel import bits_of, is_message, is_vector, opened
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import Cohort, Memory
-from fedax.core.hyper import as_arrays, usual
+from fedax.core.hyper import as_arrays, bound_to, usual
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
@@ -21,6 +21,7 @@ from fedax.engine.round.backend import Answer, Job, Transport
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import Round
 from fedax.engine.round.model_state import Sent, traveling
+from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 from fedax.utils.random import stream
 
@@ -79,6 +80,7 @@ class Footprint(NamedTuple):
         return sum(phase.step_gradients * steps + phase.full_gradients * epoch for phase in self.phases)
 
 
+@checked_call
 def footprint(
     algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None, clients: int = 5
 ) -> Footprint:
@@ -97,6 +99,8 @@ def footprint(
     >>> scaffold.gradients(steps=20, epoch=5)
     25
     """
+    if task is not None:
+        algorithm = bound_to(algorithm, task.names, task.train.clients)
     algorithm, solver = usual(algorithm), usual(solver or SGD())
     task = _stand_in(clients) if task is None else task
     clients = task.train.clients

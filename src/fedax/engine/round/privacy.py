@@ -15,7 +15,7 @@ from fedax.communication.channel import Channel, is_message, is_vector, opened
 from fedax.communication.privacy import Bounded, LocalNoise, Privacy, bounded, moved, noised
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.core.hyper import as_arrays
+from fedax.core.hyper import as_arrays, bound_to
 from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
@@ -26,6 +26,7 @@ from fedax.engine.round.context import Round
 from fedax.engine.round.footprint import Probe, Recording
 from fedax.engine.round.model_state import traveling
 from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout, accumulator
 
 FIELD = "Channel(privacy=...)"
@@ -348,6 +349,7 @@ def _vectors(down: PyTree) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
 
 
+@checked_call
 def privacy_spent(
     algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
 ) -> float:
@@ -371,6 +373,7 @@ def privacy_spent(
     return epsilon_of(_ledger(algorithm, task, schedule, privacy), privacy.noise, privacy.delta, rounds)
 
 
+@checked_call
 def noise_for(
     epsilon: float, algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
 ) -> float:
@@ -388,11 +391,10 @@ def noise_for(
 
 
 def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy) -> Ledger:
-    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
-    solver = as_arrays(SGD(), layout.dtype)
     schedule.check_population(np.asarray(task.train.sizes).tolist(), task.names)
     _check_delta(privacy, task.train.clients)
-    setup = Setup(task, solver, schedule, layout, task.train.population, Channel(privacy=privacy))
-    found = private_of(as_arrays(algorithm, layout.dtype), setup)
+    layout, channel = Layout.of(jax.eval_shape(task.start, jax.random.key(0))), Channel(privacy=privacy)
+    algorithm, solver = as_arrays((bound_to(algorithm, task.names, task.train.clients), SGD()), layout.dtype)
+    found = private_of(algorithm, Setup(task, solver, schedule, layout, task.train.population, channel))
     assert found is not None, "asked for"
     return found.ledger

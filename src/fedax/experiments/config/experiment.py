@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
-from fedax.core.hyper import MOST_COUNT, check_population, declared
+from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
@@ -301,6 +301,7 @@ class Experiment(BaseModel):
         with self._at("grid"):
             for member, arguments in own.items():
                 arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist(), task.names)
+                made[member] = bound_to(made[member], task.names, task.train.clients)
                 check_population(made[member], task.train.clients)
         stop = [section.make() for section in (self.stop, self.early_stopping) if section is not None]
         for section, metric in self._watched().items():

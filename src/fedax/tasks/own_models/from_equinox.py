@@ -11,8 +11,10 @@ from jaxtyping import PyTree
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options
 from fedax.tasks.own_models.outputs import Network, from_network
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def from_equinox(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
     """A task of an Equinox module.
 

@@ -8,8 +8,10 @@ from jaxtyping import PyTree
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options, needed
 from fedax.tasks.own_models.outputs import Network, arrays_of, flag_of, from_network, mode
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def from_haiku(module: Callable[..., Any], loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
     """A task of a Haiku model; needs Haiku (`pip install dm-haiku`).
 

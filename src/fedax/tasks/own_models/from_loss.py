@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 from fedax.core import DataError, InvalidInput, Layout, Task
@@ -18,10 +19,12 @@ from fedax.core.task import Given
 from fedax.examples.arrays import as_array, check_range
 from fedax.tasks.clients import parts_of_task, read_clients
 from fedax.tasks.own_models.signature import called_with
+from fedax.utils.arguments import checked_call_moving
 from fedax.utils.layout import accumulator
 from fedax.utils.leaf_names import Which, chosen, names_of
 
 
+@checked_call_moving("params")
 def from_loss(
     loss: Callable[..., Any],
     params: PyTree,
@@ -86,6 +89,9 @@ def from_loss(
     """
     if not callable(loss):
         raise InvalidInput.of("from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)")
+    for score in scores or {}:
+        if not isinstance(score, str) or not score.strip():
+            raise InvalidInput.of("from_loss(scores=...)", score, "names of scores, as text")
     if "loss" in (scores or {}):
         raise InvalidInput.of("from_loss(scores=...)", "loss", "other names of scores: the loss has this one")
     data = read_clients(clients, test, client, validation)
@@ -99,9 +105,8 @@ def from_loss(
     predictions = None if predict is None else _adapt(predict, plain, "predict")
     if state is None and "state" in functions["loss"].takes:
         raise InvalidInput.of("from_loss(state=...)", None, "the state before the first step, for a loss that takes one")
-    given = [params]
-    del params  # the arrays of a large base, which nobody else may hold, are let go one by one as they are placed
-    start, rest, types = starting_point(given.pop(), frozen, compute)
+    # The arrays of a large base, which nobody else may hold, are let go one by one as they are placed.
+    start, rest, types = starting_point(params.take(), frozen, compute)
     functions = {key: dataclasses.replace(function, types=types) for key, function in functions.items()}
     return Task(
         start=start,
@@ -145,8 +150,9 @@ def starting_point(
         got = f"a function that fails with a random key ({type(error).__name__}: {error})"
         raise InvalidInput.found("from_loss(params=...)", got, "a pytree, or a function of a random key", hint) from error
     names, (leaves, structure) = names_of(example), jax.tree.flatten(example)
+    library = any(isinstance(part, eqx.Module) for part in jax.tree.leaves(example, is_leaf=_is_module))
     for i, name in enumerate(names):
-        leaves[i] = _plain(leaves[i], name)
+        leaves[i] = _plain(leaves[i] if library else _numeric(leaves[i], name), name)
     example = jax.tree.unflatten(structure, leaves)
     out = [False] * len(leaves) if frozen is None else chosen(example, frozen, "from_loss(frozen=...)")
     trains = _is_real_array if isinstance(example, eqx.Module) else _is_number
@@ -198,6 +204,24 @@ _STATISTICS = (
 )  # fmt: skip
 
 
+def _is_module(part: Any) -> bool:
+    return isinstance(part, eqx.Module)
+
+
+def _numeric(leaf: Any, name: str) -> Any:
+    """Returns a leaf of a pytree without modules as a number or an array; refuses what is neither."""
+    if isinstance(leaf, bool):
+        return np.asarray(leaf)
+    known = isinstance(leaf, int | float | np.generic | jax.Array) and not isinstance(leaf, Tracer)
+    if known or (isinstance(leaf, np.ndarray) and (leaf.dtype.kind in "fiubc" or leaf.dtype.isbuiltin == 2)):
+        return leaf
+    where = f"from_loss(params=...), leaf {name!r}" if name else "from_loss(params=...)"
+    if hasattr(leaf, "__array__") or hasattr(leaf, "toarray"):
+        return as_array(leaf, where)
+    hint = "Close over settings in the loss, or give them with functools.partial."
+    raise InvalidInput.found(where, f"a {type(leaf).__name__}", "numbers and arrays", hint)
+
+
 def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
     """Returns an array of NumPy in this machine's byte order; refuses masks, and whole numbers that programs cannot hold."""
     if not isinstance(leaf, np.ndarray):
@@ -206,7 +230,8 @@ def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
     plain = as_array(leaf, where) if isinstance(leaf, np.ma.MaskedArray) or not leaf.dtype.isnative else leaf
     if plain.dtype.kind in "iu":
         check_range(plain, jax.dtypes.canonicalize_dtype(plain.dtype), where)
-    return plain
+    with np.errstate(over="ignore"):  # what is beyond the range is refused as infinite
+        return plain.astype(np.float64) if plain.dtype == np.longdouble else plain
 
 
 def _state_leaf(leaf: Any) -> jax.Array:
@@ -225,8 +250,13 @@ def _check_leaf(name: str, leaf: Any) -> None:
     if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
         hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
         raise InvalidInput.found(field, f"an array of type {dtype}", "real numbers", hint)
-    if dtype is not None and not np.all(np.isfinite(np.asarray(leaf, np.float64))):
+    if not np.all(np.isfinite(np.asarray(leaf, np.float64))):
         raise InvalidInput.found(field, "NaN or infinity", "finite numbers")
+    kind = jax.dtypes.canonicalize_dtype(dtype or float)
+    with np.errstate(over="ignore"):
+        narrowed = np.asarray(leaf, np.float64).astype(kind)
+    if not np.isfinite(narrowed.astype(np.float64)).all():
+        raise InvalidInput.found(field, "numbers beyond the range", f"numbers that {np.dtype(kind).name} can hold")
 
 
 def _is_number(leaf: Any) -> bool:

@@ -1,0 +1,158 @@
+"""Arrays of other libraries and less common types: taken as they are meant, or refused in a sentence."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+
+MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
+
+
+class Tensor:
+    """What PyTorch's tensors do when NumPy reads them."""
+
+    def __init__(self, values, requires_grad=False):
+        self.values, self.requires_grad = np.asarray(values), requires_grad
+        self.shape = self.values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        return self.values.astype(dtype or self.values.dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+
+def of_clients(values):
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[values])
+    return task.train.arrays["x"]
+
+
+def of_named(values):
+    task = fedax.tasks.from_loss(lambda w, examples: (w - examples["x"]) ** 2, 0.0, clients=[{"x": values}])
+    return task.train.arrays["x"]
+
+
+def of_data(values):
+    return fedax.data.FederatedData([{"x": values, "y": [0, 1]}], classes=2).train[0]["x"]
+
+
+def of_params(values):
+    def loss(w, x):
+        return (jnp.sum(w["w"].astype(float)) - x) ** 2
+
+    task = fedax.tasks.from_loss(loss, {"w": values}, clients=[[1.0]])
+    return fedax.run(fedax.FedAvg(), task, rounds=0).params["w"]
+
+
+def of_start(values):
+    task = fedax.tasks.from_loss(lambda w, x: (jnp.sum(w["w"]) - x) ** 2, {"w": np.zeros(2)}, clients=[[1.0]])
+    return fedax.run(fedax.FedAvg(), task, rounds=0, params={"w": values}).params["w"]
+
+
+PLACES = [of_clients, of_named, of_data, of_params, of_start]
+TAKEN = {
+    "tensor": Tensor([1.0, 2.0]),
+    "series": pd.Series([1.0, 2.0], index=["u", "v"]),
+    "nullable": pd.Series([1.0, 2.0], dtype="Float64"),
+    "bfloat16": np.array([1.0, 2.0], ml_dtypes.bfloat16),
+    "half": np.array([1.0, 2.0], np.float16),
+    "long double": np.array([1.0, 2.0], np.longdouble),
+    "other byte order": np.array([1.0, 2.0], ">f8"),
+    "strided": np.array([[1.0, 2.0], [3.0, 4.0]], order="F")[0],
+    "reversed": np.array([2.0, 1.0])[::-1],
+    "no mask": np.ma.array([1.0, 2.0]),
+}
+REFUSED = {
+    "tensor with gradients": (Tensor([1.0, 2.0], True), r"requires grad.*Write .detach\(\).cpu\(\).numpy\(\)"),
+    "masked": (MASKED, "a masked array with masked entries"),
+    "objects": (np.array([1.0, None], object), "objects such as 1.0"),
+    "text": (np.array(["1", "2"]), "text such as '1'"),
+    "dates": (np.array(["2020-01-01", "2021-01-01"], "M8[D]"), "dates"),
+    "complex": (np.array([1j, 2j]), "complex"),
+    "fields": (np.zeros(2, [("a", "f4")]), "'a'"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("name", TAKEN)
+def test_arrays_are_taken_as_they_are_meant(place, name):
+    found = place(TAKEN[name])
+    assert np.asarray(found, float).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("name", REFUSED)
+def test_arrays_that_cannot_be_meant_are_refused(place, name):
+    values, message = REFUSED[name]
+    if place is of_start:
+        message = "|".join([message, "real numbers"])
+    with pytest.raises(InvalidInput, match=message):
+        place(values)
+
+
+@pytest.mark.parametrize("rows", [[MASKED, MASKED], [[1.0, np.ma.masked], [1.0, 2.0]], (np.ma.masked, 1.0)])
+def test_masks_within_lists_are_not_dropped(rows):
+    with pytest.raises(InvalidInput, match="a masked array with masked entries"):
+        fedax.tasks.from_loss(lambda w, x: jnp.sum((w - x) ** 2, 1), 0.0, clients=[rows])
+
+
+@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, jax.grad], ids=["jit", "vmap", "grad"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[x]),
+        lambda x: fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[x, x]]),
+        lambda x: fedax.tasks.from_loss(lambda w, x: (w.sum() - x) ** 2, x, clients=[[1.0]]),
+        lambda x: fedax.data.FederatedData([{"x": x, "y": [0, 1]}], classes=2),
+        lambda x: fedax.data.FederatedData.partitioned(np.ones((2, 1)), x, [[0], [1]], classes=2),
+        lambda x: fedax.data.dirichlet(x, 2),
+        lambda x: fedax.Graph.given(jnp.diag(x)),
+    ],
+)
+def test_arrays_that_are_being_traced_are_refused(transformation, make):
+    given = jnp.ones((2, 2)) if transformation is jax.vmap else jnp.ones(2)
+    with pytest.raises(
+        InvalidInput, match=r"an array that is being traced; allowed: concrete arrays. Make data and tasks outside"
+    ):
+        transformation(lambda x: (make(x), 0.0)[1])(given)
+
+
+@pytest.mark.parametrize("leaf", ["relu", True, {1.0}, range(2), lambda x: x, b"1"], ids=lambda leaf: type(leaf).__name__)
+def test_leaves_that_are_no_numbers_are_refused_not_frozen(leaf):
+    with pytest.raises(InvalidInput, match=r"from_loss\(params=...\), leaf 'b'"):
+        fedax.tasks.from_loss(lambda w, x: (w["a"] - x) ** 2, {"a": 0.0, "b": leaf}, clients=[[1.0]])
+
+
+def test_tensors_among_parameters_are_trained():
+    task = fedax.tasks.from_loss(lambda w, x: (w["a"] + w["b"] - x) ** 2, {"a": 0.0, "b": Tensor(0.0)}, clients=[[1.0]])
+    found = fedax.run(fedax.FedAvg(), task, rounds=1, solver=fedax.SGD(0.1)).params
+    assert float(found["a"]) == float(found["b"]) > 0
+
+
+def test_parameters_beyond_the_range_are_refused():
+    with jax.enable_x64(False), pytest.raises(InvalidInput, match="leaf 'w': got numbers beyond the range"):
+        fedax.tasks.from_loss(lambda w, x: (w["w"] - x) ** 2, {"w": np.float64(1e300)}, clients=[[1.0]])
+
+
+@pytest.mark.parametrize("kinds", [(np.uint64, np.int64), (np.int8, np.uint64), (bool, np.uint64)])
+def test_whole_numbers_of_several_types_stay_whole(kinds):
+    clients = [{"x": np.array([1], kind)} for kind in kinds]
+    task = fedax.tasks.from_loss(lambda w, examples: (w - examples["x"].astype(float)) ** 2, 0.0, clients=clients)
+    assert task.train.arrays["x"].dtype.kind in "iu"
+    clients = [{"x": np.array([2**63], np.uint64)}, {"x": np.array([-1])}]
+    with pytest.raises(InvalidInput, match="got 9223372036854775808 in row 0"):
+        fedax.tasks.from_loss(lambda w, examples: (w - examples["x"].astype(float)) ** 2, 0.0, clients=clients)
+
+
+@pytest.mark.parametrize("partition", [fedax.data.dirichlet, fedax.data.label_shards, fedax.data.power_law])
+def test_masked_labels_are_not_dealt(partition):
+    labels = np.ma.array(np.arange(100) % 4, mask=np.arange(100) % 10 == 0)
+    with pytest.raises(InvalidInput, match="a masked array with masked entries"):
+        partition(labels, 2)
