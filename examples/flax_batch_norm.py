@@ -28,9 +28,7 @@ def lit(examples, contrast, light):
 data, rng = fedax.data.digits("shards", clients=20), np.random.default_rng(0)
 scene = rng.choice([-1.0, 0.3, 1.0, 3.0], 20), rng.normal(size=20)
 for method, policy in ((fedax.FedAvg(), "average"), (fedax.FedAvg(), "local"), (fedax.FedBN(), "local")):
-    task = fedax.tasks.from_flax(
-        CNN, loss, lit(data.train, *scene), test=lit(data.test, *scene), state_policy=policy
-    )
+    task = fedax.tasks.from_flax(CNN, loss, lit(data.train, *scene), test=lit(data.test, *scene), state_policy=policy)
     observe = [fedax.observe.LocalAccuracy()]
     history = fedax.run(method, task, solver=fedax.SGD(0.05), rounds=20, observe=observe, observe_every=20)
     print(f"{type(method).__name__}, statistics {policy}: local accuracy {history.metrics['local_accuracy_mean'][-1]:.3f}")

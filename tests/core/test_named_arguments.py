@@ -1,5 +1,6 @@
 """Misspelled, superfluous and missing arguments end in a sentence, and so does a run inside a transformation of JAX."""
 
+import importlib
 import inspect
 import pickle
 
@@ -109,3 +110,63 @@ def test_a_run_inside_a_transformation_is_refused(transformation):
 def test_a_run_by_hand_inside_jit_is_refused():
     with pytest.raises(InvalidInput, match="start: called inside"):
         jax.jit(lambda: fedax.start(fedax.FedAvg(), TASK).state.round)()
+
+
+PUBLIC = ("algorithms", "attacks", "audit", "codecs", "data", "graphs", "layers", "models", "observe", "privacy", "tasks")
+THEORY = ("constants", "dfedavgm", "estimate", "fedaware", "fedbc", "feddane", "live", "local_gd")
+
+
+def public_functions():
+    """Functions of the public modules, and methods of the classes whose objects a user works with, by name."""
+    modules = [fedax, *(importlib.import_module(f"fedax.{name}") for name in PUBLIC)]
+    modules += [importlib.import_module(f"fedax.theory.{name}") for name in THEORY]
+    found = {}
+    for module in modules:
+        for name in getattr(module, "__all__", None) or vars(module):
+            value = getattr(module, name)
+            home = getattr(value, "__module__", "")
+            ours = (
+                home.startswith("fedax")
+                and not home.endswith(("arguments", "_limits", "errors"))
+                and not name.startswith("_")
+            )
+            if ours and callable(value) and not isinstance(value, type) and hasattr(value, "__name__"):
+                found[f"{module.__name__}.{name}"] = value
+    for owner in (fedax.Graph, fedax.History, fedax.Session, data.FederatedData, data.Tokens):
+        for name, part in vars(owner).items():
+            if inspect.isroutine(part) and not name.startswith("_") and name not in ("at", "mix"):
+                found[f"{owner.__name__}.{name}"] = getattr(owner, name)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(public_functions()))
+def test_options_that_a_function_does_not_have_are_refused(name):
+    function = public_functions()[name]
+    known = inspect.signature(function).parameters
+    first = [object()] if list(known)[:1] == ["self"] else []
+    with pytest.raises(InvalidInput, match="no_such_option"):
+        function(*first, no_such_option=1)
+    plain = [key for key, one in known.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    for key in [key for key in plain if key != "self"][-1:]:
+        with pytest.raises(InvalidInput, match=f"Did you mean '{key}'" if len(key) > 2 else key):
+            function(*first, **{f"{key}x": 1})
+
+
+def test_too_many_values_of_a_function_are_refused():
+    with pytest.raises(
+        InvalidInput, match=r"iid\(...\): got 1; allowed: arguments by name, iid\(n=..., clients=..., seed=...\)"
+    ):
+        data.iid(10, 2, 0, 1)
+    with pytest.raises(
+        InvalidInput, match=r"Graph.ring\(...\): got 3; allowed: arguments by name, Graph.ring\(clients=...\)"
+    ):
+        fedax.Graph.ring(4, 3)
+
+
+def test_a_type_error_of_the_function_itself_is_passed_on():
+    @checked_call
+    def sum_of(values):
+        return sum(values)
+
+    with pytest.raises(TypeError, match="not iterable"):
+        sum_of(3)

@@ -8,8 +8,10 @@ from typing import Any
 
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
+from fedax.utils.arguments import checked_call as _checked_call
 
 
+@_checked_call
 @functools.cache
 def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
     """All algorithm classes by lower-case name, in alphabetical order.
@@ -26,6 +28,7 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
     return dict(sorted(found.items()))
 
 
+@_checked_call
 def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
     """An algorithm by name, as experiment files and the command line make it.
 

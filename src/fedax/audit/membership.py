@@ -16,6 +16,7 @@ from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
 from fedax.engine.driver.run import Progress, run
 from fedax.tasks.classify import CrossEntropy
+from fedax.utils.arguments import checked_call
 from fedax.utils.files import write
 
 PIECE = 2048
@@ -67,6 +68,7 @@ class Membership:
         return {name: np.array([look.auc for look in getattr(self, name)]) for name in ("shadow", "calibrated")}
 
 
+@checked_call
 def quarters(task: Task, seed: int = 0) -> Quarters:
     """Deals every client's training examples at random into four equal parts (sizes differ by at most one).
 
@@ -87,6 +89,7 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     return Quarters(target, target_out, shadow, shadow_out)
 
 
+@checked_call
 def membership(
     algorithm: Algorithm[Any],
     task: Task,
@@ -167,6 +170,7 @@ def membership(
     return Membership(np.array(looks[: len(found)]), shadows, calibrated, spent, history, accuracy)
 
 
+@checked_call
 def check_auditable(task: Task) -> None:
     """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four examples."""
     if not isinstance(task.loss, CrossEntropy):

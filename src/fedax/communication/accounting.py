@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.errors import FedaxError, InvalidInput, install_hint
+from fedax.utils.arguments import checked_arguments, checked_call
 
 
+@checked_arguments
 class Release(NamedTuple):
     """Sums over one draw of clients that are published with Gaussian noise.
 
@@ -27,6 +29,7 @@ class Release(NamedTuple):
     population: int = 0
 
 
+@checked_arguments
 class Ledger(NamedTuple):
     """Releases of a run.
 
@@ -108,9 +111,16 @@ def _orders() -> Any:
     return DEFAULT_RDP_ORDERS
 
 
+@checked_call
 @functools.lru_cache(maxsize=4096)
 def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float:
     """Returns the privacy that some rounds have spent, between neighbours that differ in one client (see `Ledger`).
+
+    Args:
+        ledger: what a round releases.
+        noise: the noise multiplier, at least 0.
+        delta: of the guarantee, in (0, 1).
+        rounds: at least 0.
 
     >>> round(epsilon_of(Ledger((Release(1.0, 1),), (Release(1.0, 1),)), 5.0, 1e-5, 1), 2)
     0.79
@@ -126,6 +136,7 @@ def epsilon_of(ledger: Ledger, noise: float, delta: float, rounds: int) -> float
         return _epsilon(total, delta)
 
 
+@checked_call
 def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
     """Returns the privacy spent by Gaussian mechanisms without sampling.
 
@@ -164,6 +175,7 @@ def _quietly() -> Iterator[None]:
         log.setLevel(level)
 
 
+@checked_call
 def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float:
     """The least noise multiplier with which some rounds spend at most so much, to a relative 1e-3.
 
@@ -187,6 +199,7 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
     return high
 
 
+@checked_call
 def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: int) -> int:
     """The most rounds, up to `most`, that spend no more than a budget.
 

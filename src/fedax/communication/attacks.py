@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core import DataError, Task
 from fedax.core.hyper import Scalar, check_declared, hyper, make
 from fedax.errors import InvalidInput
-from fedax.utils.arguments import checked_arguments
+from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.random import MOST_SEED
 from fedax.utils.shares import whole_part
 
@@ -181,6 +181,7 @@ ATTACKS: dict[str, type[Attack]] = {"sign_flip": SignFlip, "noise": Noise, "labe
 """Attacks by their name in experiment files."""
 
 
+@checked_call
 def make_attack(name: str, **options: Any) -> Attack:
     """An attack by name.
 

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, Key
 from fedax.communication.channel import Codec
 from fedax.core.hyper import Scalar, hyper, make
 from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_call
 from fedax.utils.norms import scale_of
 
 SCALE = 32
@@ -257,6 +258,7 @@ CODECS: dict[str, type[Codec]] = {
 """Codecs by their name in experiment files."""
 
 
+@checked_call
 def make_codec(name: str, **options: Any) -> Codec:
     """A codec by name.
 

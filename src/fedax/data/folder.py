@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from fedax.core import DataError
+from fedax.utils.arguments import checked_call
 
 
 class MissingFile(DataError):
     """A data file or folder that is not there; the message says what to do."""
 
 
+@checked_call
 def data_folder(folder: str | Path | None = None) -> Path:
     """The folder of data files: the argument, else the variable `FEDAX_DATA`, else `fedax` in the user's cache folder.
 

@@ -6,6 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Float, Key, PyTree
 
+from fedax.utils.arguments import checked_call
+
 
 @runtime_checkable
 class Model(Protocol):
@@ -20,6 +22,7 @@ class Model(Protocol):
         ...
 
 
+@checked_call
 def parameter_count(model: Model) -> int:
     """The number of a model's parameters, without drawing them.
 

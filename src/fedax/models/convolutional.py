@@ -15,7 +15,7 @@ from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import Convolution, convolve_activate
 from fedax.ops.conv import Images, fan_out_normal
 from fedax.ops.lay import laid
-from fedax.utils.arguments import checked_arguments
+from fedax.utils.arguments import checked_arguments, checked_call
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
@@ -37,6 +37,7 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
     return jnp.asarray(x, dtype).reshape(-1, *shape)
 
 
+@checked_arguments
 class Stage(NamedTuple):
     """One convolution of a CNN.
 
@@ -141,11 +142,13 @@ class CNN:
         return last(h)
 
 
+@checked_call
 def mnist_cnn(classes: int = 10) -> CNN:
     """The CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28 pixels; 1,663,370 parameters with 10 classes."""
     return CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), classes, padding="SAME")
 
 
+@checked_call
 def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
     """Two convolutions of 5 x 5 and three fully connected layers (LeCun et al., 1998, with ReLU), as FedBC trains it on CIFAR-10.
 
@@ -158,6 +161,7 @@ def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
     return CNN(shape, (Stage(6, 5), Stage(16, 5)), (120, 84), classes)
 
 
+@checked_call
 def cifar_cnn(classes: int = 10) -> CNN:
     """The CNN of FedAWARE for 32 x 32 pixels in 3 colours; 122,570 parameters with 10 classes."""
     return CNN((32, 32, 3), (Stage(32, 3), Stage(64, 3), Stage(64, 3, pool=False)), (64,), classes, start="he")

@@ -14,6 +14,7 @@ from fedax.ops import affine
 from fedax.utils.arguments import checked_arguments
 
 
+@checked_arguments
 class Affine(NamedTuple):
     """Parameters of x -> x kernel + bias. The kernel comes first, as in the flat vectors of the released codes."""
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fedax.core import InvalidInput, Ragged, Task, UnknownName
 from fedax.core.directions import Mode, check_mode, find_mode, mode_field
 from fedax.observe.base import Observer, Split, View
+from fedax.utils.arguments import checked_call
 
 
 class TrainLoss(Observer):
@@ -130,21 +131,25 @@ def score_mode(observer: Any, scores: Mapping[str, Mode]) -> Mode | None:
     return scores.get(observer.score, observer.mode)
 
 
+@checked_call
 def TestAccuracy() -> HoldoutScore:
     """`test_accuracy`: accuracy on the global test set, in [0, 1]."""
     return HoldoutScore("accuracy")
 
 
+@checked_call
 def ValidationAccuracy() -> ValidationScore:
     """`validation_accuracy`: accuracy on the clients' validation examples, in [0, 1]."""
     return ValidationScore("accuracy")
 
 
+@checked_call
 def ValidationLoss() -> ValidationScore:
     """`validation_loss`: mean loss on the clients' validation examples."""
     return ValidationScore("loss")
 
 
+@checked_call
 def TestLoss() -> HoldoutScore:
     """`test_loss`: mean loss on the global test set."""
     return HoldoutScore("loss")

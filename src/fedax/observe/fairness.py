@@ -11,6 +11,7 @@ from fedax.core import Task
 from fedax.core.directions import Mode, find_mode, mode_field
 from fedax.observe.accuracy import needs, score_mode
 from fedax.observe.base import Observer, View
+from fedax.utils.arguments import checked_call
 
 
 class ClientAccuracy(Observer):
@@ -74,6 +75,7 @@ class ClientAccuracy(Observer):
         find_mode("observe ClientAccuracy", self.score, self.mode, task.score_modes, hint, "tasks")
 
 
+@checked_call
 def LocalAccuracy() -> ClientAccuracy:
     """`local_accuracy`: accuracy of each client's own model on its own test examples, and statistics of it."""
     return ClientAccuracy(personal=True)

@@ -11,6 +11,7 @@ from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, differentiate_by, in_groups, primitive
 from fedax.ops.shortcut import check_fit, scattered, taken
+from fedax.utils.arguments import checked_call
 
 EPSILON = 1e-5
 
@@ -33,6 +34,7 @@ class GroupNorm(NamedTuple):
         return group_norm(x, self.scale, self.offset, groups)
 
 
+@checked_call
 def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int) -> Images:
     """See `GroupNorm`. Derivatives of any order and mode.
 
@@ -51,6 +53,7 @@ def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, 
     return _normed("group_norm", (x, scale, offset), groups, relu=False, stride=0)[0]
 
 
+@checked_call
 def residual(
     x: Images,
     scale: Float[Array, "channels"],

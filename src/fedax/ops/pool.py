@@ -11,12 +11,14 @@ from jaxtyping import Array, Float
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, in_groups, primitive
+from fedax.utils.arguments import checked_call
 
 FLAT = 255
 """Marks an output where ReLU is flat."""
 Window = tuple[int, int]
 
 
+@checked_call
 def max_pool(x: Images, window: int | Window = 2) -> Images:
     """The largest of every 2 x 2 pixels, or of windows of another size; rows and columns that fill no window are left out.
 
@@ -35,6 +37,7 @@ def max_pool(x: Images, window: int | Window = 2) -> Images:
     return _pooled(x, jnp.zeros(x.shape[3], x.dtype), window, False)
 
 
+@checked_call
 def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1) -> Images:
     """ReLU of the images plus a bias for each channel, and the largest of each window, as `max_pool` has it.
 

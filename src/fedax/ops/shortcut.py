@@ -10,8 +10,10 @@ from jax.interpreters import ad
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, primitive
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
     r"""$\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the channels that it lacks.
 

@@ -12,6 +12,7 @@ from fedax.errors import short
 from fedax.report.page import Page, clients_sheet, render
 from fedax.report.record import Record
 from fedax.report.versions import versions
+from fedax.utils.arguments import checked_call
 from fedax.utils.files import write, writing
 
 
@@ -84,6 +85,7 @@ def write_report(history: History, path: Path, title: str) -> None:
         write(path, render(Page(title, line, [record], sheets=clients_sheet([record]), **about)))
 
 
+@checked_call
 def compare(
     histories: Mapping[str, History | Sequence[History]], path: str | Path = "comparison.html", *, title: str = "Comparison"
 ) -> Path:

@@ -14,6 +14,7 @@ from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
+from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
 """From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal ones compare equal."""
@@ -44,6 +45,7 @@ class OfLogits:
         return all(part is None or type(part).__module__.startswith("fedax.") for part in (self.model, self.augment))
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class CrossEntropy(OfLogits):
     r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits.
@@ -69,6 +71,7 @@ class CrossEntropy(OfLogits):
         return mean_outer_norm(np.concatenate([x, np.ones((len(x), 1))], axis=1)) / 2
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Accuracy(OfLogits):
     """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts.
@@ -129,6 +132,7 @@ def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
             raise DataError.found(f"{where}['x']", got, f"0 to {size - 1}, the vocabulary of {type(model).__name__}")
 
 
+@checked_call
 def classification(
     data: FederatedData,
     model: Model,

@@ -18,6 +18,7 @@ from fedax.data.texts.tokens import LENGTH, SIZES
 from fedax.examples.client_names import ClientNames, client_name
 from fedax.models import Model, Transformer
 from fedax.tasks.classify import OfLogits, Start
+from fedax.utils.arguments import checked_arguments
 from fedax.utils.shares import whole_part
 
 LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
@@ -26,6 +27,7 @@ LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
 """From the length of a sequence and the size of the vocabulary, by the name that tasks and experiment files use."""
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class NextTokenLoss(OfLogits):
     r"""The mean over a sequence's tokens, without padding, of $\log \sum_v e^{z_v} - z_y$, where y is the token that follows.
@@ -45,6 +47,7 @@ class NextTokenLoss(OfLogits):
         return _over_sequence(jax.nn.logsumexp(logits, axis=2) - following, examples["mask"])
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class NextTokenAccuracy(OfLogits):
     """The share of a sequence's tokens, without padding, after which the largest logit is that of the next token.

@@ -16,6 +16,7 @@ from fedax.data import FederatedData
 from fedax.data.limits import checked, real
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
+from fedax.utils.arguments import checked_arguments, checked_call
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -30,6 +31,7 @@ class Zeros:
         return jnp.zeros(self.features)
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class LogisticLoss:
     r"""$\log(1 + e^{-(2y-1) \langle x, w \rangle})$ for each example with label y of 0 or 1; finite for any finite margin."""
@@ -67,6 +69,7 @@ def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "ba
     return (2 * examples["y"] - 1).astype(params.dtype) * (examples["x"].astype(params.dtype) @ params)
 
 
+@checked_call
 def logistic(federated: FederatedData, *, l2: float | int | None = None, name: str | None = None) -> Task:
     r"""Binary logistic regression without intercept, from w = 0.
 

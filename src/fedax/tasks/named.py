@@ -13,6 +13,7 @@ from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.ready import digits, mnist, synthetic
 from fedax.tasks.splits import COMMON, changed_by
 from fedax.tasks.tweets import sent140
+from fedax.utils.arguments import checked_call
 
 SOURCES = (
     "cifar10",
@@ -29,6 +30,7 @@ SOURCES = (
 """Data sets whose tasks have no options of their own beside model and l2."""
 
 
+@checked_call
 def task_makers() -> dict[str, Callable[..., Task]]:
     """All ready-made tasks by name.
 
@@ -41,6 +43,7 @@ def task_makers() -> dict[str, Callable[..., Task]]:
     return convex | own | dict(zip(SOURCES, made))
 
 
+@checked_call
 def defaults(name: str, **options: Any) -> dict[str, Any]:
     """Every option of the task `name` with its default, among them those of the partition that `options` chooses.
 
@@ -55,6 +58,7 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
     return options_of(name, task_makers()[name], options) | dict.fromkeys(COMMON)
 
 
+@checked_call
 def make_task(name: str, **options: Any) -> Task:
     """A task by name, as experiment files and the command line make it.
 

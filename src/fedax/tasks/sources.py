@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from fedax import data
-from fedax.core import DataError, InvalidInput, Task, UnknownName
+from fedax.core import DataError, Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import check, real
+from fedax.data.options import check_partition_options
 from fedax.models import Bigram, CharLSTM, Model
 from fedax.tasks.classify import classification
 from fedax.tasks.images import DEFAULTS, PICTURES, changed, check_changes
 from fedax.tasks.ready import MODELS
+from fedax.utils.arguments import check_call, checked_call
 
 Architecture = Callable[[int, int], Model]
 
@@ -26,6 +28,7 @@ TEXT_MODELS: dict[str, Architecture] = {
 """From the length of a window and the number of characters, by the name that tasks and experiment files use."""
 
 
+@checked_call
 def of_source(
     source: Callable[..., FederatedData], models: Mapping[str, Architecture] = MODELS, default: str = "softmax"
 ) -> Callable[..., Task]:
@@ -49,16 +52,15 @@ def of_source(
     more = DEFAULTS if name in PICTURES else {}
 
     def task(*positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any) -> Task:
+        check_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
         changes = {key: options.pop(key, value) for key, value in more.items()}
         if more:
             check_changes(name, changes)
         if isinstance(model, str) and model not in models:
             raise UnknownName.among(f"{name}(model=...)", model, models)
-        try:
-            bound = inspect.signature(source).bind(*positional, **options)
-        except TypeError as error:
-            raise InvalidInput.found(name, str(error), f"the options {inspect.signature(source)}") from error
+        bound = inspect.signature(source).bind(*positional, **options)
+        check_partition_options(name, task, bound.arguments)
         federated, augment = source(*positional, **options), None
         if more:
             bound.apply_defaults()

@@ -12,6 +12,7 @@ from fedax.core.task import Given
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
 from fedax.data.overlap import Overlap, drawn, drawn_clients
 from fedax.models.storage import load_params
+from fedax.utils.arguments import checked_call
 
 SPLITS = ("train", "test", "validation")
 Clear: TypeAlias = dict[str, Bool[np.ndarray, "examples"]]
@@ -20,6 +21,7 @@ COMMON = ("validation", "held_back", "params")
 """Options that every task by name has."""
 
 
+@checked_call
 def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None) -> Task:
     """Returns the task with a share of each client's training examples kept for validation.
 
@@ -34,7 +36,8 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
         split: `"shuffled"` draws the examples, `"in_order"` takes each client's last ones; `"shuffled_rows"` and `"in_order_rows"`
             do so without regard to copies and overlaps.
         together: an array of the examples, such as the number of the picture that each was made of: examples with the same number
-            stay on one side. None otherwise.
+            stay on one side. Needed for changed copies (cropped, mirrored, with noise, with another label or an id of their own),
+            which are not recognized. None otherwise.
 
     Raises:
         InvalidInput: a share out of range, a task that has validation examples.
@@ -60,6 +63,7 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
     return dataclasses.replace(task, train=_rows(task.train, kept), validation=_rows(task.train, away))
 
 
+@checked_call
 def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     """Returns the task without a share of its clients, which never take part and become its `held_back`; see `observe.HeldBack`.
 

@@ -25,6 +25,7 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
+from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 
 Point = Float[Array | np.ndarray, "dim"]
@@ -158,6 +159,7 @@ class Losses:
         return jax.jit(jax.vmap(one, in_axes=(None, 0)))
 
 
+@checked_call
 def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-6) -> float:
     r"""$\max_j |\lambda_j(\nabla^2 f(w))|$, or that of one client: L at a point.
 
@@ -173,6 +175,7 @@ def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = N
     return abs(_extreme(losses, w, client, tolerance, 0.0, 1.0))
 
 
+@checked_call
 def lowest_eigenvalue(
     losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-4
 ) -> float:
@@ -223,6 +226,7 @@ class Optimum(NamedTuple):
     gradient: float
 
 
+@checked_call
 def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Optimum:
     r"""The minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients and halved steps.
 
@@ -262,6 +266,7 @@ class Sampled(NamedTuple):
     high: float
 
 
+@checked_call
 def local_variance(
     losses: Losses, w: Point, client: int, *, batch_size: int = 1, samples: int | None = None, seed: int = 0
 ) -> Sampled:
@@ -296,6 +301,7 @@ def local_variance(
     return Sampled(*(scale * max(middle + side * error, 0.0) for side in (0, -1, 1)))
 
 
+@checked_call
 def global_variance(losses: Losses, points: list[Point]) -> float:
     r"""The largest $\sum_k p_k \lVert \nabla f_k(x) - \nabla f(x) \rVert^2$ over some points x: a lower bound of $\sigma_g^2$.
 
@@ -310,6 +316,7 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
     return most
 
 
+@checked_call
 def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
     r"""The least $\frac{\lVert \nabla f(x) \rVert^2}{2 (f(x) - f^*)}$ over some points x: an upper bound of the constant $\nu$.
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
+from fedax.utils.arguments import checked_call
 
 PerDevice = Float[Array | np.ndarray, "clients"]
 Models = Float[Array | np.ndarray, "clients dim"]
@@ -31,6 +32,7 @@ class Interval(NamedTuple):
     high: Float[np.ndarray, "clients"]
 
 
+@checked_call
 def multiplier_bounds(smoothness: PerDevice) -> Interval:
     r"""$\lambda_i \in [1 + L_i, (1 + L_i)^2 / L_i)$, the bounds $\Lambda$ of the analysis: `FedBC(lam_min=..., lam_max=...)`.
 
@@ -54,6 +56,7 @@ def multiplier_bounds(smoothness: PerDevice) -> Interval:
     return Interval(1 + found, (1 + found) ** 2 / found)
 
 
+@checked_call
 def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     r"""The dissimilarity of the devices' gradients at one x under the multipliers that are worst for it.
 
@@ -82,6 +85,7 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     return float(np.where(np.eye(len(found)), 0, lengths).max())
 
 
+@checked_call
 def solve_errors(
     *, gradients: Models, models: Models, global_model: Vector, multipliers: PerDevice
 ) -> Float[np.ndarray, "clients"]:
@@ -104,6 +108,7 @@ def solve_errors(
     return np.sum(inexact**2, axis=1)
 
 
+@checked_call
 def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | float) -> Float[np.ndarray, "clients"]:
     r"""$c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is violated.
 
@@ -116,6 +121,7 @@ def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | 
     return np.sum((own - np.asarray(global_model)) ** 2, axis=1) - np.asarray(tolerances)
 
 
+@checked_call
 def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevice) -> float:
     r"""$\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
 
@@ -127,6 +133,7 @@ def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevi
     return float(np.mean(np.asarray(losses) + np.asarray(multipliers) * np.asarray(violations)))
 
 
+@checked_call
 def lagrangian_gradient_bound(*, moved: float, error: float, smoothness: float, multiplier: float) -> float:
     r"""The Lagrangian's squared gradients by the local models, before a round.
 
@@ -151,6 +158,7 @@ def lagrangian_gradient_bound(*, moved: float, error: float, smoothness: float, 
     return 2 * (smoothness + 2 * multiplier) ** 2 * moved + 2 * error
 
 
+@checked_call
 def movement_bound(
     *,
     descent: float,
@@ -192,6 +200,7 @@ def movement_bound(
     return descent + error * float(np.mean(0.5 / np.asarray(smoothness))) + dual_rate * violation**2 + multiplier * spread
 
 
+@checked_call
 def consensus_bound(*, smoothness: float, multiplier: float, error: float, heterogeneity: float) -> float:
     r"""$\lVert x_i^{t+1} - z^{t+1} \rVert^2$ at most, for every device and round.
 
@@ -223,6 +232,7 @@ def consensus_bound(*, smoothness: float, multiplier: float, error: float, heter
     return (apart / (1 - smoothness / (2 * multiplier))) ** 2
 
 
+@checked_call
 def stationarity_bound(
     *,
     gap: float,
@@ -276,6 +286,7 @@ def stationarity_bound(
     return first + apart + error * (4 + 4 * square * halves) + 4 * square * dual_rate * violation**2
 
 
+@checked_call
 def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float) -> Float[np.ndarray, "rounds"]:
     r"""$\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the constraint was violated.
 
@@ -300,6 +311,7 @@ def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_ra
     return dual_rate * (total - np.minimum(np.minimum.accumulate(total), 0))
 
 
+@checked_call
 def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
     r"""The squared gradient of a device's loss at its own model.
 

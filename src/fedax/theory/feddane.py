@@ -16,10 +16,12 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
+from fedax.utils.arguments import checked_call
 
 PerDevice = float | Float[Array | np.ndarray, "devices"]
 
 
+@checked_call
 def inexactness(
     solution: Float[Array | np.ndarray, "dim"],
     exact: Float[Array | np.ndarray, "dim"],
@@ -45,6 +47,7 @@ def inexactness(
     return error / move if move else math.inf if error else 0.0
 
 
+@checked_call
 def inexactness_bound(*, residual: float, moved: float, curvature: float) -> float:
     r"""A bound on $\gamma$ from what a device knows, without the exact solution.
 
@@ -73,6 +76,7 @@ def inexactness_bound(*, residual: float, moved: float, curvature: float) -> flo
     return error / (moved - error) if error < moved else 0.0 if residual == 0 else math.inf
 
 
+@checked_call
 def enough(*, inexactness: float, moved: float, curvature: float) -> float:
     r"""The residual at which a local solver may stop.
 
@@ -96,6 +100,7 @@ def enough(*, inexactness: float, moved: float, curvature: float) -> float:
     return inexactness * curvature * moved / (1 + inexactness)
 
 
+@checked_call
 def dissimilarity(
     gradients: Float[Array | np.ndarray, "clients dim"], weights: Float[Array | np.ndarray, "clients"] | None = None
 ) -> float:
@@ -122,6 +127,7 @@ def dissimilarity(
     return max(math.sqrt(square) / mean, 1.0) if mean else math.inf if square else 1.0
 
 
+@checked_call
 def decrease(
     *, mu: float, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0
 ) -> float:
@@ -169,6 +175,7 @@ class Best(NamedTuple):
     decrease: float
 
 
+@checked_call
 def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0) -> Best:
     r"""The $\mu$ with which a round decreases f the most.
 
@@ -210,6 +217,7 @@ def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0
     return Best(best, linear**2 / (4 * square))
 
 
+@checked_call
 def decrease_by_device(
     *,
     mu: PerDevice,
@@ -253,6 +261,7 @@ def decrease_by_device(
     return float(first - (dissimilarity**2 - 1) * (p @ (solved + own / m**2 + gamma / m)))
 
 
+@checked_call
 def rounds(*, gap: float, rho: float, accuracy: float) -> int:
     r"""Rounds after which the squared gradients are $\varepsilon$ on average.
 

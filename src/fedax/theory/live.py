@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory import feddane
+from fedax.utils.arguments import checked_call
 
 Series = Float[Array | np.ndarray, "observations"]
 
@@ -40,6 +41,7 @@ class Descent(NamedTuple):
         return float(np.mean(self.measured >= self.promised))
 
 
+@checked_call
 def feddane_descent(
     *,
     objective: Series,

@@ -14,8 +14,10 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""$\sigma^2 = \frac1M \sum_m \lVert \nabla f_m(x_*) \rVert^2$, how much the clients differ at the optimum.
 
@@ -30,6 +32,7 @@ def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
     return float(np.mean(np.sum(np.asarray(gradients) ** 2, axis=1)))
 
 
+@checked_call
 def step_size(smoothness: float, interval: int) -> float:
     r"""The largest step size of the theorem, $\gamma = \frac{1}{4LH}$.
 
@@ -49,6 +52,7 @@ def step_size(smoothness: float, interval: int) -> float:
     return 1 / (4 * smoothness * interval)
 
 
+@checked_call
 def bound(
     *, distance: float, variance: float, smoothness: float, interval: int, steps: int, rate: float | None = None
 ) -> float:
@@ -83,6 +87,7 @@ def bound(
     return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
 
 
+@checked_call
 def communications(*, distance: float, variance: float, smoothness: float, accuracy: float) -> float:
     r"""Communications T/H that are enough for $f(\bar x_T) - f(x_*) \le \varepsilon$, with the best step size and H.
 
@@ -104,6 +109,7 @@ def communications(*, distance: float, variance: float, smoothness: float, accur
     return 16 * distance**2 / accuracy * max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
 
 
+@checked_call
 def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""$V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models are apart.
 
@@ -116,6 +122,7 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     return float(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
 
 
+@checked_call
 def next_distance_bound(*, distance: float, spread: float, gap: float, smoothness: float, rate: float) -> float:
     r"""A bound on the squared distance of the mean model to the optimum after one more step.
 
@@ -142,6 +149,7 @@ def next_distance_bound(*, distance: float, spread: float, gap: float, smoothnes
     return distance**2 + scale * (1 + 2 * scale) * spread - 2 * rate * (1 - 2 * scale) * gap
 
 
+@checked_call
 def spread_bound(
     *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
 ) -> float:
@@ -175,6 +183,7 @@ def spread_bound(
     return float(5 * smoothness * square * found.sum() + 7.5 * square * variance * len(found))
 
 
+@checked_call
 def spread_excess_bound(
     *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
 ) -> float:
@@ -202,6 +211,7 @@ def spread_excess_bound(
     return float(-found.sum() / 2 + 11.25 * smoothness * (rate * interval) ** 2 * variance * len(found))
 
 
+@checked_call
 def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> float:
     r"""$\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of the workers' gradients.
 
@@ -220,6 +230,7 @@ def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> floa
     return 2 * smoothness**2 * spread + 4 * smoothness * gap
 
 
+@checked_call
 def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> float:
     r"""$-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L V_t$.
 
@@ -251,6 +262,7 @@ class Plan(NamedTuple):
         return self.steps / self.interval
 
 
+@checked_call
 def plan(*, distance: float, variance: float, smoothness: float, accuracy: float, rate: float | None = None) -> Plan:
     r"""The steps and the interval with the fewest communications, for any step size.
 
@@ -279,6 +291,7 @@ def plan(*, distance: float, variance: float, smoothness: float, accuracy: float
     return Plan(4 * distance**2 / (accuracy * rate), 1 / (4 * rate * scale), rate)
 
 
+@checked_call
 def best_interval(
     *, distance: float, variance: float, smoothness: float, accuracy: float, rate: float, price: float, most: int = 100_000
 ) -> int:
@@ -319,6 +332,7 @@ def best_interval(
     return int(intervals[np.argmin(cost)])
 
 
+@checked_call
 def corollary(*, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int) -> float:
     r"""`bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for $H \le \sqrt{T/M}$.
 

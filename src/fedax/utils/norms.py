@@ -5,6 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedax.utils.arguments import checked_call
+
 _SAFE = 40
 """Powers of two within which squares, and sums of squares, are far from the ends of float32."""
 
@@ -22,6 +24,7 @@ def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(usual, 1, jnp.ldexp(jnp.ones_like(largest), jnp.where(usual, 0, exponent)))
 
 
+@checked_call
 def scale_of(v: Any, axis: int | None = None, keepdims: bool = False) -> Any:
     """Returns `power_of_two` of the largest absolute entry.
 

@@ -13,6 +13,7 @@ from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole
 from fedax.data.limits import checked
 from fedax.data.texts.text import LEAF_CHARACTERS, encode
+from fedax.utils.arguments import checked_call
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
 """Inputs and labels of each user as the file has them."""
@@ -121,6 +122,7 @@ def of_users(train: Users, test: Users | None, classes: int, change: Convert, na
     return FederatedData(clients, classes, others, name=name, names=names)
 
 
+@checked_call
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
     """Inputs `x` and labels `y` that are numbers already; labels such as 3.0 or "3" count as 3. `where` names the user in messages.
 
@@ -134,6 +136,7 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
         raise DataError.of("leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers") from error
 
 
+@checked_call
 def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
     """Shakespeare: strings of equal length and the character that follows each, as numbers of `fedax.data.LEAF_CHARACTERS`.
 

@@ -16,8 +16,10 @@ from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
 from fedax.data.formats.leaf import Convert, Users, leaf_folders, of_users, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
 from fedax.data.overlap import drawn
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
     """Sent140: tweets as the numbers of their first words and marks, and 1 for a positive one (label 4 in the raw data, or 1).
 

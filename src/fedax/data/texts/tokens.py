@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from fedax.core import DataError, InvalidInput
 from fedax.data.limits import checked, choice, whole
 from fedax.errors import install_hint
+from fedax.utils.arguments import checked_call
 
 PADDING = 0
 """The token that fills up short sequences; no text has it."""
@@ -43,6 +44,7 @@ class Tokens:
     size: int
 
     @classmethod
+    @checked_call
     def of(cls, texts: Iterable[str], kind: str = "bpe", size: int | None = None) -> "Tokens":
         """The tokens of a kind; those of "characters" and "bpe" are learned from texts, and their number does not depend on them.
 
@@ -82,6 +84,7 @@ class Tokens:
         return cls(made, width)
 
     @classmethod
+    @checked_call
     def load(cls, path: str | Path, size: int | None = None) -> "Tokens":
         """The tokens of a file that `save`, or the library, wrote; `size` as it was, by default one more than the file's tokens.
 
@@ -100,10 +103,12 @@ class Tokens:
             raise InvalidInput.of("Tokens.load(size=...)", size, f"whole numbers >= {held}, or None")
         return cls(found, size or held)
 
+    @checked_call
     def save(self, path: str | Path) -> None:
         """Writes the vocabulary to a file of the library's format (JSON)."""
         Path(path).write_text(self.tokenizer.to_str(), encoding="utf-8")
 
+    @checked_call
     def encode(self, texts: Sequence[str]) -> list[Int[np.ndarray, "_"]]:
         """Each text's tokens.
 
@@ -114,12 +119,14 @@ class Tokens:
         found = self.tokenizer.encode_batch(every, add_special_tokens=False)
         return [np.asarray(each.ids, np.int32) + 1 for each in found]
 
+    @checked_call
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
         """The text of tokens; padding, and numbers that stand for nothing, are left out."""
         known = [i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)]
         pieces = None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in known]
         return self.tokenizer.decode(known, skip_special_tokens=False) if pieces is None else "".join(pieces)
 
+    @checked_call
     def rows(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
         """One row for each text, cut off or filled up: `x`, shape (texts, length), and `mask`, which is False for padding.
 
@@ -133,6 +140,7 @@ class Tokens:
         x, mask = padded([tokens[:length] for tokens in self.encode(texts)], _length(length))
         return {"x": x, "mask": mask}
 
+    @checked_call
     def sequences(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
         """The texts in pieces for predicting the next token: of n tokens in ceil((n - 1) / length), the last one filled up.
 

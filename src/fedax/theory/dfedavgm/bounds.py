@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows
+from fedax.utils.arguments import checked_call
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Rounding:
         return self.dim * self.width**2
 
 
+@checked_call
 def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> float:
     r"""$\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
 
@@ -103,6 +105,7 @@ def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> f
     return float(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
 
 
+@checked_call
 def move_bound(setting: Setting) -> float:
     r"""$\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 + B^2)}{(1-\theta)^2}$, one local step.
 
@@ -117,6 +120,7 @@ def move_bound(setting: Setting) -> float:
     return 2 * setting.rate**2 * (setting.local_variance + setting.gradient_bound**2) / (1 - setting.momentum) ** 2
 
 
+@checked_call
 def drift_bound(setting: Setting, gradient: float) -> float:
     r"""A bound on the drift of local training.
 
@@ -139,6 +143,7 @@ def drift_bound(setting: Setting, gradient: float) -> float:
     return (setting.c1 + 32 * setting.local_steps**2 * gradient) * setting.rate**2
 
 
+@checked_call
 def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> float:
     r"""A bound on the consensus error, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
 
@@ -176,6 +181,7 @@ def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_pr
     return both * (setting.mixing / (1 - setting.mixing)) ** 2
 
 
+@checked_call
 def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = False) -> float:
     r"""$S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum that K steps with it are worth.
 
@@ -209,6 +215,7 @@ class Constants(NamedTuple):
     beta: float
 
 
+@checked_call
 def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> Constants:
     r"""The constants of the theorems.
 
@@ -261,6 +268,7 @@ def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed:
     return Constants(gamma, alpha / gamma, beta / gamma)
 
 
+@checked_call
 def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
     r"""The squared gradient at the mean model in the best of T rounds.
 
@@ -286,6 +294,7 @@ def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, ga
     return 2 * gap / (found.gamma * rounds) + found.alpha + found.beta
 
 
+@checked_call
 def pl_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int, curvature: float) -> float:
     r"""$\mathbb E f(\bar x^T) - \min f \le (1 - \nu\gamma)^T (f(\bar x^0) - \min f) + \frac{\alpha + \beta}{2\nu}$.
 

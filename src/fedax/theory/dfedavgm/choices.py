@@ -9,8 +9,10 @@ import scipy  # imports what is asked for, and only then
 from fedax.core import InvalidInput
 from fedax.theory._limits import check
 from fedax.theory.dfedavgm.bounds import Rounding, Setting, effective_steps, stationarity_bound
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 0.0) -> float:
     r"""The step size at which $\gamma = 0$; below it the theorems hold.
 
@@ -36,6 +38,7 @@ def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 
     return min((math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps), 1 / (8 * smoothness * local_steps))
 
 
+@checked_call
 def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
     r"""$\eta = \frac{1}{LK\sqrt T}$, with which the bound falls like $\frac{1}{\sqrt T}$.
 
@@ -50,6 +53,7 @@ def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
     return 1 / (smoothness * local_steps * math.sqrt(rounds))
 
 
+@checked_call
 def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
     """The step size with the smallest `stationarity_bound`, found numerically; the setting's own one does not count.
 
@@ -76,6 +80,7 @@ def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: f
     return math.exp(float(found.x))
 
 
+@checked_call
 def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
     r"""$\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like $\frac{\ln T}{T}$.
 
@@ -101,6 +106,7 @@ def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
     return math.log(rounds) / (curvature * local_steps * rounds)
 
 
+@checked_call
 def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
     r"""The bits below which the quantised method sends less, $b < \frac{32}{r} - \frac{32}{d}$, if it takes r times the rounds.
 
@@ -123,6 +129,7 @@ def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
     return 32 / rounds_ratio - 32 / dim
 
 
+@checked_call
 def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4) -> float:
     r"""The $\varepsilon$ down to which rounding down costs at most r times the rounds, to first order in $\eta$.
 

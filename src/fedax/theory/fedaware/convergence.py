@@ -8,8 +8,10 @@ from jaxtyping import Array, Float, Int
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, shares
 from fedax.theory.fedaware.definitions import Divergence, Weights
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def drift_bound(
     *,
     local_steps: Int[Array | np.ndarray, "clients"],
@@ -49,6 +51,7 @@ def drift_bound(
     return 5 * k * rate**2 * (local_variance + 6 * k * (np.asarray(dissimilarities) + gradient**2))
 
 
+@checked_call
 def heterogeneity(
     *,
     local_steps: Int[Array | np.ndarray, "clients"],
@@ -82,6 +85,7 @@ def heterogeneity(
     return float(30 * rate * (given * (k - k.min())) @ np.asarray(dissimilarities))
 
 
+@checked_call
 def mean_drift_bound(
     *,
     local_steps: Int[Array | np.ndarray, "clients"],
@@ -122,6 +126,7 @@ def mean_drift_bound(
     return more + 5 * rate * float(local_variance + 6 * k.min() * (given @ zeta) + 6 * (given @ k) * gradient**2)
 
 
+@checked_call
 def momentum_error_bound(*, error: float, moved: float, drift: float, smoothness: float, share: float) -> float:
     r"""$e_t = \sum_i \lambda_i \mathbb E \lVert m_i^t - \nabla f_i(x^t) \rVert^2$ after a round, from that before it.
 
@@ -155,6 +160,7 @@ def momentum_error_bound(*, error: float, moved: float, drift: float, smoothness
     return (1 - share / 2) * error + 2 * (smoothness * moved) ** 2 / share + share * drift
 
 
+@checked_call
 def direction_error_bound(*, found: Divergence, global_variance: float, error: float) -> float:
     r"""$\lVert d - \nabla f \rVert \le \sqrt{\chi_P^2} \sigma_g + \sqrt{e}$, how far FedAWARE's direction is from the gradient.
 
@@ -176,6 +182,7 @@ def direction_error_bound(*, found: Divergence, global_variance: float, error: f
     return math.sqrt(found.pearson * global_variance) + math.sqrt(error)
 
 
+@checked_call
 def stationarity_bound(*, gap: float, rate: float, smoothness: float, errors: Float[Array | np.ndarray, "rounds"]) -> float:
     r"""The squared gradient in the best of T rounds, for any directions d.
 

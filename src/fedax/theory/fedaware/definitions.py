@@ -8,11 +8,13 @@ from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
+from fedax.utils.arguments import checked_call
 
 Weights = Float[Array | np.ndarray, "clients"]
 Gradients = Float[Array | np.ndarray, "clients dim"]
 
 
+@checked_call
 def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: Weights | None = None) -> float:
     r"""The diversity D of gradients, or $\tilde D$ with surrogate weights $\tilde\lambda$.
 
@@ -46,6 +48,7 @@ def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: W
     return above / below if below else math.inf if above else 1.0
 
 
+@checked_call
 def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Float[np.ndarray, "clients"]:
     r"""$\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their mean is $\sigma_g^2$ at x.
 
@@ -66,6 +69,7 @@ def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Flo
     return np.sum((found - given @ found) ** 2, axis=1)
 
 
+@checked_call
 def dissimilarity_offset(
     gradients: Float[Array | np.ndarray, "points clients dim"], weights: Weights | None = None, *, dissimilarity: float = 1.0
 ) -> float:
@@ -100,6 +104,7 @@ def dissimilarity_offset(
     return math.sqrt(max(float(np.max(square - dissimilarity**2 * mean)), 0.0))
 
 
+@checked_call
 def diversity_bound(*, global_variance: float, gradient: float, dissimilarity: float = 1.0) -> float:
     r"""$D(x) \le \sqrt{B^2 + G^2 / \lVert \nabla f(x) \rVert^2}$; with B = 1 and the variance at x as $G^2$ an equality.
 
@@ -138,6 +143,7 @@ class Divergence(NamedTuple):
     pearson: float
 
 
+@checked_call
 def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence:
     r"""The paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against $\lambda$, and what they are used for.
 
@@ -164,6 +170,7 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
     )
 
 
+@checked_call
 def surrogate_gradient_bound(
     found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
 ) -> float:
@@ -196,6 +203,7 @@ def surrogate_gradient_bound(
     return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
 
 
+@checked_call
 def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
     r"""$\max_i \langle d, d - m_i \rangle$ with $d = \sum_i \tilde\lambda_i m_i$, the certificate of the shortest combination.
 

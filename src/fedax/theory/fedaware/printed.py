@@ -10,8 +10,10 @@ from jaxtyping import Array, Float, Int
 from fedax.core import InvalidInput
 from fedax.theory._limits import check, shares
 from fedax.theory.fedaware.definitions import Divergence, Weights
+from fedax.utils.arguments import checked_call
 
 
+@checked_call
 def gradient_bound_as_printed(*, gradient_bound: float, surrogate_diversity: float) -> float:
     r"""$\lVert \nabla f(x^t) \rVert \le \tilde G / \tilde D(x^t)$, which is false for the surrogate weights of the method.
 
@@ -35,6 +37,7 @@ def gradient_bound_as_printed(*, gradient_bound: float, surrogate_diversity: flo
     return gradient_bound / surrogate_diversity
 
 
+@checked_call
 def rho_as_printed(
     found: Divergence,
     *,
@@ -73,6 +76,7 @@ def rho_as_printed(
     return 1 - math.sqrt(found.gap) - found.gap - drift
 
 
+@checked_call
 def stationarity_as_printed(
     found: Sequence[Divergence],
     *,
