@@ -8,6 +8,7 @@
 - `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
 - `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
 - `SCALE`: bits of a scale or a value.
+- `Codec`: the base class of codecs.
 
 All scales and values travel as 32-bit floats and are rounded to them before use, so that `decode(encode(...))` is exactly what a
 simulation computes with.
@@ -15,11 +16,14 @@ simulation computes with.
 
 from fedax.communication.codecs import CODECS as CODECS
 from fedax.communication.codecs import QSGD as QSGD
+from fedax.communication.codecs import SCALE as SCALE
 from fedax.communication.codecs import Codec as Codec
 from fedax.communication.codecs import Identity as Identity
 from fedax.communication.codecs import Quantizer as Quantizer
 from fedax.communication.codecs import Sign as Sign
 from fedax.communication.codecs import TopK as TopK
 from fedax.communication.codecs import make_codec as make_codec
+from fedax.communication.codecs import packed as packed
+from fedax.communication.codecs import unpacked as unpacked
 
-__all__ = ["CODECS", "QSGD", "Codec", "Identity", "Quantizer", "Sign", "TopK", "make_codec"]
+__all__ = ["CODECS", "QSGD", "SCALE", "Codec", "Identity", "Quantizer", "Sign", "TopK", "make_codec", "packed", "unpacked"]

@@ -34,6 +34,9 @@ Heterogeneity and consensus:
 - `SurrogateDiversity`: the weights of FedAWARE on the clients' gradients, and their diversity.
 - `Optimum`: the distance to a known minimiser, and the gap.
 - `NodeAccuracy`: score of each node's own model on the global test set.
+
+For your own:
+- `Observer`: the base class of observers. `View`: the global model as an observer sees it.
 """
 
 from fedax.observe.accuracy import HoldoutScore as HoldoutScore
