@@ -21,7 +21,7 @@ from fedax.core import InvalidInput
 from fedax.core.hyper import declared
 from fedax.engine.backends.reference import EagerClient, EagerMinibatch
 from fedax.engine.driver import session
-from fedax.engine.round.context import Round
+from fedax.engine.round.context import RoundContext
 from problems import all_algorithms, is_preset, kinds_of_laws, named, regression, squares, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
@@ -381,7 +381,7 @@ def test_declared_reductions(kind, reduction):
 def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
     """The trace names the work functions that a round really calls, in order, and the bits it sends, whatever is chosen."""
     seen = []
-    original = Round._job
+    original = RoundContext._prepare
 
     def spy(self, work, *rest):
         seen.append(work.__name__)
@@ -392,7 +392,7 @@ def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
         traced = [phase.work for phase in fedax.footprint(algorithm, regression()).phases]
         seen.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(Round, "_job", spy)
+            patch.setattr(RoundContext, "_prepare", spy)
             schedule = fedax.Schedule(cohort=3, steps=1, batch_size=4)
             history = go(
                 algorithm, rounds=2, schedule=schedule, engine=fedax.Eager()

@@ -14,7 +14,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.round.backend import Answer, Job, Transport
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import NobodyError, Round, bits_spent
+from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
 from fedax.engine.round.engine import Carried, Log, Program, begin, landed, numbers, stacked
 from fedax.engine.round.evaluation import nobody
 from fedax.observe.base import Observer, View, joined
@@ -111,11 +111,11 @@ class PlainProgram(Program):
         algorithm, transport, root = self.runs[run]
         reports = []
         for t in rounds:
-            fed, after = Round(transport, t, root, *carried[1:]), carried
+            fed, after = RoundContext(transport, t, root, *carried[1:]), carried
             try:
                 state = algorithm.round(fed, carried.state)
                 after, worked = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
-            except NobodyError:
+            except EmptyPhaseError:
                 fed.nobody, worked = True, None
             report = fed.report(carried.state, after.state)
             bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))

@@ -26,7 +26,7 @@ from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation.jaxpr import inner, turns
 from fedax.engine.round.backend import Answer, Job
 from fedax.engine.round.client import CompiledClient, Part, Setup, Slice
-from fedax.engine.round.context import Round
+from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import Carried
 from fedax.ops import affine, lstm, pooled
 from fedax.ops.bilinear import PRODUCTS, multiplications, pairs
@@ -192,7 +192,7 @@ def round_operations(program: SimulationProgram) -> Callable[[Any, int], int]:
     @eqx.filter_jit
     def worked(setup: Setup, algorithm: Algorithm[Any], root: Any, carried: Carried, round: Int[Array, ""]) -> list[Array]:
         transport = _Counting(setup)
-        algorithm.round(Round(transport, round, root, *carried[1:]), carried.state)
+        algorithm.round(RoundContext(transport, round, root, *carried[1:]), carried.state)
         costs[:] = transport.costs
         return transport.worked
 

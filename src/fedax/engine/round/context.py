@@ -22,7 +22,7 @@ from fedax.utils.layout import share_of
 from fedax.utils.random import Index, stream
 
 
-class NobodyError(FedaxError):
+class EmptyPhaseError(FedaxError):
     """A phase without clients: the round leaves the state as it was."""
 
 
@@ -44,7 +44,7 @@ class Report(NamedTuple):
     left_out: Int[Array, "some"]
 
 
-class Round(Federation):
+class RoundContext(Federation):
     """One round over a transport. Keeps notes, traffic, the first part that is not finite and the last cohort on the way.
 
     Args:
@@ -172,7 +172,7 @@ class Round(Federation):
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round)
-        job, held = self._job(send, (), memory)
+        job, held = self._prepare(send, (), memory)
         job = dataclasses.replace(job, model_state=None)  # of nodes, who have their own
         answer, received = self.transport.exchange(job, everyone, held, neighbours, weights)
         if answer.upload.weight is not None:
@@ -207,17 +207,17 @@ class Round(Federation):
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
     ) -> tuple[Job, Answer]:
-        job, held = self._job(work, down, memory)
+        job, held = self._prepare(work, down, memory)
         if isinstance(cohort.count, int) and cohort.count == 0:
             if not self._noised:
-                raise NobodyError
+                raise EmptyPhaseError
             answer = self.setup.private.phase(job).empty(held)  # that nobody came is hidden as well
         else:
             answer = self.transport.work(job, cohort, held, gather)
         self._book(cohort, job, answer, cohort.count)
         return job, answer
 
-    def _job(self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None) -> tuple[Job, dict[str, Memory]]:
+    def _prepare(self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None) -> tuple[Job, dict[str, Memory]]:
         """The phase's work with what the server sends, and the clients' memories that it takes and leaves."""
         channel, phase, held = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
@@ -268,7 +268,7 @@ class Round(Federation):
         self.note(**answer.notes)
         self._check(cohort, answer)
         if isinstance(self.last.count, int) and self.last.count == 0 and not self._noised:
-            raise NobodyError
+            raise EmptyPhaseError
 
     def _check(self, cohort: Cohort, answer: Answer) -> None:
         if self.setup.drop or not answer.broken.shape[0]:

@@ -16,7 +16,7 @@ from fedax.core.task import Task
 from fedax.engine.distributed.process_group import Team
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Transport
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import Round, missing
+from fedax.engine.round.context import RoundContext, missing
 from fedax.engine.round.footprint import look
 from fedax.observe.base import Observer, on_host
 from fedax.utils.arguments import checked_arguments
@@ -69,7 +69,7 @@ def landed(carried: Carried) -> Carried:
 def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Carried:
     """The start of a run at a model; before it nothing was lost."""
     # a root of its own: below the run's root, the draws of `init` would be those of round 0
-    state = algorithm.init(Round(transport, 0, stream(root, "init")), w)
+    state = algorithm.init(RoundContext(transport, 0, stream(root, "init")), w)
     channel, task = transport.setup.channel, transport.setup.task
     bounds = None if transport.setup.private is None else transport.setup.private.start()
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"

@@ -19,7 +19,7 @@ from fedax.core.task import Ragged, Task
 from fedax.engine.compilation.jaxpr import inner, turns
 from fedax.engine.round.backend import Answer, Job, Transport
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import Round
+from fedax.engine.round.context import RoundContext
 from fedax.engine.round.model_state import Sent, traveling
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
@@ -115,8 +115,8 @@ def look(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
 
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = algorithm.init(Round(transport, 0, root), w)
-        algorithm.round(Round(transport, 1, root, model_state=traveling(setup.task)), state)
+        state = algorithm.init(RoundContext(transport, 0, root), w)
+        algorithm.round(RoundContext(transport, 1, root, model_state=traveling(setup.task)), state)
 
     jax.eval_shape(one_round)
     return Footprint(tuple(transport.phases), Amount(*map(sum, zip((0, 0), *transport.kept, strict=True))))

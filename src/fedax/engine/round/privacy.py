@@ -22,7 +22,7 @@ from fedax.core.solver import SGD
 from fedax.core.task import Task
 from fedax.engine.round.backend import Answer, Job
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import Round
+from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, Recording
 from fedax.engine.round.model_state import traveling
 from fedax.errors import InvalidInput
@@ -245,7 +245,7 @@ class _Seen(NamedTuple):
     form: Any
 
 
-class _LookingRound(Round):
+class _LookingRound(RoundContext):
     """Remembers from which draw a cohort is."""
 
     def sample(self, weights: Any = None) -> Cohort:

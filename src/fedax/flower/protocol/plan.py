@@ -21,7 +21,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.engine.compilation.fingerprint import Describer
 from fedax.engine.round.backend import Answer, Job
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import Round
+from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import begin
 from fedax.engine.round.footprint import Probe, Recording
 from fedax.errors import InvalidInput
@@ -108,7 +108,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         carried = begin(transport, algorithm, root, w)
         for t in (0, 1):  # a first round may be another one
-            state = algorithm.round(Round(transport, t, root, carried.lost, None, carried.bounds), carried.state)
+            state = algorithm.round(RoundContext(transport, t, root, carried.lost, None, carried.bounds), carried.state)
         how = algorithm.personal(state)
         if how is not None:
             memory = None if how.memory is None else form(how.memory.of(jnp.int32(0)))

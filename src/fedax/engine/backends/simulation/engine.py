@@ -32,7 +32,7 @@ from fedax.engine.compilation.fused_loop import available
 from fedax.engine.compilation.jaxpr import traced
 from fedax.engine.distributed.multihost import team_of_hosts
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import Round, bits_spent
+from fedax.engine.round.context import RoundContext, bits_spent
 from fedax.engine.round.engine import Carried, Engine, Log, Program, begin, landed
 from fedax.engine.round.evaluation import all_personal, nobody, view_of
 from fedax.errors import InvalidInput
@@ -246,7 +246,7 @@ def one_round(
     setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carried: Carried
 ) -> tuple[Carried, Any, Cohort]:
     """The carry after a round, its report, and the cohort that worked last."""
-    fed = Round(SimulatedTransport(setup), round, root, *carried[1:])
+    fed = RoundContext(SimulatedTransport(setup), round, root, *carried[1:])
     state = algorithm.round(fed, carried.state)
     if begun_anew(state):
         reason = "makes new memories in a round, which have to lie on the device"
