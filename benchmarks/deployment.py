@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.engine.round.backend import Job
+from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.single_client import work_alone
 from fedax.flower.deploy.processes import environment, free_port, process, supernode
 from fedax.flower.deploy.settings import Deployment
@@ -86,8 +86,8 @@ class Both:
         round = int(content["config"]["server-round"])
         vector = jnp.asarray(content["arrays"]["0"].numpy())
         down = jax.tree.unflatten(jax.tree.structure(self.phase.down), [vector])
-        job = Job(self.phase.work, down, None, jax.random.key(3), jnp.int32(round), 0)
-        upload, _, _ = work_alone(job, self.known.setup, {}, jnp.int32(self.device.partition))
+        phase_work = PhaseWork(self.phase.work, down, None, jax.random.key(3), jnp.int32(round), 0)
+        upload, _, _ = work_alone(phase_work, self.known.setup, {}, jnp.int32(self.device.partition))
         count = MetricRecord({"num-examples": int(self.device.task.train.total)})
         arrays = ArrayRecord({"0": Array(np.asarray(upload.value))})
         return RecordDict({"arrays": arrays, "metrics": count})

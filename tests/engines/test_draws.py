@@ -15,7 +15,7 @@ import fedax
 from fedax.core import Layout, Ragged
 from fedax.core.scheduling.sampling import subset, successive_subset
 from fedax.core.task import Population
-from fedax.engine.backends.simulation.backend import SimulatedTransport
+from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import longest_first
 from fedax.engine.round import permutation as orders
@@ -122,8 +122,8 @@ def test_a_round_costs_its_cohort(sampling):
     schedule = fedax.Schedule(cohort=10, sampling=sampling)
     setup = Setup(task, fedax.SGD(0.1), schedule, layout, train.population)
     for method, written in ((fedax.FedAvg(), set()), (fedax.SCAFFOLD(), {"scatter"})):
-        carried = begin(SimulatedTransport(setup), method, root, jnp.zeros(2))
-        arrays, code = eqx.partition(carried, eqx.is_array)
+        carry = begin(SimulationBackend(setup), method, root, jnp.zeros(2))
+        arrays, code = eqx.partition(carry, eqx.is_array)
         program = jax.make_jaxpr(
             lambda arrays, t, m=method, code=code: one_round(setup, m, root, t, eqx.combine(arrays, code))[0]
         )(arrays, jnp.int32(0))

@@ -1,4 +1,4 @@
-"""Rounds in Python, one after the other, for engines whose transport knows its cohorts."""
+"""Rounds in Python, one after the other, for engines whose backend knows its cohorts."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,34 +12,34 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.communication.channel import opened
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.round.backend import Answer, Job, Transport
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
-from fedax.engine.round.engine import Carried, Log, Program, begin, landed, numbers, stacked
+from fedax.engine.round.engine import Log, Program, RunCarry, begin, landed, numbers, stacked
 from fedax.engine.round.evaluation import nobody
 from fedax.observe.base import Observer, View, joined
 from fedax.utils.layout import accumulator
 
 
 class Done(NamedTuple):
-    """One client's part of a phase: its upload, messages unopened, its memories afterwards, and `Job.broken` of them."""
+    """One client's part of a phase: its upload, messages unopened, its memories afterwards, and `PhaseWork.broken` of them."""
 
     upload: Upload[Any]
     kept: dict[str, PyTree]
     broken: int
 
 
-class PlainTransport(Transport):
+class PythonBackend(Backend):
     """Uploads that are there one by one, and are added up in the cohort's order."""
 
     @abstractmethod
-    def each(self, job: Job, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
-        """The job done at every place of a cohort, in its order."""
+    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+        """Runs the work at every place of a cohort and returns the results in its order."""
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        uploads, kept, states = zip(*self.each(job, cohort, held), strict=True)
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        uploads, kept, states = zip(*self.each(phase_work, cohort, held), strict=True)
         values, clipped = zip(*(opened(upload.value) for upload in uploads), strict=True)
-        values = [job.bounded(value) for value in values]
+        values = [phase_work.bounded(value) for value in values]
         broken = np.array(states, np.int32)
         own = [upload.weight for upload in uploads if upload.weight is not None]
         weights = jnp.stack(own).astype(cohort.weights.dtype) if own else cohort.weights
@@ -50,7 +50,7 @@ class PlainTransport(Transport):
             values = [jax.tree.map(jnp.zeros_like, v) if i in absent else v for i, v in enumerate(values)]
         put = {name: [kept[i][name] for i in there] for name in kept[there[0]]} if there else {}
         ids = cohort.ids[jnp.asarray(there, jnp.int32)]
-        return Answer(
+        return PhaseResult(
             uploads[0],
             None if gather else _sums(values, weights, default if own else weights),
             (jax.tree.map(stack, *values), weights) if gather else None,
@@ -78,12 +78,12 @@ def _sums(values: Sequence[PyTree], given: Array, default: Array) -> tuple[Any, 
     return pair(given) if given is default else (*pair(given), *pair(default))
 
 
-class PlainProgram(Program):
+class PythonProgram(Program):
     """The states are a list of what each run carries, with the cohort that worked last.
 
     Args:
         algorithms, setup, roots: see `Engine.program`.
-        transport: makes the transport of an algorithm and a root.
+        backend: makes the backend of an algorithm and a root.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class PlainProgram(Program):
         algorithms: Sequence[Algorithm[Any]],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
-        transport: Callable[[Algorithm[Any], Key[Array, ""]], Transport],
+        backend: Callable[[Algorithm[Any], Key[Array, ""]], Backend],
     ) -> None:
         self.setup, self.seeds = setup, len(roots)
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
-            (algorithm, transport(algorithm, root), root) for algorithm in algorithms for root in roots
+            (algorithm, backend(algorithm, root), root) for algorithm in algorithms for root in roots
         ]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
@@ -104,50 +104,50 @@ class PlainProgram(Program):
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         rounds = range(first, first + count)
-        results = [self._advance(i, carried, worked, rounds) for i, (carried, worked) in enumerate(states)]
+        results = [self._advance(i, carry, worked, rounds) for i, (carry, worked) in enumerate(states)]
         return [state for state, _ in results], [log for _, log in results]
 
-    def _advance(self, run: int, carried: Carried, worked: Cohort | None, rounds: range) -> tuple[Any, Log]:
-        algorithm, transport, root = self.runs[run]
+    def _advance(self, run: int, carry: RunCarry, worked: Cohort | None, rounds: range) -> tuple[Any, Log]:
+        algorithm, backend, root = self.runs[run]
         reports = []
         for t in rounds:
-            fed, after = RoundContext(transport, t, root, *carried[1:]), carried
+            fed, after = RoundContext(backend, t, root, *carry[1:]), carry
             try:
-                state = algorithm.round(fed, carried.state)
-                after, worked = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
+                state = algorithm.round(fed, carry.state)
+                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
             except EmptyPhaseError:
                 fed.nobody, worked = True, None
-            report = fed.report(carried.state, after.state)
+            report = fed.report(carry.state, after.state)
             bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))
             reports.append((report.notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
-            carried = after
+            carry = after
         notes, left_out, *columns = zip(*reports, strict=True)
         down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
-        return (carried, worked), Log(stacked(notes), down, up, broken, bad, numbers(left_out))
+        return (carry, worked), Log(stacked(notes), down, up, broken, bad, numbers(left_out))
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
         seen = [
-            self.metrics(run, carried, (worked or nobody(0, dtype)).padded(clients), tuple(observers))
-            for run, (carried, worked) in enumerate(states)
+            self.metrics(run, carry, (worked or nobody(0, dtype)).padded(clients), tuple(observers))
+            for run, (carry, worked) in enumerate(states)
         ]
         return [{name: np.asarray(value) for name, value in metrics.items()} for metrics in seen]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        return [self.own(run, carried) for run, (carried, _) in enumerate(states)]
+        return [self.own(run, carry) for run, (carry, _) in enumerate(states)]
 
-    def split(self, states: Any) -> list[Carried]:
-        return [carried for carried, _ in states]
+    def split(self, states: Any) -> list[RunCarry]:
+        return [carry for carry, _ in states]
 
-    def join(self, carried: Sequence[Carried]) -> Any:
-        return [(landed(one), None) for one in carried]
+    def join(self, carry: Sequence[RunCarry]) -> Any:
+        return [(landed(one), None) for one in carry]
 
     @abstractmethod
-    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         """The metrics of one run's observers; `run` is its place in `runs`."""
 
     @abstractmethod
-    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
+    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         """The models that the clients use themselves."""
 
 

@@ -16,10 +16,10 @@ from fedax.communication.channel import opened
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import Cohort, Memory
-from fedax.engine.backends.python_rounds import Done, PlainProgram, PlainTransport, seen_by, stack
-from fedax.engine.round.backend import Answer, Job
+from fedax.engine.backends.python_rounds import Done, PythonBackend, PythonProgram, seen_by, stack
+from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Carried, Engine
+from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.evaluation import all_personal, view_of
 from fedax.engine.round.permutation import shuffled
 from fedax.errors import FedaxError, WorkError
@@ -92,37 +92,39 @@ class EagerMinibatch(Minibatch):
         return loss + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if task.l2 else loss, state
 
 
-class EagerTransport(PlainTransport):
+class ReferenceBackend(PythonBackend):
     """Every client in turn. `algorithm` is the name in messages."""
 
     def __init__(self, setup: Setup, algorithm: str) -> None:
         self.setup, self.algorithm = setup, algorithm
 
-    def each(self, job: Job, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
-        return [self._at(int(k), job, held) for k in cohort.ids]
+    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+        return [self._at(int(k), phase_work, held) for k in cohort.ids]
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
-        answer = self.work(job, everyone, held, True)
-        sent = [jax.tree.map(lambda rows, k=k: rows[k], answer.rows[0]) for k in range(len(everyone.ids))]
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
+        result = self.work(phase_work, everyone, held, True)
+        sent = [jax.tree.map(lambda rows, k=k: rows[k], result.rows[0]) for k in range(len(everyone.ids))]
         received = []
         for row, around in zip(np.asarray(weights), np.asarray(neighbours), strict=True):
             parts = zip(row, (sent[j] for j in around), strict=True)
             scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in parts]
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
-        return answer, Memory(jax.tree.map(stack, *received))
+        return result, Memory(jax.tree.map(stack, *received))
 
-    def _at(self, k: int, job: Job, held: dict[str, Memory]) -> Done:
+    def _at(self, k: int, phase_work: PhaseWork, held: dict[str, Memory]) -> Done:
         """The work of one client; an error in it names the place."""
         rows = {name: memory.of(k) for name, memory in held.items()}
         try:
-            upload, kept = job(EagerClient(self.setup, k, int(job.round), job.root, job.occurrence), rows)
-            return Done(upload, kept, int(job.broken((opened(upload.value)[0], upload.weight), rows, kept)))
+            upload, kept = phase_work(
+                EagerClient(self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence), rows
+            )
+            return Done(upload, kept, int(phase_work.broken((opened(upload.value)[0], upload.weight), rows, kept)))
         except FedaxError:
             raise
         except Exception as error:
-            place = f"{self.algorithm}.{job.name}, round {job.round}, client {k}"
+            place = f"{self.algorithm}.{phase_work.name}, round {phase_work.round}, client {k}"
             raise WorkError(f"{place}: {type(error).__name__}: {error}") from error
 
 
@@ -131,22 +133,24 @@ class Eager(Engine):
 
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
-    ) -> "EagerProgram":
-        return EagerProgram(algorithms, setup, roots, lambda algorithm, _: EagerTransport(setup, type(algorithm).__name__))
+    ) -> "ReferenceProgram":
+        return ReferenceProgram(
+            algorithms, setup, roots, lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__)
+        )
 
 
-class EagerProgram(PlainProgram):
+class ReferenceProgram(PythonProgram):
     """Observers see what they see in a simulation, and are compiled as there: they are no part of a round."""
 
-    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
-        return _observe(self.setup, self.runs[run][0], carried, worked, observers)
+    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        return _observe(self.setup, self.runs[run][0], carry, worked, observers)
 
-    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
-        return all_personal(self.setup, self.runs[run][0], carried)
+    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+        return all_personal(self.setup, self.runs[run][0], carry)
 
 
 @eqx.filter_jit
 def _observe(
-    setup: Setup, algorithm: Algorithm[Any], carried: Carried, worked: Cohort, observers: tuple[Observer, ...]
+    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
 ) -> dict[str, Any]:
-    return seen_by(observers, view_of(setup, algorithm, carried, worked))
+    return seen_by(observers, view_of(setup, algorithm, carry, worked))

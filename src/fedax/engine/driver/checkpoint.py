@@ -23,7 +23,7 @@ from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.fingerprint import difference
 from fedax.engine.distributed.process_group import Team
-from fedax.engine.round.engine import Carried
+from fedax.engine.round.engine import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.utils.files import write
 from fedax.utils.layout import Layout
@@ -121,7 +121,7 @@ class Checkpoints:
             raise WriteFailed(message) from error
 
     def load(
-        self, states: Sequence[Carried], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
+        self, states: Sequence[RunCarry], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
     ) -> list[History] | None:
         """The histories of the newest checkpoint that can be read, or None.
 
@@ -174,10 +174,10 @@ class Checkpoints:
         return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
 
 
-def _numbered(carried: Carried) -> list[tuple[int, Any]]:
+def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
     """The arrays and memories of a carry, each with the number of its first array; a memory has as many as a row has."""
     found, k = [], 0
-    for node in jax.tree.leaves(carried, is_leaf=_is_memory):
+    for node in jax.tree.leaves(carry, is_leaf=_is_memory):
         if _is_memory(node) or eqx.is_array(node):
             found.append((k, node))
             k += node.arrays if _is_memory(node) else 1
@@ -188,18 +188,18 @@ def _is_memory(node: Any) -> bool:
     return isinstance(node, Memory)
 
 
-def _rows_of_clients(states: Sequence[Carried], arrays: Collection[str]) -> set[str]:
+def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set[str]:
     """The names of the arrays in a checkpoint that have a row for each client; those of some clients have their numbers beside."""
     found: set[str] = set()
-    for i, carried in enumerate(states):
-        for k, node in _numbered(carried):
+    for i, carry in enumerate(states):
+        for k, node in _numbered(carry):
             if _is_memory(node) and f"{i}/clients/{k}" not in arrays:
                 found |= {f"{i}/state/{j}" for j in range(k, k + node.arrays)}
     return found
 
 
-def _carried(history: History) -> Carried:
-    return Carried(history.state, history.lost, history.model_state, history.bounds)
+def _carry_of(history: History) -> RunCarry:
+    return RunCarry(history.state, history.lost, history.model_state, history.bounds)
 
 
 def _round(path: Path) -> int:
@@ -219,7 +219,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
         }
         own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
         own |= {f"notes/{name}": values for name, values in history.notes.items()}
-        for k, node in _numbered(_carried(history)):
+        for k, node in _numbered(_carry_of(history)):
             ids, kept = node.written() if _is_memory(node) else (None, [np.asarray(node)])
             own |= {f"state/{k + j}": leaf for j, leaf in enumerate(kept)}
             own |= {} if ids is None else {f"clients/{k}": ids}
@@ -254,14 +254,14 @@ def _from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _history(
-    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], carried: Carried, algorithm: Algorithm[Any], layout: Layout
+    meta: dict[str, Any], i: int, arrays: dict[str, np.ndarray], carry: RunCarry, algorithm: Algorithm[Any], layout: Layout
 ) -> History:
     def named(kind: str) -> dict[str, np.ndarray]:
         head = f"{i}/{kind}/"
         return {name.removeprefix(head): values for name, values in arrays.items() if name.startswith(head)}
 
     stored, clients = named("state"), named("clients")
-    numbered = iter(_numbered(carried))
+    numbered = iter(_numbered(carry))
 
     def kept(node: Any) -> Any:
         if not (_is_memory(node) or eqx.is_array(node)):
@@ -271,14 +271,14 @@ def _history(
             return node.restored(clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)])
         return jax.numpy.asarray(np.asarray(stored[str(k)]).view(node.dtype).reshape(node.shape))
 
-    carried = jax.tree.map(kept, carried, is_leaf=_is_memory)
-    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carried.state))
+    carry = jax.tree.map(kept, carry, is_leaf=_is_memory)
+    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carry.state))
     rounds, seconds, compiling = (arrays[f"{i}/{name}"] for name in ("rounds", "seconds", "compiling"))
     outcome = Outcome(**meta["outcome"])
     books = named("metrics"), named("notes"), params, traffic, outcome, seconds, compiling
     best = None
     if kept_best := meta.get("best"):
-        leaves, structure = jax.tree.flatten(looked_at(carried.model_state))
+        leaves, structure = jax.tree.flatten(looked_at(carry.model_state))
         seen, like = named("best state"), [(leaf.dtype, leaf.shape) for leaf in leaves]
         model_state = [jax.numpy.asarray(seen[str(k)].view(d).reshape(s)) for k, (d, s) in enumerate(like) if seen]
         best = Best(
@@ -286,4 +286,4 @@ def _history(
             params=layout.unravel(jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype)))),
             state=jax.tree.unflatten(structure, model_state) if seen else None,
         )
-    return History(meta["algorithm"], rounds, *books, **carried._asdict(), best=best)
+    return History(meta["algorithm"], rounds, *books, **carry._asdict(), best=best)

@@ -15,7 +15,7 @@ from fedax.core.traffic import Traffic
 from fedax.engine.compilation.cache import compiling
 from fedax.engine.driver.early_stopping import EarlyStopping
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.round.engine import Carried, Log, merged
+from fedax.engine.round.engine import Log, RunCarry, merged
 from fedax.errors import InvalidInput
 
 
@@ -101,7 +101,7 @@ class Recorder:
             self.outcome, self.ended, self.final = (
                 before.outcome,
                 True,
-                Carried(before.state, before.lost, before.model_state, before.bounds),
+                RunCarry(before.state, before.lost, before.model_state, before.bounds),
             )
 
     @property
@@ -170,7 +170,7 @@ class Recorder:
             raise InvalidInput.of(field, metric, f"None, or observers that give {metric}, one number each")
         return self.metrics[metric].all().astype(float).tolist()
 
-    def finish(self, params: Any, carried: Carried) -> History:
+    def finish(self, params: Any, carry: RunCarry) -> History:
         known = self.before if self.before and len(self.before.bits.up) else None
         past: list[Log] = []
         if known:
@@ -184,5 +184,5 @@ class Recorder:
         books = Traffic(log.down, log.up), self.outcome, seconds, compiled
         modes: dict[str, Mode] = {name: mode for name, mode in self.modes.items() if name in metrics}
         return History(
-            self.algorithm, rounds, metrics, notes, params, *books, **carried._asdict(), best=self.best, modes=modes
+            self.algorithm, rounds, metrics, notes, params, *books, **carry._asdict(), best=self.best, modes=modes
         )

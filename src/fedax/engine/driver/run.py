@@ -29,7 +29,7 @@ from fedax.engine.driver.resolve import has_symbolic
 from fedax.engine.driver.resume import check_resumed
 from fedax.engine.driver.session import Grid
 from fedax.engine.driver.session import likeness as likeness
-from fedax.engine.round.engine import Carried, observed
+from fedax.engine.round.engine import RunCarry, observed
 from fedax.errors import InvalidInput, RunFailed, shown
 from fedax.observe.base import joined, modes_of
 from fedax.utils.arguments import checked_call
@@ -199,7 +199,7 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         resume = checkpoints.load(program.split(states), grid.each, layout, options.rounds) or []
     if resume:
         states = program.join(
-            [Carried(history.state, history.lost, history.model_state, history.bounds) for history in resume]
+            [RunCarry(history.state, history.lost, history.model_state, history.bounds) for history in resume]
         )
     clock = Clock(resume[0] if resume else None)
     names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
@@ -214,31 +214,31 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         better = [recorder.observe(metrics, done, options) for recorder, metrics in zip(recorders, seen, strict=True)]
         if any(better):
             now = parts()
-            for recorder, w, carried in compress(zip(recorders, models(now), now, strict=True), better):
-                state = _copied(looked_at(carried.model_state))
+            for recorder, w, carry in compress(zip(recorders, models(now), now, strict=True), better):
+                state = _copied(looked_at(carry.model_state))
                 recorder.keep(grid.task.assembled(layout.unravel(jnp.array(w))), state)
         if any(recorder.ended and not recorder.final for recorder in recorders) and not all(r.ended for r in recorders):
-            for recorder, carried in zip(recorders, parts(), strict=True):  # the others go on, and this one with them
-                recorder.final = _copied(carried) if recorder.ended and not recorder.final else recorder.final
+            for recorder, carry in zip(recorders, parts(), strict=True):  # the others go on, and this one with them
+                recorder.final = _copied(carry) if recorder.ended and not recorder.final else recorder.final
         settled = True
         report = Progress(done, rounds, clock.now, recorders[0].latest, clock.compiling)
         with interrupts.allowed(states):
             asked = options.progress and options.progress(report)
         return team.any(bool(asked))
 
-    def parts() -> list[Carried]:
-        return [recorder.final or carried for recorder, carried in zip(recorders, program.split(states), strict=True)]
+    def parts() -> list[RunCarry]:
+        return [recorder.final or carry for recorder, carry in zip(recorders, program.split(states), strict=True)]
 
-    def whole() -> list[Carried]:
+    def whole() -> list[RunCarry]:
         """Everybody's carry for a file, of runs that have ended as it was then."""
         return program.whole(program.join(parts()) if any(recorder.final for recorder in recorders) else states)
 
-    def models(finals: list[Carried]) -> list[Array]:
-        return [algorithm.model(carried.state) for algorithm, carried in zip(grid.each, finals, strict=True)]
+    def models(finals: list[RunCarry]) -> list[Array]:
+        return [algorithm.model(carry.state) for algorithm, carry in zip(grid.each, finals, strict=True)]
 
-    def finished(finals: list[Carried]) -> list[History]:
+    def finished(finals: list[RunCarry]) -> list[History]:
         each = zip(recorders, models(finals), finals, strict=True)
-        return [recorder.finish(grid.task.assembled(layout.unravel(w)), carried) for recorder, w, carried in each]
+        return [recorder.finish(grid.task.assembled(layout.unravel(w)), carry) for recorder, w, carry in each]
 
     def save() -> None:
         assert checkpoints is not None, "there is no folder for checkpoints"

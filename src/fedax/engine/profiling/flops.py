@@ -21,13 +21,13 @@ from fedax.core.client import Carry
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.task import Ragged
-from fedax.engine.backends.simulation.backend import SimulatedTransport, mesh_of
+from fedax.engine.backends.simulation.backend import SimulationBackend, mesh_of
 from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation.jaxpr import inner, turns
-from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import CompiledClient, Part, Setup, Slice
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.engine import Carried
+from fedax.engine.round.engine import RunCarry
 from fedax.ops import affine, lstm, pooled
 from fedax.ops.bilinear import PRODUCTS, multiplications, pairs
 from fedax.utils.random import stream
@@ -134,10 +134,10 @@ class Cost(NamedTuple):
 class _Counted(CompiledClient):
     """A client that takes so many steps, on so many examples, and has so many in all; it is only traced, and needs none of them."""
 
-    def __init__(self, setup: Setup, job: Job, numbers: tuple[int, int, int]) -> None:
+    def __init__(self, setup: Setup, phase_work: PhaseWork, numbers: tuple[int, int, int]) -> None:
         self.number, self.width, self.all = numbers
         setup = dataclasses.replace(setup, microbatch=MOST_COUNT)  # traced whole, and not as a loop over pieces
-        super().__init__(setup, jnp.int32(0), job.round, job.root, job.occurrence)
+        super().__init__(setup, jnp.int32(0), phase_work.round, phase_work.root, phase_work.occurrence)
 
     @property
     def widest(self) -> int:
@@ -157,7 +157,7 @@ class _Counted(CompiledClient):
         return carry
 
 
-class _Counting(SimulatedTransport):
+class _CountingBackend(SimulationBackend):
     """Rounds whose phases are counted: `costs` when they are traced, and `worked` what each place of the cohort did."""
 
     def __init__(self, setup: Setup) -> None:
@@ -165,18 +165,20 @@ class _Counting(SimulatedTransport):
         self.costs: list[Cost] = []
         self.worked: list[Int[Array, "numbers capacity"]] = []
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
-        self.costs.append(Cost.of(lambda *numbers: traced_operations(lambda: job(_Counted(self.setup, job, numbers), rows))))
+        self.costs.append(
+            Cost.of(lambda *numbers: traced_operations(lambda: phase_work(_Counted(self.setup, phase_work, numbers), rows)))
+        )
         there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         sizes = self.setup.population.sizes_of(cohort.ids)
-        steps, examples = jax.vmap(functools.partial(self._steps, job))(cohort.ids, sizes)
+        steps, examples = jax.vmap(functools.partial(self._steps, phase_work))(cohort.ids, sizes)
         self.worked.append(jnp.where(there, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0))
-        return super().work(job, cohort, held, gather)
+        return super().work(phase_work, cohort, held, gather)
 
-    def _steps(self, job: Job, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
+    def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
         """The steps of a client, and the examples in all of them."""
-        steps, batch = self.setup.schedule.work(stream(job.root, "work", job.round, k), size, job.round)
+        steps, batch = self.setup.schedule.work(stream(phase_work.root, "work", phase_work.round, k), size, phase_work.round)
         epoch = (size + batch - 1) // batch
         return jnp.int32(steps), jnp.int32(steps // epoch * size + jnp.minimum(steps % epoch * batch, size))
 
@@ -190,15 +192,15 @@ def round_operations(program: SimulationProgram) -> Callable[[Any, int], int]:
     costs: list[Cost] = []
 
     @eqx.filter_jit
-    def worked(setup: Setup, algorithm: Algorithm[Any], root: Any, carried: Carried, round: Int[Array, ""]) -> list[Array]:
-        transport = _Counting(setup)
-        algorithm.round(RoundContext(transport, round, root, *carried[1:]), carried.state)
-        costs[:] = transport.costs
-        return transport.worked
+    def worked(setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]) -> list[Array]:
+        backend = _CountingBackend(setup)
+        algorithm.round(RoundContext(backend, round, root, *carry[1:]), carry.state)
+        costs[:] = backend.costs
+        return backend.worked
 
-    def count(carried: Carried, round: int) -> int:
+    def count(carry: RunCarry, round: int) -> int:
         setup = dataclasses.replace(program.setup, devices=1)
-        found = worked(setup, program.algorithm, program.roots, carried, jnp.int32(round))
+        found = worked(setup, program.algorithm, program.roots, carry, jnp.int32(round))
         numbers = [np.asarray(rows, np.int64).sum(1).tolist() for rows in found]
         return sum(sum(a * b for a, b in zip(cost, own, strict=True)) for cost, own in zip(costs, numbers, strict=True))
 

@@ -1,4 +1,4 @@
-"""Transport of a phase's work to its clients: all that an engine has of its own in a round."""
+"""Backend of a phase's work to its clients: all that an engine has of its own in a round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def turned(before: PyTree, after: PyTree) -> Bool[Array, ""]:
     return jnp.any(jnp.array([finite(old) & ~finite(new) for old, new in pairs], bool))
 
 
-class Job(eqx.Module):
+class PhaseWork(eqx.Module):
     """A phase's work at a client: opens what came down, works, codes what goes up.
 
     Everything traced is an argument of it, nothing comes by closure: a mesh of devices sees arguments only.
@@ -121,8 +121,8 @@ class Job(eqx.Module):
         return jnp.where(finite(value), jnp.where(turned(before, kept), MEMORY, 0), UPLOAD)
 
 
-class Answer(NamedTuple):
-    """The clients' answer to a phase.
+class PhaseResult(NamedTuple):
+    """The clients' result to a phase.
 
     Attributes:
         upload: one client's upload as it is sent, messages unopened; for its form alone, so shapes do.
@@ -130,9 +130,9 @@ class Answer(NamedTuple):
             own, the same with the cohort's after it. None if the uploads are gathered.
         rows: the uploads and their weights in the cohort's order, if they are gathered.
         held: the clients' memories afterwards.
-        broken: for each place of the cohort whether the client's result is finite, see `Job.broken`; 0 for padding.
+        broken: for each place of the cohort whether the client's result is finite, see `PhaseWork.broken`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
-        notes: the transport's own.
+        notes: the backend's own.
         sent: bits down and up, measured over all participants; by default they are counted from the forms.
     """
 
@@ -151,7 +151,7 @@ class Answer(NamedTuple):
         return jax.eval_shape(lambda value: opened(value)[0], self.upload.value)
 
 
-class Transport(ABC):
+class Backend(ABC):
     """Carries a phase's work to the clients of a cohort and their uploads back."""
 
     setup: Setup
@@ -183,11 +183,11 @@ class Transport(ABC):
         return key
 
     @abstractmethod
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        """Does the job at every client of a cohort."""
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        """Runs the work at every client of a cohort."""
 
     @abstractmethod
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
-        """Does the job at every client, and brings each the weighted sum of its neighbours' uploads."""
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
+        """Runs the work at every client, and brings each the weighted sum of its neighbours' uploads."""

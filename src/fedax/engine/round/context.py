@@ -14,7 +14,7 @@ from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import part
-from fedax.engine.round.backend import STATE, Answer, Job, Transport, turned
+from fedax.engine.round.backend import STATE, Backend, PhaseResult, PhaseWork, turned
 from fedax.engine.round.model_state import Sent, mean_of_rows, settled
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
@@ -30,7 +30,7 @@ class Report(NamedTuple):
     """A round's report.
 
     Attributes:
-        notes: of algorithm and transport, by name.
+        notes: of algorithm and backend, by name.
         traffic: of every phase.
         broken: the first part that is not finite (see `fedax.engine.round.backend`), 0 for none.
         bad_client: the client it belongs to, -1 for none.
@@ -45,10 +45,10 @@ class Report(NamedTuple):
 
 
 class RoundContext(Federation):
-    """One round over a transport. Keeps notes, traffic, the first part that is not finite and the last cohort on the way.
+    """One round over a backend. Keeps notes, traffic, the first part that is not finite and the last cohort on the way.
 
     Args:
-        transport: how work reaches the clients.
+        backend: how work reaches the clients.
         round: its number.
         root: of all random streams.
         lost: for each phase what the clients' last messages lost, if the channel has feedback.
@@ -58,14 +58,14 @@ class RoundContext(Federation):
 
     def __init__(
         self,
-        transport: Transport,
+        backend: Backend,
         round: Index,
         root: Key[Array, ""],
         lost: Sequence[Memory] = (),
         model_state: Any = None,
         bounds: Float[Array, "parts"] | None = None,
     ) -> None:
-        self.transport, self.setup, self.round, self.root = transport, transport.setup, round, root
+        self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
         self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
         self.model_state, self.bounds = model_state, bounds
         self.notes: dict[str, Any] = {}
@@ -83,7 +83,7 @@ class RoundContext(Federation):
         return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, drawn=False)
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
-        key = self.transport.cohort_key(stream(self.root, "cohort", self.round, self._draws))
+        key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
         self._draws += 1
         there, schedule = None, self.setup.schedule
         if schedule.reach is not None:
@@ -93,7 +93,7 @@ class RoundContext(Federation):
             drawn = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, there)
         if there is not None:
             self.note(drawn=jnp.asarray(drawn[1], jnp.int32))
-        return self._cohort(*self.transport.present(*drawn), drawn=weights is None)
+        return self._cohort(*self.backend.present(*drawn), drawn=weights is None)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
         population = self.setup.population
@@ -112,7 +112,7 @@ class RoundContext(Federation):
         return stream(self.root, "server", self.round, purpose)
 
     def memory(self, initial: PyTree) -> Memory:
-        return self.transport.memory(initial)
+        return self.backend.memory(initial)
 
     @property
     def answered(self) -> Cohort:
@@ -127,42 +127,42 @@ class RoundContext(Federation):
             self.notes[name] = value
 
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        job, answer = self._phase(work, cohort, down, memory, gather=False)
+        phase_work, result = self._phase(work, cohort, down, memory, gather=False)
         if self._noised:
-            mean = self._noisy(job, answer)
-            return mean if memory is None else (mean, answer.held["own"])
-        total, weight, *default = answer.sums
+            mean = self._noisy(phase_work, result)
+            return mean if memory is None else (mean, result.held["own"])
+        total, weight, *default = result.sums
         if default:  # an algorithm's own weights may all be zero
             total = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), total, default[0])
             weight = jnp.where(weight > 0, weight, default[1])
-        mean = jax.tree.map(lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, answer.form)
+        mean = jax.tree.map(lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, result.form)
         if isinstance(mean, Sent):
             self.model_state, mean = settled(mean.state, self.model_state), mean.value
-        return mean if memory is None else (mean, answer.held["own"])
+        return mean if memory is None else (mean, result.held["own"])
 
-    def _noisy(self, job: Job, answer: Answer) -> PyTree:
+    def _noisy(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
         """The mean with noise; adaptive clipping goes on to its next bounds."""
-        private, total = self.setup.private, answer.sums[0]
-        assert job.bounding is not None, "a phase without bounds has no noise"
-        phase, key = private.phase(job), self.key(f"privacy {len(self.traffic)}")
-        key = self.transport.noise_key(key, (total, job.bounding.bounds))
-        mean = private.mean(phase, total, job.bounding, opened(job.down)[0], key)
+        private, total = self.setup.private, result.sums[0]
+        assert phase_work.bounding is not None, "a phase without bounds has no noise"
+        phase, key = private.phase(phase_work), self.key(f"privacy {len(self.traffic)}")
+        key = self.backend.noise_key(key, (total, phase_work.bounding.bounds))
+        mean = private.mean(phase, total, phase_work.bounding, opened(phase_work.down)[0], key)
         if self.bounds is not None:
             self.bounds, share = private.adapted(phase, total, self.bounds, key)
             self.note(
                 clip=self.bounds, unclipped=jnp.concatenate([self.notes.get("unclipped", jnp.zeros(0, share.dtype)), share])
             )
-        return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, answer.form)
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
 
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        _, answer = self._phase(work, cohort, down, memory, gather=True)
-        values, weights = answer.rows
-        valid = self._there(cohort, answer)
+        _, result = self._phase(work, cohort, down, memory, gather=True)
+        values, weights = result.rows
+        valid = self._there(cohort, result)
         if isinstance(values, Sent):
             states = Gathered(values.state, weights, cohort.ids, valid)
             self.model_state, values = settled(mean_of_rows(states), self.model_state), values.value
         gathered = Gathered(values, weights, cohort.ids, valid)
-        return gathered if memory is None else (gathered, answer.held["own"])
+        return gathered if memory is None else (gathered, result.held["own"])
 
     def exchange(
         self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
@@ -172,52 +172,54 @@ class RoundContext(Federation):
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round)
-        job, held = self._prepare(send, (), memory)
-        job = dataclasses.replace(job, model_state=None)  # of nodes, who have their own
-        answer, received = self.transport.exchange(job, everyone, held, neighbours, weights)
-        if answer.upload.weight is not None:
+        phase_work, held = self._prepare(send, (), memory)
+        phase_work = dataclasses.replace(phase_work, model_state=None)  # of nodes, who have their own
+        result, received = self.backend.exchange(phase_work, everyone, held, neighbours, weights)
+        if result.upload.weight is not None:
             raise InvalidInput.found("exchange(send=...)", "an Upload with a weight", "none: the graph has the weights")
         links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)
-        self._book(everyone, job, answer, links)
-        in_hand = {name: answer.held[name] for name in ("own", "model") if name in answer.held} | {"received": received}
-        job = Job(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
-        after = self.transport.work(job, everyone, in_hand, False)
+        self._book(everyone, phase_work, result, links)
+        in_hand = {name: result.held[name] for name in ("own", "model") if name in result.held} | {"received": received}
+        phase_work = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
+        after = self.backend.work(phase_work, everyone, in_hand, False)
         self._check(everyone, after)
         self.model_state = after.held.get("model", self.model_state)
         return after.held["own"]
 
-    def _there(self, cohort: Cohort, answer: Answer) -> Bool[Array, "capacity"]:
+    def _there(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
         """The places of a cohort whose uploads count."""
         present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        return present & (answer.broken == 0) if self.setup.drop else present
+        return present & (result.broken == 0) if self.setup.drop else present
 
-    def _without_left_out(self, cohort: Cohort, answer: Answer) -> Cohort:
+    def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
         """The clients of a cohort whose uploads count, as a cohort of their own."""
         if not self.setup.drop:
             return cohort
         if self._noised:  # they count as clients whose upload is 0
             return cohort
-        there = self._there(cohort, answer)
+        there = self._there(cohort, result)
         order = jnp.argsort(~there, stable=True)
-        ids, count = self.transport.present(cohort.ids[order], jnp.sum(there, dtype=jnp.int32))
+        ids, count = self.backend.present(cohort.ids[order], jnp.sum(there, dtype=jnp.int32))
         order, whole, terms = order[: ids.shape[0]], cohort.terms.sum(), jnp.where(there, cohort.terms, 0)
         part = cohort.part * terms.sum() / jnp.where(whole > 0, whole, 1)
         return Cohort(ids, count, cohort.weights[order], terms[order], part)
 
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
-    ) -> tuple[Job, Answer]:
-        job, held = self._prepare(work, down, memory)
+    ) -> tuple[PhaseWork, PhaseResult]:
+        phase_work, held = self._prepare(work, down, memory)
         if isinstance(cohort.count, int) and cohort.count == 0:
             if not self._noised:
                 raise EmptyPhaseError
-            answer = self.setup.private.phase(job).empty(held)  # that nobody came is hidden as well
+            result = self.setup.private.phase(phase_work).empty(held)  # that nobody came is hidden as well
         else:
-            answer = self.transport.work(job, cohort, held, gather)
-        self._book(cohort, job, answer, cohort.count)
-        return job, answer
+            result = self.backend.work(phase_work, cohort, held, gather)
+        self._book(cohort, phase_work, result, cohort.count)
+        return phase_work, result
 
-    def _prepare(self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None) -> tuple[Job, dict[str, Memory]]:
+    def _prepare(
+        self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None
+    ) -> tuple[PhaseWork, dict[str, Memory]]:
         """The phase's work with what the server sends, and the clients' memories that it takes and leaves."""
         channel, phase, held = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
@@ -231,8 +233,8 @@ class RoundContext(Federation):
         if isinstance(state, Memory):
             held["model"], state = state, None
         more |= {"model_state": state, "sends_state": self._sends_state}
-        job = Job(work, down, codec, self.root, self.round, self._occurrence(work), **more)
-        return (job if self.setup.private is None else self.setup.private.job(job, self.bounds)), held
+        phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **more)
+        return (phase_work if self.setup.private is None else self.setup.private.protect(phase_work, self.bounds)), held
 
     @property
     def _sends_state(self) -> bool:
@@ -244,38 +246,38 @@ class RoundContext(Federation):
         self._occurrences[name] = self._occurrences.get(name, -1) + 1
         return self._occurrences[name]
 
-    def _book(self, cohort: Cohort, job: Job, answer: Answer, messages: Index) -> None:
+    def _book(self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index) -> None:
         """Counts a phase's bits and takes over what it left behind; `messages` is how many were sent."""
         if self.nobody is not False:
             messages = jnp.where(self.nobody, 0, messages)
-        abandoned, self.last = self.nobody, self._without_left_out(cohort, answer)
+        abandoned, self.last = self.nobody, self._without_left_out(cohort, result)
         if self.setup.drop:
-            left_out = (answer.broken > 0) & jnp.logical_not(abandoned)
+            left_out = (result.broken > 0) & jnp.logical_not(abandoned)
             self.left_out.append(jnp.where(left_out, cohort.ids, -1))
         self.nobody = abandoned if self._noised else abandoned | (self.last.count == 0)
-        if "lost" in answer.held:
-            self.lost[len(self.traffic)] = answer.held["lost"]
-        self.model_state = answer.held.get("model", self.model_state)
-        up = bits_of(answer.upload.value) + (0 if answer.upload.weight is None else bits_of(answer.upload.weight))
-        down = bits_of(job.down) + (0 if job.model_state is None else bits_of(job.model_state))
+        if "lost" in result.held:
+            self.lost[len(self.traffic)] = result.held["lost"]
+        self.model_state = result.held.get("model", self.model_state)
+        up = bits_of(result.upload.value) + (0 if result.upload.weight is None else bits_of(result.upload.weight))
+        down = bits_of(phase_work.down) + (0 if phase_work.model_state is None else bits_of(phase_work.model_state))
         counts = {"down": down, "up": up, "messages": messages}
-        if answer.sent is not None:
-            counts = dict(zip(counts, (*answer.sent, 1), strict=True))
+        if result.sent is not None:
+            counts = dict(zip(counts, (*result.sent, 1), strict=True))
         entry = {name: count if name == "messages" else pack(count) for name, count in counts.items()}
         self.traffic.append(jax.tree.map(jnp.int32, entry))
-        if answer.clipped is not None:
-            self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + answer.clipped)
-        self.note(**answer.notes)
-        self._check(cohort, answer)
+        if result.clipped is not None:
+            self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
+        self.note(**result.notes)
+        self._check(cohort, result)
         if isinstance(self.last.count, int) and self.last.count == 0 and not self._noised:
             raise EmptyPhaseError
 
-    def _check(self, cohort: Cohort, answer: Answer) -> None:
-        if self.setup.drop or not answer.broken.shape[0]:
+    def _check(self, cohort: Cohort, result: PhaseResult) -> None:
+        if self.setup.drop or not result.broken.shape[0]:
             return
-        place = jnp.argmax(answer.broken > 0)
-        first = (self.broken == 0) & (answer.broken[place] > 0)
-        self.broken = jnp.where(first, answer.broken[place], self.broken)
+        place = jnp.argmax(result.broken > 0)
+        first = (self.broken == 0) & (result.broken[place] > 0)
+        self.broken = jnp.where(first, result.broken[place], self.broken)
         self.bad_client = jnp.where(first, cohort.ids[place], self.bad_client)
 
     def report(self, before: PyTree, after: PyTree) -> Report:

@@ -14,7 +14,7 @@ from fedax.core.federation import Memory, with_memories
 from fedax.core.history import Outcome
 from fedax.core.task import Task
 from fedax.engine.distributed.process_group import Team
-from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Transport
+from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, missing
 from fedax.engine.round.footprint import look
@@ -45,7 +45,7 @@ class Log(NamedTuple):
 PARTS = {UPLOAD: None, MEMORY: "the memory", STATE: "the server state"}
 
 
-class Carried(NamedTuple):
+class RunCarry(NamedTuple):
     """The carry of a run from round to round.
 
     Attributes:
@@ -61,27 +61,27 @@ class Carried(NamedTuple):
     bounds: Any = None
 
 
-def landed(carried: Carried) -> Carried:
+def landed(carry: RunCarry) -> RunCarry:
     """With all memories on the device, for engines that keep them there."""
-    return with_memories(carried, lambda memory: memory.here())
+    return with_memories(carry, lambda memory: memory.here())
 
 
-def begin(transport: Transport, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> Carried:
+def begin(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
     """The start of a run at a model; before it nothing was lost."""
     # a root of its own: below the run's root, the draws of `init` would be those of round 0
-    state = algorithm.init(RoundContext(transport, 0, stream(root, "init")), w)
-    channel, task = transport.setup.channel, transport.setup.task
-    bounds = None if transport.setup.private is None else transport.setup.private.start()
+    state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
+    channel, task = backend.setup.channel, backend.setup.task
+    bounds = None if backend.setup.private is None else backend.setup.private.start()
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
     if not feedback and not changing:
-        return Carried(state, bounds=bounds)
-    phases = look(algorithm, transport.setup).phases
+        return RunCarry(state, bounds=bounds)
+    phases = look(algorithm, backend.setup).phases
     nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
-    lost = tuple(map(transport.memory, nothing)) if feedback else ()
+    lost = tuple(map(backend.memory, nothing)) if feedback else ()
     if not changing:
-        return Carried(state, lost, bounds=bounds)
+        return RunCarry(state, lost, bounds=bounds)
     apart = task.state_policy == "local" or any(phase.links for phase in phases)  # without a server, every node has its own
-    return Carried(state, lost, transport.memory(task.state) if apart else jax.tree.map(jnp.array, task.state), bounds)
+    return RunCarry(state, lost, backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state), bounds)
 
 
 def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -151,15 +151,15 @@ class Program(ABC):
         """For each run, the models that the clients use themselves."""
 
     @abstractmethod
-    def split(self, states: Any) -> list[Carried]:
+    def split(self, states: Any) -> list[RunCarry]:
         """The carry of each run."""
 
-    def whole(self, states: Any) -> list[Carried]:
+    def whole(self, states: Any) -> list[RunCarry]:
         """As `split`; with everybody's memories on the rank that keeps files, if several ranks have them."""
         return self.split(states)
 
     @abstractmethod
-    def join(self, carried: Sequence[Carried]) -> Any:
+    def join(self, carry: Sequence[RunCarry]) -> Any:
         """The inverse of `split`, on fresh copies."""
 
 

@@ -13,7 +13,7 @@ from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Examples, Ragged, Task, piece
 from fedax.engine.round.aggregation import plus, total
 from fedax.engine.round.client import CompiledClient, Part, Setup
-from fedax.engine.round.engine import Carried
+from fedax.engine.round.engine import RunCarry
 from fedax.engine.round.model_state import seen
 from fedax.observe.base import Gradients, OfClients, Split, View
 from fedax.utils.layout import accumulator
@@ -24,10 +24,10 @@ PIECE = 2048
 
 
 def personal_models(
-    setup: Setup, algorithm: Algorithm[Any], carried: Carried
+    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
 ) -> Callable[[Index], Float[Array, "dim"]] | None:
     """The model that a client uses itself, by its number; None if that is the global one."""
-    how, states = algorithm.personal(carried.state), carried.model_state
+    how, states = algorithm.personal(carry.state), carry.model_state
     if how is None:
         return None
 
@@ -42,19 +42,19 @@ def personal_models(
     return model
 
 
-def all_personal(setup: Setup, algorithm: Algorithm[Any], carried: Carried) -> Float[Array, "clients dim"]:
+def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Float[Array, "clients dim"]:
     """The models that the clients use themselves, all of them."""
-    clients, own = setup.task.train.clients, personal_models(setup, algorithm, carried)
+    clients, own = setup.task.train.clients, personal_models(setup, algorithm, carry)
     if own is None:
-        return jnp.tile(algorithm.model(carried.state)[None], (clients, 1))
+        return jnp.tile(algorithm.model(carry.state)[None], (clients, 1))
     return jax.lax.map(own, jnp.arange(clients, dtype=jnp.int32))
 
 
-def view_of(setup: Setup, algorithm: Algorithm[Any], carried: Carried, worked: Cohort) -> "CompiledView":
+def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> "CompiledView":
     """The observers' view of what a run carries; `worked` are the clients of the last phase before it."""
-    own, state = personal_models(setup, algorithm, carried), carried.state
-    states = carried.model_state if isinstance(carried.model_state, Memory) else None
-    setup = dataclasses.replace(setup, task=seen(setup.task, carried.model_state))
+    own, state = personal_models(setup, algorithm, carry), carry.state
+    states = carry.model_state if isinstance(carry.model_state, Memory) else None
+    setup = dataclasses.replace(setup, task=seen(setup.task, carry.model_state))
     view = CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, worked, states)
     view.equal, view.constraints, view.method = counts_alike(setup, algorithm), constraints_of(algorithm, state), algorithm
     return view

@@ -17,7 +17,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
 from fedax.engine.compilation.jaxpr import inner, turns
-from fedax.engine.round.backend import Answer, Job, Transport
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.model_state import Sent, traveling
@@ -111,15 +111,15 @@ def footprint(
 
 def look(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
     """The footprint of an algorithm in a setup, whatever its channel."""
-    transport = Recording(dataclasses.replace(setup, channel=None))
+    backend = RecordingBackend(dataclasses.replace(setup, channel=None))
 
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = algorithm.init(RoundContext(transport, 0, root), w)
-        algorithm.round(RoundContext(transport, 1, root, model_state=traveling(setup.task)), state)
+        state = algorithm.init(RoundContext(backend, 0, root), w)
+        algorithm.round(RoundContext(backend, 1, root, model_state=traveling(setup.task)), state)
 
     jax.eval_shape(one_round)
-    return Footprint(tuple(transport.phases), Amount(*map(sum, zip((0, 0), *transport.kept, strict=True))))
+    return Footprint(tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True))))
 
 
 def _stand_in(clients: int) -> Task:
@@ -128,7 +128,7 @@ def _stand_in(clients: int) -> Task:
     return Task(lambda key: start, lambda params, examples, key: examples["x"] * params["a"].sum(), examples)
 
 
-class Recording(Transport):
+class RecordingBackend(Backend):
     """Does no work: traces a phase's work at one client, and answers with zeros."""
 
     padded = True
@@ -143,27 +143,29 @@ class Recording(Transport):
         self.kept.append(self._amount(jax.eval_shape(memory.of, jnp.int32(0))))
         return memory
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
-        program, (upload, kept) = jax.make_jaxpr(lambda: job(Probe(self.setup, job), rows), return_shape=True)()
-        self._record(job, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
+        program, (upload, kept) = jax.make_jaxpr(
+            lambda: phase_work(Probe(self.setup, phase_work), rows), return_shape=True
+        )()
+        self._record(phase_work, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
         value, clipped = opened(_zeros(upload.value))
-        value = job.bounded(value)
+        value = phase_work.bounded(value)
         capacity = cohort.ids.shape[0]
         after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
-        return Answer(upload, (value, cohort.part), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
+        return PhaseResult(upload, (value, cohort.part), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
-        answer = self.work(job, everyone, held, True)
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
+        result = self.work(phase_work, everyone, held, True)
         self.phases[-1] = self.phases[-1]._replace(links=True)
-        return answer, Memory(answer.rows[0])
+        return result, Memory(result.rows[0])
 
-    def _record(self, job: Job, cohort: Cohort, upload: Any, gradients: tuple[int, int]) -> None:
+    def _record(self, phase_work: PhaseWork, cohort: Cohort, upload: Any, gradients: tuple[int, int]) -> None:
         step, full = gradients
-        if job.receives:  # the other half of a phase that is there
+        if phase_work.receives:  # the other half of a phase that is there
             last = self.phases[-1]
             step, full = last.step_gradients + step, last.full_gradients + full
             self.phases[-1] = last._replace(step_gradients=step, full_gradients=full)
@@ -173,10 +175,10 @@ class Recording(Transport):
         leaves = jax.tree.leaves(value, is_leaf=is_message)
         coded, codable = any(map(is_message, leaves)), tuple(leaf.shape[0] for leaf in leaves if is_vector(leaf))
         everyone = cohort.ids.shape[0] == self.setup.population.clients
-        down = job.down if job.model_state is None else (job.down, job.model_state)
+        down = phase_work.down if phase_work.model_state is None else (phase_work.down, phase_work.model_state)
         amounts = self._amount(down), self._amount(sent)
         bits = bits_of(down), bits_of(sent)
-        self.phases.append(PhaseCost(job.name, everyone, False, coded, *amounts, *bits, codable, step, full))
+        self.phases.append(PhaseCost(phase_work.name, everyone, False, coded, *amounts, *bits, codable, step, full))
 
     def _amount(self, tree: PyTree) -> Amount:
         leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim
@@ -187,10 +189,10 @@ class Recording(Transport):
 class Probe(Client):
     """A client without examples, whose gradients are marks in the program."""
 
-    def __init__(self, setup: Setup, job: Job) -> None:
-        super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, stream(job.root, "probe"))
+    def __init__(self, setup: Setup, phase_work: PhaseWork) -> None:
+        super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe"))
         self.index = self.size = self.steps = self.batch = jnp.int32(1)
-        self.round, self.share = job.round, jnp.ones((), setup.layout.dtype)
+        self.round, self.share = phase_work.round, jnp.ones((), setup.layout.dtype)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return w.sum()

@@ -20,10 +20,10 @@ from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
-from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.footprint import Probe, Recording
+from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.engine.round.model_state import traveling
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_call
@@ -71,13 +71,13 @@ class PrivatePhase(NamedTuple):
     def parts(self) -> int:
         return len(self.form[0])
 
-    def empty(self, held: dict[str, Memory]) -> Answer:
-        """The answer of nobody."""
+    def empty(self, held: dict[str, Memory]) -> PhaseResult:
+        """The result of nobody."""
         shapes, structure = self.form
         value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
         wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
         total = Bounded(wide, jnp.zeros(self.parts, jnp.float32))
-        return Answer(Upload(value), (total, jnp.zeros(())), None, held, jnp.zeros(0, jnp.int32))
+        return PhaseResult(Upload(value), (total, jnp.zeros(())), None, held, jnp.zeros(0, jnp.int32))
 
 
 class Private(NamedTuple):
@@ -108,9 +108,9 @@ class Private(NamedTuple):
         """The bounds of the first round, where they change."""
         return jnp.asarray(self.clips, float) if self.adaptive else None
 
-    def phase(self, job: Job) -> PrivatePhase:
-        """The phase that a job is of."""
-        return dict(self.phases)[job.name, job.occurrence]
+    def phase(self, phase_work: PhaseWork) -> PrivatePhase:
+        """Returns the phase that the work belongs to."""
+        return dict(self.phases)[phase_work.name, phase_work.occurrence]
 
     @property
     def amplified(self) -> bool:
@@ -122,16 +122,16 @@ class Private(NamedTuple):
         """Whether clients add noise to their own uploads."""
         return self.privacy.where == "client" and not self.privacy.open and self.privacy.noise > 0
 
-    def job(self, job: Job, bounds: Float[Array, "parts"] | None, gaussians: Any = None) -> Job:
-        """Returns the job with clipping, and with the noise of a client (see `LocalNoise`)."""
+    def protect(self, phase_work: PhaseWork, bounds: Float[Array, "parts"] | None, gaussians: Any = None) -> PhaseWork:
+        """Returns the work with clipping, and with the noise of a client (see `LocalNoise`)."""
         if self.privacy.open:
-            return job
-        phase = self.phase(job)
+            return phase_work
+        phase = self.phase(phase_work)
         mine = slice(phase.begin, phase.begin + phase.parts)
         if not self.central:
-            return dataclasses.replace(job, local=LocalNoise(self.privacy, self.clips[mine], gaussians))
+            return dataclasses.replace(phase_work, local=LocalNoise(self.privacy, self.clips[mine], gaussians))
         now = jnp.asarray(self.clips, float) if bounds is None else bounds
-        return dataclasses.replace(job, bounding=Bounding(now[mine], phase.near))
+        return dataclasses.replace(phase_work, bounding=Bounding(now[mine], phase.near))
 
     def mean(self, phase: PrivatePhase, total: Bounded, bounding: Bounding, down: PyTree, key: Key[Array, ""]) -> PyTree:
         """The noisy mean of the uploads, from their sum."""
@@ -245,16 +245,16 @@ class _Seen(NamedTuple):
     form: Any
 
 
-class _LookingRound(RoundContext):
+class _InspectionContext(RoundContext):
     """Remembers from which draw a cohort is."""
 
     def sample(self, weights: Any = None) -> Cohort:
         cohort = super().sample(weights)
-        self.transport.draws.append((cohort.ids, weights is not None))  # type: ignore[attr-defined]
+        self.backend.draws.append((cohort.ids, weights is not None))  # type: ignore[attr-defined]
         return cohort
 
 
-class _Looking(Recording):
+class _InspectionBackend(RecordingBackend):
     """Traces rounds, and refuses what must not be noised."""
 
     def __init__(self, setup: Setup, central: bool, name: str) -> None:
@@ -264,18 +264,18 @@ class _Looking(Recording):
         self.seen: list[_Seen] = []
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
         raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        name = job.name
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        name = phase_work.name
         if gather and self.central:
             hint = 'Choose a method whose server needs means alone, or where="client".'
             raise _refused(self.name, f"phase {name} gathers single uploads, to which no noise on a mean applies", hint)
-        down = opened(job.down)[0]
+        down = opened(phase_work.down)[0]
         rows = {key: memory.of(cohort.ids[0]) for key, memory in held.items()}
-        upload = job.work(Probe(self.setup, job), *down, *(rows[key] for key in ("own",) if key in rows))
+        upload = phase_work.work(Probe(self.setup, phase_work), *down, *(rows[key] for key in ("own",) if key in rows))
         leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
         if upload.weight is not None:
             raise _refused(self.name, f"uploads of phase {name} have weights of their own, by which one may count for many")
@@ -295,22 +295,22 @@ class _Looking(Recording):
         if not place and not (everyone or self.setup.schedule.cohort is None):
             raise _refused(self.name, f"it cannot be told from which draw the clients of phase {name} are")
         form = tuple((tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))) for leaf in leaves), structure
-        self.seen.append(_Seen((name, job.occurrence), near, place[0] if place else None, form))
-        return super().work(job, cohort, held, gather)
+        self.seen.append(_Seen((name, phase_work.occurrence), near, place[0] if place else None, form))
+        return super().work(phase_work, cohort, held, gather)
 
 
 def _look(algorithm: Algorithm[Any], setup: Setup, central: bool, name: str) -> list[list[_Seen]]:
     """The phases of the first round and of a later one."""
-    transport = _Looking(dataclasses.replace(setup, channel=None), central, name)
+    backend = _InspectionBackend(dataclasses.replace(setup, channel=None), central, name)
     rounds: list[list[_Seen]] = []
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = algorithm.init(_LookingRound(transport, 0, root), w)
+        state = algorithm.init(_InspectionContext(backend, 0, root), w)
         for t in (0, 1):
-            transport.draws, transport.seen = [], []
-            state = algorithm.round(_LookingRound(transport, t, root, model_state=traveling(setup.task)), state)
-            rounds.append(transport.seen)
+            backend.draws, backend.seen = [], []
+            state = algorithm.round(_InspectionContext(backend, t, root, model_state=traveling(setup.task)), state)
+            rounds.append(backend.seen)
 
     jax.eval_shape(two_rounds)
     return rounds

@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import opened
 from fedax.core.task import Ragged, Task
-from fedax.engine.round.backend import Job
+from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.client import CompiledClient, Part, Setup
 
 
@@ -39,7 +39,7 @@ class LoneClient(CompiledClient):
 
 
 @eqx.filter_jit
-def work_alone(job: Job, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
-    """The upload of the client whose examples are there, its memories afterwards, and `Job.broken` of them."""
-    upload, kept = job(LoneClient(setup, index, job.round, job.root, job.occurrence), rows)
-    return upload, kept, job.broken((opened(upload.value)[0], upload.weight), rows, kept)
+def work_alone(phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
+    """The upload of the client whose examples are there, its memories afterwards, and `PhaseWork.broken` of them."""
+    upload, kept = phase_work(LoneClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows)
+    return upload, kept, phase_work.broken((opened(upload.value)[0], upload.weight), rows, kept)

@@ -19,7 +19,7 @@ from fedax.communication.channel import is_message, is_vector, opened
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Population, Task
-from fedax.engine.round.backend import Job
+from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.privacy import private_of
@@ -175,10 +175,12 @@ class Device:
         }
         root, round = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32)), int(order["round"])
         codec = None if known.assignment.channel is None else known.assignment.channel.up
-        job = Job(phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"]))
+        phase_work = PhaseWork(phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"]))
         if known.setup.private is not None and not known.setup.private.central:
-            job = known.setup.private.job(job, None, self._gaussians(phase) if known.setup.private.local else None)
-        upload, kept, broken = work_alone(job, known.setup, rows, jnp.int32(self.partition))
+            phase_work = known.setup.private.protect(
+                phase_work, None, self._gaussians(phase) if known.setup.private.local else None
+            )
+        upload, kept, broken = work_alone(phase_work, known.setup, rows, jnp.int32(self.partition))
         if not broken:
             for name in kept:
                 store.keep(slots[name], Version(round, str(order["order"]), bases[name]), kept[name])

@@ -19,11 +19,11 @@ from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.scheduling.schedule import Schedule
 from fedax.engine.compilation.fingerprint import Describer
-from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import begin
-from fedax.engine.round.footprint import Probe, Recording
+from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
@@ -66,27 +66,27 @@ class Plan(NamedTuple):
     own: Own | None
 
 
-class Planning(Recording):
+class Planning(RecordingBackend):
     """Traces a round and keeps the forms of what would be sent."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.plan: dict[str, list[Phase]] = {}
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        answer = super().work(job, cohort, held, gather)
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        result = super().work(phase_work, cohort, held, gather)
         rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
-        kept = jax.eval_shape(lambda: job(Probe(self.setup, job), rows))[1]
-        up = form((answer.upload.value, answer.upload.weight))
-        phase = Phase(job.work, form(job.down), up, form(rows), tuple(sorted(kept)), gather)
-        known = self.plan.setdefault(job.work.__name__, [])
+        kept = jax.eval_shape(lambda: phase_work(Probe(self.setup, phase_work), rows))[1]
+        up = form((result.upload.value, result.upload.weight))
+        phase = Phase(phase_work.work, form(phase_work.down), up, form(rows), tuple(sorted(kept)), gather)
+        known = self.plan.setdefault(phase_work.work.__name__, [])
         if not any(_same(phase, other) for other in known):
             known.append(phase)
-        return answer
+        return result
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
         hint = "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
         reason = "a method without a server, and Flower's clients talk to a server only"
         raise InvalidInput.because("Flower engine", reason, hint)
@@ -101,21 +101,21 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
     if setup.task.state is not None and setup.task.state_policy != "frozen":
         hint = "Freeze it by state_policy='frozen', or use a simulation or MPI."
         raise InvalidInput.because("Flower engine", "a model with a state that changes, which is not sent", hint)
-    transport = Planning(setup)
+    backend = Planning(setup)
     own: list[Own] = []
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        carried = begin(transport, algorithm, root, w)
+        carry = begin(backend, algorithm, root, w)
         for t in (0, 1):  # a first round may be another one
-            state = algorithm.round(RoundContext(transport, t, root, carried.lost, None, carried.bounds), carried.state)
+            state = algorithm.round(RoundContext(backend, t, root, carry.lost, None, carry.bounds), carry.state)
         how = algorithm.personal(state)
         if how is not None:
             memory = None if how.memory is None else form(how.memory.of(jnp.int32(0)))
             own.append(Own(how.work, form(how.down), memory))
 
     jax.eval_shape(two_rounds)
-    return Plan(transport.plan, own[0] if own else None)
+    return Plan(backend.plan, own[0] if own else None)
 
 
 def form(tree: PyTree) -> PyTree:

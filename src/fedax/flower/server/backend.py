@@ -1,4 +1,4 @@
-"""Transport over Flower's grid: an order to every client of a cohort, and their answers, as far as they can be taken."""
+"""Backend over Flower's grid: an order to every client of a cohort, and their answers, as far as they can be taken."""
 
 import hashlib
 import hmac
@@ -17,8 +17,8 @@ from fedax.communication.channel import is_vector, opened
 from fedax.communication.privacy import hidden
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.python_rounds import Done, PlainTransport
-from fedax.engine.round.backend import Answer, Job
+from fedax.engine.backends.python_rounds import Done, PythonBackend
+from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, form, plan_of
@@ -76,7 +76,7 @@ class RemoteMemory(Memory):
         return RemoteMemory(rows, self.slot, self.first)
 
 
-class FlowerTransport(PlainTransport):
+class FlowerBackend(PythonBackend):
     """Orders to the clients of one algorithm.
 
     Args:
@@ -123,7 +123,7 @@ class FlowerTransport(PlainTransport):
         self._round, self._books = -1, dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0)
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
-        """See `Transport.noise_key`; from a secret, because clients know the seed.
+        """See `Backend.noise_key`; from a secret, because clients know the seed.
 
         It depends on all that is released. With the same noise on two different sums their difference would be public, and with the
         same noise of two widths on one sum the sum itself.
@@ -132,7 +132,7 @@ class FlowerTransport(PlainTransport):
         return hidden(key, self._words("noise", *leaves))
 
     def cohort_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
-        """See `Transport.cohort_key`; from a secret where privacy relies on hidden cohorts, because clients know the seed."""
+        """See `Backend.cohort_key`; from a secret where privacy relies on hidden cohorts, because clients know the seed."""
         private = self.setup.private
         return hidden(key, self._words("cohort")) if private is not None and private.amplified else key
 
@@ -152,50 +152,50 @@ class FlowerTransport(PlainTransport):
         return RemoteMemory(versions, f"memory-{self._slots}", lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))))
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
         raise AssertionError("refused by the plan")
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        if int(job.round) != self._round:
-            self._round, self._books = int(job.round), dict.fromkeys(self._books, 0)
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        if int(phase_work.round) != self._round:
+            self._round, self._books = int(phase_work.round), dict.fromkeys(self._books, 0)
         self._sent = [0, 0]
-        answer = self._phase_of(job, cohort, held, gather)
+        answer = self._phase_of(phase_work, cohort, held, gather)
         down, up = self._sent
         return answer._replace(notes={name: np.int64(count) for name, count in self._books.items()}, sent=(down, up))
 
-    def _phase_of(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        return super().work(job, cohort, held, gather)
+    def _phase_of(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        return super().work(phase_work, cohort, held, gather)
 
-    def each(self, job: Job, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
-        phase, places = self._phase(job, held), [int(k) for k in cohort.ids]
-        down = record_of(job.down)
-        orders = {k: self._order(k, job, down, held) for k in dict.fromkeys(places)}
+    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+        phase, places = self._phase(phase_work, held), [int(k) for k in cohort.ids]
+        down = record_of(phase_work.down)
+        orders = {k: self._order(k, phase_work, down, held) for k in dict.fromkeys(places)}
         self._sent[0] = len(orders) * bits_sent(down)
-        done = self._answers(job, phase, orders)
+        done = self._answers(phase_work, phase, orders)
         return [done[k] for k in places]
 
-    def _phase(self, job: Job, held: dict[str, Memory]) -> Phase:
-        sent = form(job.down)
-        for phase in self.plan.phases.get(job.work.__name__, []):
+    def _phase(self, phase_work: PhaseWork, held: dict[str, Memory]) -> Phase:
+        sent = form(phase_work.down)
+        for phase in self.plan.phases.get(phase_work.work.__name__, []):
             same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(phase.held) == list(held)
             if same and jax.tree.leaves(phase.down) == jax.tree.leaves(sent):
                 return phase
-        place = f"{self.algorithm}.{job.work.__name__}"
+        place = f"{self.algorithm}.{phase_work.work.__name__}"
         raise InvalidInput.because(place, "not a phase of the first two rounds, from which the clients know what there is")
 
-    def _order(self, k: int, job: Job, down: Any, held: dict[str, Memory]) -> RecordDict:
+    def _order(self, k: int, phase_work: PhaseWork, down: Any, held: dict[str, Memory]) -> RecordDict:
         """The order for one client; its name is a hash of all that the answer depends on."""
-        root = np.asarray(jax.random.key_data(job.root)).tolist()
+        root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
         population = self.setup.population
         facts: dict[str, Any] = {
             "version": PROTOCOL,
             "kind": "work",
             "run": self.run_name,
             "assignment": self.assignment,
-            "work": job.work.__name__,
-            "round": int(job.round),
-            "occurrence": job.occurrence,
+            "work": phase_work.work.__name__,
+            "round": int(phase_work.round),
+            "occurrence": phase_work.occurrence,
             "root": root,
             "clients": population.clients,
             "total": population.total,
@@ -213,9 +213,11 @@ class FlowerTransport(PlainTransport):
         """The memories that the client starts with, where it has none yet."""
         return {f"first {name}": record_of(m.first(k)) for name, m in held.items() if m.name(k) == NEVER}
 
-    def _answers(self, job: Job, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, Done]:
-        place = self._place(job)
-        done, reasons = self._read(job, orders, lambda k, records: self._done(job, phase, orders[k], records, k))
+    def _answers(self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, Done]:
+        place = self._place(phase_work)
+        done, reasons = self._read(
+            phase_work, orders, lambda k, records: self._done(phase_work, phase, orders[k], records, k)
+        )
         counted = [k for k, one in done.items() if not (one.broken and self.setup.drop)]
         self._books["answers"] += len(counted)
         broken = dict.fromkeys(set(done) - set(counted), "its upload is not finite")
@@ -237,14 +239,16 @@ class FlowerTransport(PlainTransport):
         """The reason why client k has not answered."""
         return "offline" if k in self.roster.offline else f"no answer within {self.roster.deadline:g} seconds"
 
-    def _place(self, job: Job) -> str:
-        return f"{self.algorithm}.{job.work.__name__}, round {int(job.round)}"
+    def _place(self, phase_work: PhaseWork) -> str:
+        return f"{self.algorithm}.{phase_work.work.__name__}, round {int(phase_work.round)}"
 
     def _read(
-        self, job: Job, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
+        self, phase_work: PhaseWork, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
     ) -> tuple[dict[int, Read], dict[int, str]]:
         """The parts read from the answers to some orders, and the reasons why there are none from the other clients."""
-        answers = self.roster.ask(orders, TRAIN, str(int(job.round)), self._place(job), self._enough(len(orders)))
+        answers = self.roster.ask(
+            orders, TRAIN, str(int(phase_work.round)), self._place(phase_work), self._enough(len(orders))
+        )
         found: dict[int, Read] = {}
         reasons: dict[int, str] = {}
         for k in orders:
@@ -280,16 +284,16 @@ class FlowerTransport(PlainTransport):
             told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(f'{place}: {told}. With on_bad_client="drop" a run goes on without them.')
 
-    def _done(self, job: Job, phase: Phase, order: RecordDict, records: Any, k: int) -> Done:
+    def _done(self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int) -> Done:
         facts: Any = records["answer"]
         asked: Any = order["order"]
-        vectors = [leaf for leaf in jax.tree.leaves(opened(job.down)[0]) if is_vector(leaf)]
+        vectors = [leaf for leaf in jax.tree.leaves(opened(phase_work.down)[0]) if is_vector(leaf)]
         near = [vectors[int(i)] for i in facts["near"]]
         value, weight = tree_of(records["up"], phase.up, "upload", near, int(facts["clipped"]))
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
         self._sent[1] += bits_sent(records["up"])
-        broken = int(job.broken((opened(value)[0], weight), {}, {})) or int(facts["broken"])
+        broken = int(phase_work.broken((opened(value)[0], weight), {}, {})) or int(facts["broken"])
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
         return Done(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 

@@ -14,9 +14,9 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.scheduling.local_work import counts, real
 from fedax.core.task import Population, Task
-from fedax.engine.backends.python_rounds import PlainProgram, seen_by
+from fedax.engine.backends.python_rounds import PythonProgram, seen_by
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Carried, Engine
+from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.single_client import sizes_only
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.quiet import need_flower
@@ -148,20 +148,20 @@ def flower_here() -> Flower:
     return _here[-1]
 
 
-class FlowerProgram(PlainProgram):
-    """Rounds in Python; see `FlowerTransport`."""
+class FlowerProgram(PythonProgram):
+    """Rounds in Python; see `FlowerBackend`."""
 
     def __init__(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], engine: Flower
     ) -> None:
-        from fedax.flower.server.backend import FlowerTransport
-        from fedax.flower.server.secure import SecureTransport
+        from fedax.flower.server.backend import FlowerBackend
+        from fedax.flower.server.secure import SecureBackend
 
-        def transport(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerTransport:
+        def backend(algorithm: Algorithm[Any], root: Key[Array, ""]) -> FlowerBackend:
             given = setup, algorithm, root, engine.roster, engine.run, engine.minimum, engine.secret, engine.largest
-            return FlowerTransport(*given) if engine.secure is None else SecureTransport(engine.secure, *given)
+            return FlowerBackend(*given) if engine.secure is None else SecureBackend(engine.secure, *given)
 
-        super().__init__(algorithms, setup, roots, transport)
+        super().__init__(algorithms, setup, roots, backend)
         self.task = _without_examples(setup.task, engine.roster.sizes)
         self._done, self._kept = 0, list[int]()
 
@@ -170,11 +170,11 @@ class FlowerProgram(PlainProgram):
             self._kept.append(first)
         self._done = first + count
         floor = self._kept[0] if self._kept else first - REMEMBERED
-        for _, transport, _ in self.runs:
-            transport.floor = max(floor, 0)
+        for _, backend, _ in self.runs:
+            backend.floor = max(floor, 0)
         return super().advance(states, first, count)
 
-    def whole(self, states: Any) -> list[Carried]:
+    def whole(self, states: Any) -> list[RunCarry]:
         """The states for a checkpoint, of which the last two are kept; clients keep the memories that belong to them."""
         self._kept = [*self._kept, self._done][-2:]
         return self.split(states)
@@ -188,13 +188,13 @@ class FlowerProgram(PlainProgram):
         for algorithm, _, root in self.runs:
             check_observers(observers, self.setup, self.task, algorithm, root)
 
-    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         from fedax.flower.server.evaluation import FlowerView
 
-        algorithm, transport, _ = self.runs[run]
-        return seen_by(observers, FlowerView(self.setup, self.task, transport, algorithm, carried.state, worked))
+        algorithm, backend, _ = self.runs[run]
+        return seen_by(observers, FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked))
 
-    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
+    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         raise AssertionError("refused by check")
 
 

@@ -15,7 +15,7 @@ from fedax.engine.round.engine import begin
 from fedax.engine.round.evaluation import CompiledView, counts_alike, nobody
 from fedax.errors import InvalidInput
 from fedax.flower.protocol.plan import Planning
-from fedax.flower.server.backend import FlowerTransport, Measured
+from fedax.flower.server.backend import FlowerBackend, Measured
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 from fedax.utils.layout import accumulator
 
@@ -28,7 +28,7 @@ class FlowerView(View):
     Args:
         setup: of the server.
         task: with everybody's sizes and nobody's examples.
-        transport: to the clients.
+        backend: to the clients.
         algorithm, state: of the run.
         worked: the cohort that worked last.
     """
@@ -37,12 +37,12 @@ class FlowerView(View):
         self,
         setup: Setup,
         task: Task,
-        transport: "FlowerTransport | Unasked",
+        backend: "FlowerBackend | Unasked",
         algorithm: Algorithm[Any],
         state: Any,
         worked: Cohort,
     ) -> None:
-        self.setup, self.task, self.transport, self._worked = setup, task, transport, worked
+        self.setup, self.task, self.backend, self._worked = setup, task, backend, worked
         self.equal, self.nodes = counts_alike(setup, algorithm), None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
         self.w, self._own = algorithm.model(state), algorithm.personal(state)
@@ -96,7 +96,7 @@ class FlowerView(View):
         if (split, personal) not in self._measured:
             how = self._own if personal else None
             down = self.w if how is None else how.down
-            self._measured[split, personal] = self.transport.measure(down, split, how)
+            self._measured[split, personal] = self.backend.measure(down, split, how)
         return self._measured[split, personal]
 
     def _means(self, measured: dict[int, Measured], score: str) -> Float[Array, "clients"]:
@@ -106,7 +106,7 @@ class FlowerView(View):
 
 
 class Unasked:
-    """Stands in for the transport where an observer is only checked: every client measures zeros."""
+    """Stands in for the backend where an observer is only checked: every client measures zeros."""
 
     def __init__(self, setup: Setup, task: Task) -> None:
         self.setup, self.task = setup, task

@@ -10,20 +10,20 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedax.communication.channel import is_message
 from fedax.core.federation import Cohort, Memory
-from fedax.engine.round.backend import Answer, Job
+from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.errors import InvalidInput
 from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_as
 from fedax.flower.protocol.masks import Keys, numbers, opened, unmasked
 from fedax.flower.protocol.plan import Phase
 from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
-from fedax.flower.server.backend import ABSENT, LOG, FlowerTransport, nothing_of
+from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, nothing_of
 from fedax.utils.layout import accumulator
 
 FEWEST = 3
 """Clients of a sum: with two, each could tell the other's upload from it."""
 
 
-class SecureTransport(FlowerTransport):
+class SecureBackend(FlowerBackend):
     """Four orders for a phase in place of one; see `fedax.flower.client.member`.
 
     Every client counts with its weight over the largest one, so that nothing under a mask is above `secure`. More than half of
@@ -31,7 +31,7 @@ class SecureTransport(FlowerTransport):
 
     Args:
         secure: the largest size of an entry of an upload.
-        given: see `FlowerTransport`.
+        given: see `FlowerBackend`.
 
     Raises:
         InvalidInput: a method whose server needs single uploads, with the reason.
@@ -65,54 +65,58 @@ class SecureTransport(FlowerTransport):
             return
         raise InvalidInput.because("Flower(secure=...)", reason, "Methods whose uploads are means can be summed so.")
 
-    def _phase_of(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        phase, places = self._phase(job, held), [int(k) for k in cohort.ids]
+    def _phase_of(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+        phase, places = self._phase(phase_work, held), [int(k) for k in cohort.ids]
         given = np.asarray(cohort.weights, np.float64)
         weights = {k: float(given[[place == k for place in places]].sum()) for k in dict.fromkeys(places)}
         if len(weights) < FEWEST:
             raise InvalidInput.of(
-                f"{self._place(job)}, its clients", len(weights), f"whole numbers >= {FEWEST} with secure=..."
+                f"{self._place(phase_work)}, its clients", len(weights), f"whole numbers >= {FEWEST} with secure=..."
             )
-        sum_, there = self._sum(job, phase, weights, held)
+        sum_, there = self._sum(phase_work, phase, weights, held)
         weight = jnp.asarray(sum(weights[k] for k in there), accumulator(cohort.weights.dtype))
         broken = np.array([0 if k in there else ABSENT for k in places], np.int32)
         ids = jnp.asarray([k for k in dict.fromkeys(places) if k in there], jnp.int32)
         versions = jnp.stack([self._version(there[int(k)]) for k in ids]) if len(there) else None
         kept = {} if versions is None else {name: held[name].put(ids, versions) for name in phase.kept}
-        return Answer(nothing_of(phase), (sum_, weight), None, held | kept, jnp.asarray(broken))
+        return PhaseResult(nothing_of(phase), (sum_, weight), None, held | kept, jnp.asarray(broken))
 
     def _version(self, name: str) -> Any:
         return jnp.asarray(np.frombuffer(bytes.fromhex(name), np.uint8))
 
-    def _sum(self, job: Job, phase: Phase, weights: dict[int, float], held: dict[str, Memory]) -> tuple[Any, dict[int, str]]:
+    def _sum(
+        self, phase_work: PhaseWork, phase: Phase, weights: dict[int, float], held: dict[str, Memory]
+    ) -> tuple[Any, dict[int, str]]:
         """The weighted sum of the uploads, and the names of the orders of those who are in it."""
-        down, top = record_of(job.down), max(weights.values()) or 1.0
-        orders = {k: self._order(k, job, down, held) for k in weights}
+        down, top = record_of(phase_work.down), max(weights.values()) or 1.0
+        orders = {k: self._order(k, phase_work, down, held) for k in weights}
         names = {k: str(order["order"]["order"]) for k, order in orders.items()}
         session = hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest()
         self._sent[0] = len(orders) * bits_sent(down)
         first = {k: {"stage": KEYS, "session": session} for k in orders}
-        given = self._stage(job, orders, first, _keys_of)
+        given = self._stage(phase_work, orders, first, _keys_of)
         keys: Keys = {k: pair for k, (pair, _) in given.items()}
         commitments = {k: commitment for k, (_, commitment) in given.items()}
         threshold = len(keys) // 2 + 1
         common = {"session": session, "threshold": threshold, "largest": self.secure}
-        letters = self._stage(job, orders, {k: {"stage": DEAL, **common, **keys_as(keys)} for k in keys}, _letters_of(keys))
+        letters = self._stage(
+            phase_work, orders, {k: {"stage": DEAL, **common, **keys_as(keys)} for k in keys}, _letters_of(keys)
+        )
         keys = {k: keys[k] for k in letters}
         factors = {k: weights[k] / top for k in keys}
         asked = {k: {"stage": HIDE, **common, **keys_as(keys), "factor": factors[k]} for k in keys}
         size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(phase.up[0]))
-        uploads = self._stage(job, orders, asked, lambda facts, records: self._hidden(records, size), down=True)
+        uploads = self._stage(phase_work, orders, asked, lambda facts, records: self._hidden(records, size), down=True)
         gone = [k for k in keys if k not in uploads]
         last = {
             k: {"stage": SHOW, **common, **keys_as(keys), "there": list(uploads), "gone": gone}
             | {"letters": [letters[j][k] for j in sorted(keys)]}
             for k in uploads
         }
-        shown = self._stage(job, orders, last if len(uploads) >= threshold else {}, _shares_of(keys))
-        secrets = self._opened(job, shown, keys, commitments, uploads, threshold)
+        shown = self._stage(phase_work, orders, last if len(uploads) >= threshold else {}, _shares_of(keys))
+        secrets = self._opened(phase_work, shown, keys, commitments, uploads, threshold)
         if len(secrets) < len(keys) or len(uploads) < self.minimum:
-            LOG.warning("%s: %d uploads and %d who open them, too few", self._place(job), len(uploads), len(shown))
+            LOG.warning("%s: %d uploads and %d who open them, too few", self._place(phase_work), len(uploads), len(shown))
             uploads, total = {}, np.zeros(size)
         else:
             hidden = sum(uploads.values(), np.zeros(size, np.uint64))
@@ -121,7 +125,7 @@ class SecureTransport(FlowerTransport):
         return _as_tree(top * total, phase), {k: names[k] for k in uploads}
 
     def _opened(
-        self, job: Job, shown: Any, keys: Keys, commitments: dict[int, bytes], there: Any, threshold: int
+        self, phase_work: PhaseWork, shown: Any, keys: Keys, commitments: dict[int, bytes], there: Any, threshold: int
     ) -> dict[int, bytes]:
         """Returns the secrets of all members, as far as enough shares fit; members whose shares do not are named."""
         if len(shown) < threshold:
@@ -129,19 +133,21 @@ class SecureTransport(FlowerTransport):
         found = opened(shown, keys, commitments, there, threshold)
         for j, members in sorted(found.liars.items()):
             told = f"its shares of the secrets of clients {', '.join(map(str, members))} do not fit and are left out"
-            LOG.warning("%s, client %d: %s", self._place(job), j, told)
+            LOG.warning("%s, client %d: %s", self._place(phase_work), j, told)
         for k in sorted(set(keys) - set(found.secrets)):
-            LOG.warning("%s, client %d: no %d shares of its secret fit together", self._place(job), k, threshold)
+            LOG.warning("%s, client %d: no %d shares of its secret fit together", self._place(phase_work), k, threshold)
         return found.secrets
 
-    def _stage(self, job: Job, orders: dict[int, RecordDict], masks: dict[int, Any], read: Any, down: bool = False) -> Any:
+    def _stage(
+        self, phase_work: PhaseWork, orders: dict[int, RecordDict], masks: dict[int, Any], read: Any, down: bool = False
+    ) -> Any:
         """The parts read from the answers to one of the four orders; clients that do not answer are named."""
         asked = {}
         for k, facts in masks.items():
             kept = dict(orders[k]) if down else {"order": orders[k]["order"]}
             asked[k] = RecordDict({**kept, "masks": ConfigRecord(facts)})
-        found, reasons = self._read(job, asked, lambda k, records: read(records["answer"], records))
-        self._tell(self._place(job), reasons, {})
+        found, reasons = self._read(phase_work, asked, lambda k, records: read(records["answer"], records))
+        self._tell(self._place(phase_work), reasons, {})
         return found
 
     def _hidden(self, records: Any, size: int) -> np.ndarray:

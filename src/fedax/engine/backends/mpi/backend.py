@@ -1,4 +1,4 @@
-"""Transport among MPI peers: every rank runs the same round, and works for its own client."""
+"""Backend among MPI peers: every rank runs the same round, and works for its own client."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from jaxtyping import Array, PyTree
 from fedax.communication.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decoded, encoded
-from fedax.engine.round.backend import Answer, Job, Transport
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.single_client import work_alone
 
 
-class PeerTransport(Transport):
+class MPIBackend(Backend):
     """Means are sums over all ranks; what only a server would know, every rank computes alike."""
 
     def __init__(self, setup: Setup, peers: Peers) -> None:
@@ -26,45 +26,45 @@ class PeerTransport(Transport):
         own = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
         return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers.comm)
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         peers = self.peers
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
-        form = eqx.filter_eval_shape(work_alone, *self._inputs(job, held))[0]
+        form = eqx.filter_eval_shape(work_alone, *self._inputs(phase_work, held))[0]
         arrived = eqx.filter_eval_shape(
-            lambda sent: (job.bounded(opened(sent.value)[0]), opened(sent.value)[1], sent.weight), form
+            lambda sent: (phase_work.bounded(opened(sent.value)[0]), opened(sent.value)[1], sent.weight), form
         )
         value, clipped, given = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrived)
         broken = 0
         if places:
-            upload, after, broken = self._do(job, held)
+            upload, after, broken = self._do(phase_work, held)
             if broken and self.setup.drop:
                 places = []  # what it sent, and what it would keep, counts no more
             else:
                 (value, clipped), given, held = opened(upload.value), upload.weight, after
-                value = job.bounded(value)
+                value = phase_work.bounded(value)
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
-        if job.receives:
-            return Answer(form, None, None, held, broken)
+        if phase_work.receives:
+            return PhaseResult(form, None, None, held, broken)
         if gather:
             rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.rows(value))
             weights = cohort.weights if given is None else jnp.asarray(peers.rows(given))[cohort.ids]
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
-            return Answer(form, None, (rows, weights), held, broken, clipped)
+            return PhaseResult(form, None, (rows, weights), held, broken, clipped)
         weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
         if given is not None:
             weight = len(places) * given.astype(default.dtype)
             if not float(peers.sum(weight)) > 0:  # found out first: one sum over all ranks does
                 weight = default
         terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
-        return Answer(form, peers.sum((terms, weight)), None, held, broken, clipped)
+        return PhaseResult(form, peers.sum((terms, weight)), None, held, broken, clipped)
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
         rank, comm = self.peers.rank, self.peers.comm
         near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, after, broken = self._do(job, held)
+        upload, after, broken = self._do(phase_work, held)
         linked = near != near[0]
         others = near[linked].tolist()
         links = comm.Create_dist_graph_adjacent(others, others)
@@ -80,16 +80,18 @@ class PeerTransport(Transport):
         clipped = opened(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
-        return Answer(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
+        return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
-    def _do(self, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
-        """The upload of the own client, all memories afterwards, and the part that is not finite (see `Job.broken`)."""
-        upload, kept, broken = work_alone(*self._inputs(job, held))
+    def _do(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
+        """The upload of the own client, all memories afterwards, and the part that is not finite (see `PhaseWork.broken`)."""
+        upload, kept, broken = work_alone(*self._inputs(phase_work, held))
         rank = jnp.asarray([self.peers.rank])
         after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
         return upload, held | after, int(broken)
 
-    def _inputs(self, job: Job, held: dict[str, Memory]) -> tuple[Job, Setup, dict[str, PyTree], Array]:
-        job = eqx.tree_at(lambda job: job.round, job, jnp.int32(job.round))  # traced: rounds are one program
+    def _inputs(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
+        phase_work = eqx.tree_at(
+            lambda phase_work: phase_work.round, phase_work, jnp.int32(phase_work.round)
+        )  # traced: rounds are one program
         rows = {name: memory.of(self.peers.rank) for name, memory in held.items()}
-        return job, self.setup, rows, jnp.int32(self.peers.rank)
+        return phase_work, self.setup, rows, jnp.int32(self.peers.rank)

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, Key, Shaped
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Population, Task
-from fedax.engine.backends.mpi.backend import PeerTransport
+from fedax.engine.backends.mpi.backend import MPIBackend
 from fedax.engine.backends.mpi.peer import Peers, collected
 from fedax.engine.backends.mpi.ranks import Ranks
-from fedax.engine.backends.python_rounds import PlainProgram, seen_by
+from fedax.engine.backends.python_rounds import PythonProgram, seen_by
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.engine import Carried, Engine
+from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.evaluation import (
     CompiledView,
     constraints_of,
@@ -84,29 +84,29 @@ def _world() -> Any:
     return mpi4py.MPI.COMM_WORLD
 
 
-class MPIProgram(PlainProgram):
-    """Rounds in Python, work compiled; see `PeerTransport`."""
+class MPIProgram(PythonProgram):
+    """Rounds in Python, work compiled; see `MPIBackend`."""
 
     def __init__(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], peers: Peers
     ) -> None:
-        super().__init__(algorithms, setup, roots, lambda *_: PeerTransport(setup, peers))
+        super().__init__(algorithms, setup, roots, lambda *_: MPIBackend(setup, peers))
         self.peers = peers
 
-    def metrics(self, run: int, carried: Carried, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
-        return seen_by(observers, PeerView(self.setup, self.peers, self.runs[run][0], carried, worked))
+    def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
+        return seen_by(observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked))
 
-    def whole(self, states: Any) -> list[Carried]:
-        return [collected(carried) for carried in self.split(states)]
+    def whole(self, states: Any) -> list[RunCarry]:
+        return [collected(carry) for carry in self.split(states)]
 
-    def own(self, run: int, carried: Carried) -> Float[Array, "clients dim"]:
-        return self.peers.rows(own_model(self.setup, self.runs[run][0], carried))
+    def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
+        return self.peers.rows(own_model(self.setup, self.runs[run][0], carry))
 
 
-def own_model(setup: Setup, algorithm: Algorithm[Any], carried: Carried) -> Float[Array, "dim"]:
+def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Float[Array, "dim"]:
     """The model that this rank's client uses itself."""
-    model = personal_models(setup, algorithm, carried)
-    return algorithm.model(carried.state) if model is None else model(jnp.int32(setup.first))
+    model = personal_models(setup, algorithm, carry)
+    return algorithm.model(carry.state) if model is None else model(jnp.int32(setup.first))
 
 
 @eqx.filter_jit
@@ -119,8 +119,8 @@ def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float
 class PeerView(View):
     """See `View`. Each rank looks at its own examples; what is shown are sums over all, the same on every rank."""
 
-    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carried: Carried, worked: Cohort) -> None:
-        state, states = carried.state, carried.model_state
+    def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> None:
+        state, states = carry.state, carry.model_state
         self.peers, self.task, self._worked = peers, peers.population, worked
         self.setup = dataclasses.replace(setup, task=seen(setup.task, states))
         self.at_home, self.states = self.setup, None
@@ -129,7 +129,7 @@ class PeerView(View):
             self.at_home = dataclasses.replace(setup, task=setup.task.at(states.of(jnp.int32(peers.rank))))
         self.equal = counts_alike(setup, algorithm)
         self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
-        self.own = own_model(setup, algorithm, carried)
+        self.own = own_model(setup, algorithm, carry)
         self.constraints = constraints_of(algorithm, state)
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
 

@@ -1,4 +1,4 @@
-"""Transport inside a compiled program: clients in turn or in chunks, on one device or a mesh."""
+"""Backend inside a compiled program: clients in turn or in chunks, on one device or a mesh."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedax.engine.backends.simulation.placement import longest_first
 from fedax.engine.compilation.jaxpr import traced
 from fedax.engine.compilation.scopes import part
 from fedax.engine.round.aggregation import plus_weighted, total
-from fedax.engine.round.backend import Answer, Job, Transport
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
@@ -29,7 +29,7 @@ def mesh_of(devices: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:devices]), ("clients",))
 
 
-class SimulatedTransport(Transport):
+class SimulationBackend(Backend):
     """Clients as places of a padded cohort, traced."""
 
     padded = True
@@ -43,12 +43,12 @@ class SimulatedTransport(Transport):
         check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
 
-    def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         with part("cohort"):
-            table, counts = longest_first(self._load(job, cohort.ids), cohort.count, self.setup.devices)
+            table, counts = longest_first(self._load(phase_work, cohort.ids), cohort.count, self.setup.devices)
         with part("memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
-        phase = _Phase(job, self.setup, cohort, rows)
+        phase = _Phase(phase_work, self.setup, cohort, rows)
         upload, (sums, gathered, remembered, broken, clipped) = self._place(phase, table, counts, gather)
         # the number of a place that is only padding, or left out, is nobody's, so its row is passed over
         there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
@@ -56,13 +56,13 @@ class SimulatedTransport(Transport):
         ids = jnp.where(there, cohort.ids, self.setup.population.clients)
         with part("memory"):
             after = {name: held[name].put(ids, rows) for name, rows in remembered.items()}
-        return Answer(upload, sums, gathered, after, broken, clipped)
+        return PhaseResult(upload, sums, gathered, after, broken, clipped)
 
     def exchange(
-        self, job: Job, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
-    ) -> tuple[Answer, Memory]:
-        answer = self.work(job, everyone, held, True)
-        return answer, Memory(self._mixed(answer.rows[0], neighbours, weights))
+        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+    ) -> tuple[PhaseResult, Memory]:
+        result = self.work(phase_work, everyone, held, True)
+        return result, Memory(self._mixed(result.rows[0], neighbours, weights))
 
     def _mixed(self, sent: Any, neighbours: Array, weights: Array) -> Any:
         """Everybody's received sums; on a mesh, every device adds up for its part of the clients."""
@@ -75,11 +75,13 @@ class SimulatedTransport(Transport):
         program = jax.shard_map(mixed, mesh=mesh_of(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False)
         return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
 
-    def _load(self, job: Job, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
+    def _load(self, phase_work: PhaseWork, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
         """The clients' loads, in examples per round."""
 
         def one(k: Index, size: Index) -> Int[Array, ""]:
-            steps, batch = self.setup.schedule.work(stream(job.root, "work", job.round, k), size, job.round)
+            steps, batch = self.setup.schedule.work(
+                stream(phase_work.root, "work", phase_work.round, k), size, phase_work.round
+            )
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
         return jax.vmap(one)(ids, self.setup.population.sizes_of(ids))
@@ -111,7 +113,7 @@ class SimulatedTransport(Transport):
         work = traced(phase, jnp.int32(0), jnp.bool_(True))
         (value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape), form = work.shapes
         if keep:
-            check_room(f"gather({phase.job.name})", capacity, capacity * bytes_of(value_shape), "uploads together")
+            check_room(f"gather({phase.phase_work.name})", capacity, capacity * bytes_of(value_shape), "uploads together")
         places = jnp.pad(places, (0, chunk))
         sums = (value_shape, default_shape)
         if weight_shape is not None:
@@ -155,7 +157,7 @@ class SimulatedTransport(Transport):
 class _Phase(eqx.Module):
     """A phase's work for one place of the cohort."""
 
-    job: Job
+    phase_work: PhaseWork
     setup: Setup
     cohort: Cohort
     held: Any
@@ -171,16 +173,18 @@ class _Phase(eqx.Module):
 
     def upload(self, place: Index, active: Array) -> tuple[Upload[Any], Any]:
         """The client's upload, messages unopened, and the memories that it keeps."""
-        job = self.job
-        with part(f"work.{job.name}"):
-            client = CompiledClient(self.setup, self.cohort.ids[place], job.round, job.root, job.occurrence, active)
-            return job(client, self.own(place))
+        phase_work = self.phase_work
+        with part(f"work.{phase_work.name}"):
+            client = CompiledClient(
+                self.setup, self.cohort.ids[place], phase_work.round, phase_work.root, phase_work.occurrence, active
+            )
+            return phase_work(client, self.own(place))
 
     def result(self, upload: Upload[Any], kept: Any, place: Index) -> Any:
         """Value, its weight, what is kept, the default weight, the part that is not finite, what was clipped."""
         value, clipped = opened(upload.value)
-        broken = self.job.broken((value, upload.weight), self.own(place), kept)
-        return self.job.bounded(value), upload.weight, kept, self.cohort.weights[place], broken, clipped
+        broken = self.phase_work.broken((value, upload.weight), self.own(place), kept)
+        return self.phase_work.bounded(value), upload.weight, kept, self.cohort.weights[place], broken, clipped
 
 
 def _zeros(shapes: Any, rows: int | None = None) -> Any:

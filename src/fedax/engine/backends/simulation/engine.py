@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
-from fedax.engine.backends.simulation.backend import SimulatedTransport
+from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.calibration import calibrated
 from fedax.engine.backends.simulation.client_state_store import (
     PLACES,
@@ -33,7 +33,7 @@ from fedax.engine.compilation.jaxpr import traced
 from fedax.engine.distributed.multihost import team_of_hosts
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, bits_spent
-from fedax.engine.round.engine import Carried, Engine, Log, Program, begin, landed
+from fedax.engine.round.engine import Engine, Log, Program, RunCarry, begin, landed
 from fedax.engine.round.evaluation import all_personal, nobody, view_of
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer, joined
@@ -178,34 +178,34 @@ class SimulationProgram(Program):
         fits = self.small and self.setup.placement == "sequential" and self.members.settings == 1
         return dataclasses.replace(self.setup, kernels=fits and available())
 
-    def join(self, carried: Sequence[Carried]) -> Any:
+    def join(self, carry: Sequence[RunCarry]) -> Any:
         # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
         if self.memory == "device":
-            return self.members.put(self.members.join([landed(one) for one in carried]), "members"), None, ()
-        stored = [in_stores(one) for one in carried]
+            return self.members.put(self.members.join([landed(one) for one in carry]), "members"), None, ()
+        stored = [in_stores(one) for one in carry]
         joined = self.members.put(self.members.join([bare(one) for one in stored]), "members")
         joined, stores = housed(joined, self.memory)
         return joined, None, tuple(stores)
 
-    def split(self, states: Any) -> list[Carried]:
+    def split(self, states: Any) -> list[RunCarry]:
         check(states[0])
         return [owned(one) for one in self.members.split(states[0])]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.members.put(self.members.rows(models, "seeds"), "seeds")
         with uncached(self.devices):
-            carried, worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
-        carried, stores = housed(carried, self.memory)
-        return carried, worked, tuple(stores)
+            carry, worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
+        carry, stores = housed(carry, self.memory)
+        return carry, worked, tuple(stores)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
-        carried, _, stores = states
-        check(carried)
+        carry, _, stores = states
+        check(carry)
         shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
         if self.shelf is not None and self.members.alone:
             self.shelf.read_ahead(self.setup, self.roots, first, count)
         with uncached(self.devices):
-            inner, report, worked = _compiled(self.small)((self.members, shared, self.algorithm, self.roots), carried)
+            inner, report, worked = _compiled(self.small)((self.members, shared, self.algorithm, self.roots), carry)
         return (inner, worked, stores), [
             self._log(single, count) for single in self.members.split(self.members.on_host(report))
         ]
@@ -237,26 +237,26 @@ def _start(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any
     def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
         root, w = seed
         places = setup.schedule.capacity(setup.population.clients)
-        return begin(SimulatedTransport(setup), algorithm, root, w), nobody(0, setup.layout.dtype).padded(places)
+        return begin(SimulationBackend(setup), algorithm, root, w), nobody(0, setup.layout.dtype).padded(places)
 
     return members.over(start)(setup, algorithm, seeds)
 
 
 def one_round(
-    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carried: Carried
-) -> tuple[Carried, Any, Cohort]:
+    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carry: RunCarry
+) -> tuple[RunCarry, Any, Cohort]:
     """The carry after a round, its report, and the cohort that worked last."""
-    fed = RoundContext(SimulatedTransport(setup), round, root, *carried[1:])
-    state = algorithm.round(fed, carried.state)
+    fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:])
+    state = algorithm.round(fed, carry.state)
     if begun_anew(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
-    after = Carried(state, tuple(fed.lost), fed.model_state, fed.bounds)
+    after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds)
     worked = fed.last or nobody(0, setup.layout.dtype)
     count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
     if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state
-        return after, fed.report(carried.state, after.state), worked
+        return after, fed.report(carry.state, after.state), worked
 
     # in a round without participants, means are 0/0; the state stays
     def kept(old: Any, new: Any) -> Any:
@@ -264,8 +264,8 @@ def one_round(
             return new  # of the only phase: written by nobody
         return jax.tree.map(lambda before, now: jnp.where(fed.nobody, before, now), old, new)
 
-    report = fed.report(carried.state, after.state)
-    return jax.tree.map(kept, carried, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
+    report = fed.report(carry.state, after.state)
+    return jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
 
 
 def advance(fixed: tuple[RunAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
@@ -282,8 +282,8 @@ def _compiled(small: bool) -> Callable[..., Any]:
 
 
 def _rounds(
-    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Carried
-) -> tuple[Carried, Any, Cohort]:
+    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: RunCarry
+) -> tuple[RunCarry, Any, Cohort]:
     setup, first, count, longest = shared
     round_ = traced(functools.partial(one_round, setup, algorithm, root), first, state)
     _, shape, who = round_.shapes
@@ -312,8 +312,8 @@ def observe(
 
     def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
         setup, observers = shared
-        carried, worked = state
-        view = view_of(setup, algorithm, carried, worked.padded(setup.population.clients))
+        carry, worked = state
+        view = view_of(setup, algorithm, carry, worked.padded(setup.population.clients))
         return joined([observer(view) for observer in observers])
 
     return members.over(metrics)(shared, algorithm, roots, states)
@@ -322,6 +322,6 @@ def observe(
 @eqx.filter_jit
 def personal(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
     """The models that the clients use themselves, first axis (clients,)."""
-    return members.over(lambda setup, algorithm, root, carried: all_personal(setup, algorithm, carried))(
+    return members.over(lambda setup, algorithm, root, carry: all_personal(setup, algorithm, carry))(
         setup, algorithm, roots, states
     )

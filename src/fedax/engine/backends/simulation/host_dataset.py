@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from fedax.core.task import Ragged, Task
-from fedax.engine.backends.simulation.backend import SimulatedTransport
+from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host_callback import Numbered, over_lanes
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -160,7 +160,7 @@ def _draws(setup: Setup, root: Key[Array, ""], rounds: Int[Array, "rounds"]) -> 
     """The first draw of the schedule in each of some rounds, and how many clients it has."""
 
     def draw(t: Index) -> tuple[Array, Array]:
-        cohort = RoundContext(SimulatedTransport(setup), t, root).sample()
+        cohort = RoundContext(SimulationBackend(setup), t, root).sample()
         return cohort.ids, jnp.asarray(cohort.count, jnp.int32)
 
     return jax.lax.map(draw, rounds)
