@@ -26,7 +26,7 @@ import numpy as np
 
 import fedax
 from fedax.engine.round.backend import PhaseWork
-from fedax.engine.round.single_client import work_alone
+from fedax.engine.round.single_client import run_single_client
 from fedax.flower.deploy.processes import environment, free_port, process, supernode
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.trial import follow, make, serving, submit
@@ -87,7 +87,7 @@ class Both:
         vector = jnp.asarray(content["arrays"]["0"].numpy())
         down = jax.tree.unflatten(jax.tree.structure(self.phase.down), [vector])
         phase_work = PhaseWork(self.phase.work, down, None, jax.random.key(3), jnp.int32(round), 0)
-        upload, _, _ = work_alone(phase_work, self.known.setup, {}, jnp.int32(self.device.partition))
+        upload, _, _ = run_single_client(phase_work, self.known.setup, {}, jnp.int32(self.device.partition))
         count = MetricRecord({"num-examples": int(self.device.task.train.total)})
         arrays = ArrayRecord({"0": Array(np.asarray(upload.value))})
         return RecordDict({"arrays": arrays, "metrics": count})

@@ -17,7 +17,7 @@ import numpy as np
 
 import fedax
 from fedax.data import FederatedData
-from fedax.engine.round.permutation import shuffled
+from fedax.engine.round.permutation import permutation
 from fedax.models import MLP, Softmax, lenet, mnist_cnn
 from fedax.tasks import classification
 from fedax.utils.random import stream
@@ -115,7 +115,9 @@ def write(name, path):
     @jax.jit
     def orders(t, k, size):
         key = stream(root, "client", t, k, 0, "order")
-        return jax.vmap(lambda epoch: shuffled(jax.random.fold_in(key, epoch), size, largest))(jnp.arange(workload.epochs))
+        return jax.vmap(lambda epoch: permutation(jax.random.fold_in(key, epoch), size, largest))(
+            jnp.arange(workload.epochs)
+        )
 
     rows, counts, jobs = [], [], [0]
     for t, cohort in enumerate(cohorts):

@@ -12,7 +12,7 @@ from fedax.cli import app
 from fedax.cli.theory import PAPERS, suggestions
 from fedax.cli.theory_figures import save_figure
 from fedax.core import InvalidInput
-from fedax.engine.round.engine import starting_point
+from fedax.engine.round.engine import initial_params
 from fedax.experiments.config.experiment import Experiment
 from fedax.report.drawing.charts import Axis, Panel, Series
 from fedax.theory import estimate, feddane, local_gd
@@ -142,7 +142,7 @@ def test_feddane(plan):
     found, losses = values("feddane", plan), estimate.Losses(plan.task)
     smooth = max(closed_form(plan))
     assert found["L, the largest of a client"] == pytest.approx(smooth, rel=1e-3)
-    w = losses.layout.ravel(starting_point(plan.task, 0)[0])
+    w = losses.layout.ravel(initial_params(plan.task, 0)[0])
     b = feddane.dissimilarity(losses.gradients(w), losses.shares)
     assert found["B"] == pytest.approx(b)
     assert found["best mu"] == pytest.approx(smooth * (4 * b**2 + 1), rel=1e-2)

@@ -20,8 +20,8 @@ from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import longest_first
 from fedax.engine.round import permutation as orders
 from fedax.engine.round.client import Part, Setup
-from fedax.engine.round.engine import begin
-from fedax.engine.round.permutation import SMALL, shuffled, shuffled_by_size
+from fedax.engine.round.engine import initial_carry
+from fedax.engine.round.permutation import SMALL, permutation, permutation_by_size
 from fedax.ops.extension import status
 from marks import thorough
 
@@ -122,7 +122,7 @@ def test_a_round_costs_its_cohort(sampling):
     schedule = fedax.Schedule(cohort=10, sampling=sampling)
     setup = Setup(task, fedax.SGD(0.1), schedule, layout, train.population)
     for method, written in ((fedax.FedAvg(), set()), (fedax.SCAFFOLD(), {"scatter"})):
-        carry = begin(SimulationBackend(setup), method, root, jnp.zeros(2))
+        carry = initial_carry(SimulationBackend(setup), method, root, jnp.zeros(2))
         arrays, code = eqx.partition(carry, eqx.is_array)
         program = jax.make_jaxpr(
             lambda arrays, t, m=method, code=code: one_round(setup, m, root, t, eqx.combine(arrays, code))[0]
@@ -159,7 +159,7 @@ class MeanNumber(fedax.Algorithm):
 
     def round(self, fed, w):
         cohort = fed.sample()
-        fed.note(mean=fed.average(self.work, cohort, w), part=cohort.part, ids=cohort.ids)
+        fed.note(mean=fed.average(self.work, cohort, w), part=cohort.coverage, ids=cohort.ids)
         return w
 
     def work(self, client, w):
@@ -199,18 +199,18 @@ def test_poisson_draws_each_client_on_its_own():
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 200])
 def test_shuffle_is_a_permutation_whatever_the_padding(size):
     key = jax.random.key(size)
-    plain = np.asarray(shuffled(key, size, size))
+    plain = np.asarray(permutation(key, size, size))
     assert sorted(plain.tolist()) == list(range(size))
-    for wider in (shuffled(key, size, 300), shuffled_by_size(key, size, 300, 310)):
+    for wider in (permutation(key, size, 300), permutation_by_size(key, size, 300, 310)):
         assert np.array_equal(np.asarray(wider)[:size], plain)
 
 
 def test_shuffle_of_many_examples():
     size = SMALL + 10
-    plain = np.asarray(shuffled(jax.random.key(0), size, size))
+    plain = np.asarray(permutation(jax.random.key(0), size, size))
     assert np.array_equal(np.sort(plain), np.arange(size))
-    small = np.asarray(shuffled(jax.random.key(1), 50, 50))
-    assert np.array_equal(np.asarray(shuffled(jax.random.key(1), 50, size))[:50], small)
+    small = np.asarray(permutation(jax.random.key(1), 50, 50))
+    assert np.array_equal(np.asarray(permutation(jax.random.key(1), 50, size))[:50], small)
 
 
 @pytest.mark.skipif(not status().used, reason=status().reason)
@@ -219,22 +219,22 @@ def test_native_shuffle_is_the_sort(size):
     """Of the words of JAX's generator; three keys of one width are one program, under vmap too."""
     keys, sizes = jax.random.split(jax.random.key(size), 3), jnp.array([size, size // 2, size // 3], jnp.int32)
     width = min(size + 7, SMALL)
-    native = np.asarray(jax.vmap(lambda key, n: shuffled(key, n, width))(keys, sizes))
+    native = np.asarray(jax.vmap(lambda key, n: permutation(key, n, width))(keys, sizes))
     for key, n, row in zip(keys, sizes.tolist(), native, strict=True):
         expected = np.asarray(orders._sorted(key, jnp.int32(n), width))[:n]
         assert np.array_equal(row[:n], expected)
-        assert np.array_equal(np.asarray(shuffled(key, n, width))[:n], expected)
+        assert np.array_equal(np.asarray(permutation(key, n, width))[:n], expected)
         assert not row[n:].any()
 
 
 def test_other_generators_are_sorted_plainly():
     key = jax.random.key(1, impl="rbg")
-    assert sorted(np.asarray(shuffled(key, 40, 50))[:40].tolist()) == list(range(40))
+    assert sorted(np.asarray(permutation(key, 40, 50))[:40].tolist()) == list(range(40))
 
 
 def test_shuffle_is_uniform():
     """Every example is at every place equally often, within 5 standard errors."""
-    orders = np.asarray(jax.vmap(lambda key: shuffled(key, 5, 5))(jax.random.split(jax.random.key(3), DRAWS)))
+    orders = np.asarray(jax.vmap(lambda key: permutation(key, 5, 5))(jax.random.split(jax.random.key(3), DRAWS)))
     counts = np.array([[(orders[:, place] == example).sum() for example in range(5)] for place in range(5)])
     assert np.all(np.abs(counts - DRAWS / 5) < 5 * np.sqrt(DRAWS * 0.2 * 0.8))
 

@@ -7,8 +7,8 @@ import fedax
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.resolve import fit
-from fedax.engine.driver.run import likeness
+from fedax.engine.driver.resolve import resolve
+from fedax.engine.driver.run import program_key
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import fedbc, local_gd
 from marks import thorough
@@ -34,7 +34,7 @@ def go(method, task=TASK, rounds=2, schedule=None, **options):
     ],
 )
 def test_the_step_size_of_theorem_1(schedule, most):
-    _, options, (found,) = fit([fedax.FedAvg()], TASK, RunOptions(fedax.SGD("theory"), schedule, rounds=1))
+    _, options, (found,) = resolve([fedax.FedAvg()], TASK, RunOptions(fedax.SGD("theory"), schedule, rounds=1))
     assert list(found) == ["solver.learning_rate"]
     rate = local_gd.step_size(smoothness=float(OWN.max()), interval=most)
     assert found["solver.learning_rate"] == options.solver.step_size() == pytest.approx(rate, rel=1e-4)
@@ -79,7 +79,7 @@ def test_a_grid_has_numbers_of_its_own():
     methods = [fedax.FedBC(dual_lr=rate, lam_min="theory") for rate in (0.0, 0.1)]
     histories = fedax.run_grid(methods, TASK, rounds=0)
     assert [set(history.fitted) for history in histories] == [{"lam_min"}] * 2
-    assert likeness(methods[0]) != likeness(fedax.FedBC(lam_min=0.0))
+    assert program_key(methods[0]) != program_key(fedax.FedBC(lam_min=0.0))
     with pytest.raises(InvalidInput, match="all alike but for real"):
         fedax.run_grid([methods[0], fedax.FedBC(lam_min=0.0)], TASK, rounds=1)
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
-from fedax.engine.round.aggregation import LONG, accumulate_p, all_finite, finite_p, plus, plus_weighted, total
+from fedax.engine.round.aggregation import LONG, accumulate_p, add_compensated, add_weighted, all_finite, finalize, finite_p
 from fedax.ops.extension import status
 from problems import regression
 
@@ -119,10 +119,10 @@ def test_native_sums_are_the_plain_ones(dtype, shape):
     lost, weights = lost * jnp.finfo(dtype).eps, drawn(rng, 2, dtype)
     assert "fedax_accumulate" in str(jax.make_jaxpr(plus_weighted)((totals[0], lost[0]), values[:1], weights[:1]))
     one = jax.jit(plus_weighted)((totals[0], lost[0]), values[:1], weights[:1])
-    two = jax.jit(jax.vmap(lambda t, w: plus_weighted((t, lost[0]), values[:1], w[None])))(totals, weights)
+    two = jax.jit(jax.vmap(lambda t, w: add_weighted((t, lost[0]), values[:1], w[None])))(totals, weights)
     eps = float(jnp.finfo(dtype).eps)
     for member, found in ((0, one), (0, [x[0] for x in two]), (1, [x[1] for x in two])):
-        plain = plus((totals[member], lost[0]), weights[member] * values[0])
+        plain = add_compensated((totals[member], lost[0]), weights[member] * values[0])
         np.testing.assert_allclose(found[0], plain[0], rtol=2 * eps, atol=4 * eps)
         wide = [np.longdouble(x) for x in (totals[member], lost[0], weights[member], values[0], *found)]
         exact = wide[0] - wide[1] + wide[2] * wide[3]
@@ -135,8 +135,8 @@ def test_native_sums_stay_exact_over_many_terms():
     with jax.enable_x64(False):
         start = (jnp.full(LONG, 1e6, jnp.float32), jnp.zeros(LONG, jnp.float32))
         term, weight = jnp.full((1, LONG), 0.02, jnp.float32), jnp.full(1, 0.5, jnp.float32)
-        sums = jax.jit(lambda sums: jax.lax.fori_loop(0, 100_000, lambda i, s: plus_weighted(s, term, weight), sums))(start)
-        np.testing.assert_allclose(total(sums), 1e6 + 100_000 * 0.01, rtol=1e-7)
+        sums = jax.jit(lambda sums: jax.lax.fori_loop(0, 100_000, lambda i, s: add_weighted(s, term, weight), sums))(start)
+        np.testing.assert_allclose(finalize(sums), 1e6 + 100_000 * 0.01, rtol=1e-7)
 
 
 @native

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedax import codecs
-from fedax.communication.channel import bits_of, opened
+from fedax.communication.channel import bits_of, decode
 from fedax.core import InvalidInput
 
 DIM, DRAWS = 37, 2000
@@ -166,11 +166,11 @@ def test_zeros_and_non_finite_vectors():
 
 def test_messages_are_opened_in_a_tree():
     codec, v = codecs.Quantizer(b=2, step=0.1), vector()
-    tree, clipped = opened({"a": codec.message(v, jax.random.key(0)), "b": v})
+    tree, clipped = decode({"a": codec.message(v, jax.random.key(0)), "b": v})
     np.testing.assert_array_equal(tree["a"], codec.roundtrip(jax.random.key(0), v))
     np.testing.assert_array_equal(tree["b"], v)
     assert int(clipped) > 0
-    assert opened({"b": v})[1] is None
+    assert decode({"b": v})[1] is None
 
 
 def test_bad_options_are_refused():

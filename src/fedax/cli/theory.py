@@ -23,7 +23,7 @@ from fedax.core import Exact, Inexact, InvalidInput, Schedule, UnknownName
 from fedax.core.client import Solver
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.settings import settings_of
-from fedax.engine.round.engine import starting_point
+from fedax.engine.round.engine import initial_params
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.numerics.simplex import min_norm
 from fedax.report.drawing.charts import Panel
@@ -78,7 +78,7 @@ class Measured(constants.Measured):
 
     def __init__(self, question: Question, weights: str, schedule: Schedule) -> None:
         task = question.plan.task
-        super().__init__(task, schedule, weights, [starting_point(task, question.seed)[0]])
+        super().__init__(task, schedule, weights, [initial_params(task, question.seed)[0]])
         self.start = self.losses.start
         self.sizes = [int(n) for n in task.train.sizes]
         self.steps = np.array([max(round(schedule.mean_steps(n)), 1) for n in self.sizes])

@@ -94,7 +94,7 @@ def is_message(node: Any) -> bool:
     return isinstance(node, Message)
 
 
-def opened(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
+def decode(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
     """A pytree with what arrives in place of its messages, and how many entries were clipped (None without such a message)."""
     messages = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_message) if is_message(leaf)]
     clipped = [message.clipped for message in messages if message.clipped is not None]
@@ -150,7 +150,7 @@ class Channel(eqx.Module):
         return bool(getattr(self.up, "feedback", False))
 
 
-def coded(
+def encode(
     tree: PyTree, codec: Codec, key: Key[Array, ""], near: Float[Array, "dim"] | None = None, lost: Any = None
 ) -> tuple[PyTree, Any]:
     """A pytree with a message in place of every vector, and what these lost; what was lost before is added to them.
@@ -168,7 +168,7 @@ def coded(
     return jax.tree.unflatten(structure, leaves), tuple(missed)
 
 
-def attacked(
+def apply_attack(
     tree: PyTree, attack: Attack, hostile: Bool[Array, ""], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
 ) -> PyTree:
     """A pytree with the attack's vector in place of every one if the client is hostile; the first one is a change of `near`."""

@@ -64,8 +64,8 @@ def assembled(params: PyTree, frozen: PyTree) -> PyTree:
     return params if frozen is None else eqx.combine(params, frozen)
 
 
-def lifted(state: PyTree) -> PyTree:
-    """The state in real numbers, of which there are means; whole numbers such as counts come back by `settled`."""
+def state_in_reals(state: PyTree) -> PyTree:
+    """The state in real numbers, of which there are means; whole numbers such as counts come back by `state_from_mean`."""
 
     def real(leaf: Any) -> Any:
         return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(accumulator(jnp.result_type(float)))
@@ -73,7 +73,7 @@ def lifted(state: PyTree) -> PyTree:
     return jax.tree.map(real, state)
 
 
-def settled(mean: PyTree, like: PyTree) -> PyTree:
+def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
     """The mean of lifted states in the types of a state; whole numbers are rounded."""
 
     def of(value: Any, old: Any) -> Any:
@@ -83,8 +83,8 @@ def settled(mean: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(of, mean, like)
 
 
-def looked_at(state: Any) -> PyTree:
+def evaluated_state(state: Any) -> PyTree:
     """The state in which the global model is looked at: as it is, or of states that clients keep here, their mean; else None."""
     if isinstance(state, Memory):
-        return settled(state.each(lifted).mean(), state.of(0)) if state.in_process else None
+        return state_from_mean(state.each(state_in_reals).mean(), state.of(0)) if state.in_process else None
     return state

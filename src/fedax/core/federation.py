@@ -116,15 +116,15 @@ class Cohort(eqx.Module):
         ids: their numbers; those from `count` on are padding and do not work.
         count: how many work.
         weights: default weights of their uploads, for a mean that estimates $\sum_k p_k$.
-        terms: the $p_k$ of the objective (up to a common factor) of each client once: 0 where it was drawn before.
-        part: their part of the federation, the sum of `terms` over the sum of everybody's; in (0, 1].
+        objective_weights: the $p_k$ of the objective (up to a common factor) of each client once: 0 where it was drawn before.
+        coverage: their part of the federation, the sum of `objective_weights` over the sum of everybody's; in (0, 1].
     """
 
     ids: Int[Array, "capacity"]
     count: Index
     weights: Float[Array, "capacity"]
-    terms: Float[Array, "capacity"]
-    part: Float[Array, ""]
+    objective_weights: Float[Array, "capacity"]
+    coverage: Float[Array, ""]
 
     @staticmethod
     def either(condition: Bool[Array, ""] | bool, one: "Cohort", other: "Cohort") -> "Cohort":
@@ -136,14 +136,18 @@ class Cohort(eqx.Module):
 
     def padded(self, capacity: int) -> "Cohort":
         """The same clients among more places; the further ones are padding."""
-        ids, weights, terms = (jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.terms))
-        return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.part)
+        ids, weights, terms = (
+            jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.objective_weights)
+        )
+        return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.coverage)
 
     def with_mixed_weights(self, key: Key[Array, ""]) -> "Cohort":
         """Permutes the weights at random among the clients that work. The terms of the objective stay."""
         tickets = jax.random.uniform(key, self.weights.shape)
         padding = jnp.arange(self.ids.shape[0], dtype=jnp.int32) >= self.count
-        return Cohort(self.ids, self.count, self.weights[jnp.lexsort((tickets, padding))], self.terms, self.part)
+        return Cohort(
+            self.ids, self.count, self.weights[jnp.lexsort((tickets, padding))], self.objective_weights, self.coverage
+        )
 
     def ranks(
         self, key: Key[Array, ""], clients: int, chances: Float[Array, "clients"] | None = None
@@ -166,12 +170,13 @@ class Cohort(eqx.Module):
 
     @property
     def distinct(self) -> "Cohort":
-        r"""The same devices, weighted by `terms`, for methods that keep a sum $\sum_k p_k c_k$ over all clients' memories.
+        r"""The same devices, weighted by `objective_weights`.
 
-        Of such a sum only the cohort's terms change, once each however often a client was drawn: it moves by `part` times the
-        mean change that `average` gives for this cohort. The default weights do that for draws that know no sizes only.
+        For methods that keep a sum $\sum_k p_k c_k$ over all clients' memories. Of such a sum only the cohort's terms change,
+        once each however often a client was drawn: it moves by `coverage` times the mean change that `average` gives for this
+        cohort. The default weights do that for draws that know no sizes only.
         """
-        return Cohort(self.ids, self.count, self.terms, self.terms, self.part)
+        return Cohort(self.ids, self.count, self.objective_weights, self.objective_weights, self.coverage)
 
 
 class Gathered(eqx.Module, Generic[Value]):
@@ -251,7 +256,7 @@ class Federation(ABC):
     def answered(self) -> Cohort:
         """The cohort of the last phase as far as its uploads count: without clients left out because theirs were not finite.
 
-        Its `part` is what a sum over all clients' memories moves by (see `Cohort.distinct`).
+        Its `coverage` is what a sum over all clients' memories moves by (see `Cohort.distinct`).
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core.bound_model import looked_at
+from fedax.core.bound_model import evaluated_state
 from fedax.core.directions import Mode
 from fedax.core.federation import Memory
 from fedax.core.traffic import Traffic
@@ -155,7 +155,7 @@ class History:
             InvalidInput: another ending.
             WriteFailed: a file that cannot be written.
         """
-        _upper("models.storage").save_params(self.params, path, about=self.about, state=looked_at(self.model_state))
+        _upper("models.storage").save_params(self.params, path, about=self.about, state=evaluated_state(self.model_state))
 
     @checked_call
     def table(self, every: int = 1) -> str:

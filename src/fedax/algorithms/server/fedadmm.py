@@ -53,7 +53,7 @@ class FedADMM(Algorithm[ModelAndMemory]):
     def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
         cohort = fed.sample().distinct
         change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
-        return ModelAndMemory(state.w + (fed.answered.part if self.step == "part" else 1) * change, memory)
+        return ModelAndMemory(state.w + (fed.answered.coverage if self.step == "part" else 1) * change, memory)
 
     def primal_dual(self, client: Client, theta: Vector, own: Pair) -> Upload[Vector]:
         w = client.minimize(LocalProblem(anchor=theta, prox=self.rho, linear=own.y), start=own.w)

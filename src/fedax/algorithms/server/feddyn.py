@@ -50,7 +50,7 @@ class FedDyn(Algorithm[DynState]):
     def round(self, fed: Federation, state: DynState) -> DynState:
         cohort = fed.sample().distinct
         mean, memory = fed.average(self.train, cohort, state.w, memory=state.memory)
-        h = state.h - self.alpha * fed.answered.part * (mean - state.w)
+        h = state.h - self.alpha * fed.answered.coverage * (mean - state.w)
         return DynState(mean - h / self.alpha, h, memory)
 
     def train(self, client: Client, w: Vector, own: Vector) -> Upload[Vector]:

@@ -74,7 +74,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         cohort, x, c = fed.sample().distinct, state.x, state.c
         (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
         answered = fed.answered
-        part = answered.part if self.control_weights == "objective" else answered.terms.sum() / fed.clients
+        part = answered.coverage if self.control_weights == "objective" else answered.objective_weights.sum() / fed.clients
         return ScaffoldState(x + self.lr * dx, c + part * dc, memory)
 
     def model(self, state: ScaffoldState) -> Vector:

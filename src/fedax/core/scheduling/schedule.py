@@ -167,8 +167,8 @@ class Weights(NamedTuple):
     """See `Cohort`, whose fields these are."""
 
     weights: Float[Array, "capacity"]
-    terms: Float[Array, "capacity"]
-    part: Float[Array, ""]
+    objective_weights: Float[Array, "capacity"]
+    coverage: Float[Array, ""]
 
 
 def cohort_weights(

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.communication.channel import opened
+from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
-from fedax.engine.round.engine import Log, Program, RunCarry, begin, landed, numbers, stacked
-from fedax.engine.round.evaluation import nobody
+from fedax.engine.round.engine import Log, Program, RunCarry, initial_carry, pad_client_sets, stack_notes, to_device
+from fedax.engine.round.evaluation import empty_cohort
 from fedax.observe.base import Observer, View, joined
 from fedax.utils.layout import accumulator
 
@@ -38,7 +38,7 @@ class PythonBackend(Backend):
 
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         uploads, kept, states = zip(*self.each(phase_work, cohort, held), strict=True)
-        values, clipped = zip(*(opened(upload.value) for upload in uploads), strict=True)
+        values, clipped = zip(*(decode(upload.value) for upload in uploads), strict=True)
         values = [phase_work.bounded(value) for value in values]
         broken = np.array(states, np.int32)
         own = [upload.weight for upload in uploads if upload.weight is not None]
@@ -100,7 +100,9 @@ class PythonProgram(Program):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         each = [*models] * (len(self.runs) // self.seeds)
-        return [(begin(way, algorithm, root, w), None) for (algorithm, way, root), w in zip(self.runs, each, strict=True)]
+        return [
+            (initial_carry(way, algorithm, root, w), None) for (algorithm, way, root), w in zip(self.runs, each, strict=True)
+        ]
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         rounds = range(first, first + count)
@@ -123,12 +125,12 @@ class PythonProgram(Program):
             carry = after
         notes, left_out, *columns = zip(*reports, strict=True)
         down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
-        return (carry, worked), Log(stacked(notes), down, up, broken, bad, numbers(left_out))
+        return (carry, worked), Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
         seen = [
-            self.metrics(run, carry, (worked or nobody(0, dtype)).padded(clients), tuple(observers))
+            self.metrics(run, carry, (worked or empty_cohort(0, dtype)).padded(clients), tuple(observers))
             for run, (carry, worked) in enumerate(states)
         ]
         return [{name: np.asarray(value) for name, value in metrics.items()} for metrics in seen]
@@ -140,7 +142,7 @@ class PythonProgram(Program):
         return [carry for carry, _ in states]
 
     def join(self, carry: Sequence[RunCarry]) -> Any:
-        return [(landed(one), None) for one in carry]
+        return [(to_device(one), None) for one in carry]
 
     @abstractmethod
     def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
@@ -151,6 +153,6 @@ class PythonProgram(Program):
         """The models that the clients use themselves."""
 
 
-def seen_by(observers: Sequence[Observer], view: View) -> dict[str, Any]:
+def evaluate_observers(observers: Sequence[Observer], view: View) -> dict[str, Any]:
     """The metrics of all observers."""
     return joined([observer(view) for observer in observers])

@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.communication.channel import opened
+from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import Cohort, Memory
-from fedax.engine.backends.python_rounds import Done, PythonBackend, PythonProgram, seen_by, stack
+from fedax.engine.backends.python_rounds import Done, PythonBackend, PythonProgram, evaluate_observers, stack
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.evaluation import all_personal, view_of
-from fedax.engine.round.permutation import shuffled
+from fedax.engine.round.permutation import permutation
 from fedax.errors import FedaxError, WorkError
 from fedax.observe.base import Observer
 from fedax.utils.random import stream
@@ -59,7 +59,7 @@ class EagerClient(Client):
                 order = np.arange(self.size)
                 if self.schedule.order == "shuffled" and not full:
                     key = jax.random.fold_in(self.key("order"), epoch)
-                    order = np.asarray(shuffled(key, self.size, self.size))
+                    order = np.asarray(permutation(key, self.size, self.size))
             noise = jax.random.fold_in(self.key("noise"), done)
             minibatches = []
             for j in range(batches):
@@ -120,7 +120,7 @@ class ReferenceBackend(PythonBackend):
             upload, kept = phase_work(
                 EagerClient(self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence), rows
             )
-            return Done(upload, kept, int(phase_work.broken((opened(upload.value)[0], upload.weight), rows, kept)))
+            return Done(upload, kept, int(phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)))
         except FedaxError:
             raise
         except Exception as error:
@@ -153,4 +153,4 @@ class ReferenceProgram(PythonProgram):
 def _observe(
     setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
 ) -> dict[str, Any]:
-    return seen_by(observers, view_of(setup, algorithm, carry, worked))
+    return evaluate_observers(observers, view_of(setup, algorithm, carry, worked))

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.bound_model import looked_at
+from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import Memory
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
@@ -278,7 +278,7 @@ def _history(
     books = named("metrics"), named("notes"), params, traffic, outcome, seconds, compiling
     best = None
     if kept_best := meta.get("best"):
-        leaves, structure = jax.tree.flatten(looked_at(carry.model_state))
+        leaves, structure = jax.tree.flatten(evaluated_state(carry.model_state))
         seen, like = named("best state"), [(leaf.dtype, leaf.shape) for leaf in leaves]
         model_state = [jax.numpy.asarray(seen[str(k)].view(d).reshape(s)) for k, (d, s) in enumerate(like) if seen]
         best = Best(

@@ -15,7 +15,7 @@ from fedax.core.traffic import Traffic
 from fedax.engine.compilation.cache import compiling
 from fedax.engine.driver.early_stopping import EarlyStopping
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.round.engine import Log, RunCarry, merged
+from fedax.engine.round.engine import Log, RunCarry, merge_logs
 from fedax.errors import InvalidInput
 
 
@@ -117,7 +117,7 @@ class Recorder:
             return
         self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
         while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
-            self.logs[-2:] = [merged(self.logs[-2:])]
+            self.logs[-2:] = [merge_logs(self.logs[-2:])]
         self.outcome = log.failure(first) if self.goes_on else self.outcome
 
     def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
@@ -177,7 +177,7 @@ class Recorder:
             notes = {name: values for name, values in known.notes.items() if name != "dropped"}
             left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)
             past.append(Log(notes, known.bits.down, known.bits.up, nothing, nothing, left_out))
-        log = merged([*past, *self.logs])
+        log = merge_logs([*past, *self.logs])
         notes = log.notes | ({"dropped": log.left_out} if self.drops else {})
         metrics = {name: values.all() for name, values in self.metrics.items()}
         rounds, seconds, compiled = (np.asarray(values) for values in (self.rounds, self.seconds, self.compiling))

@@ -17,7 +17,7 @@ from fedax.theory.constants import Measured
 Found = dict[str, np.ndarray]
 
 
-def fit(
+def resolve(
     algorithms: Sequence[Algorithm[Any]], task: Task, options: RunOptions, starts: Sequence[PyTree] = ()
 ) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
     """Resolves symbolic hyperparameters. Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.

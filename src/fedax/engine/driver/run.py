@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.bound_model import looked_at
+from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
 from fedax.core.hyper import bound_to
@@ -28,8 +28,8 @@ from fedax.engine.driver.recorder import Clock, Recorder
 from fedax.engine.driver.resolve import has_symbolic
 from fedax.engine.driver.resume import check_resumed
 from fedax.engine.driver.session import Grid
-from fedax.engine.driver.session import likeness as likeness
-from fedax.engine.round.engine import RunCarry, observed
+from fedax.engine.driver.session import program_key as program_key
+from fedax.engine.round.engine import RunCarry, compute_metrics
 from fedax.errors import InvalidInput, RunFailed, shown
 from fedax.observe.base import joined, modes_of
 from fedax.utils.arguments import checked_call
@@ -148,7 +148,7 @@ def run_grid(
         check_kind("run_grid(algorithms=...)", member, Algorithm)
     check_kind("run_grid(task=...)", task, Task)
     algorithms = [bound_to(member, task.names, task.train.clients) for member in algorithms]
-    if len({likeness(member) for member in algorithms}) != 1:
+    if len({program_key(member) for member in algorithms}) != 1:
         names = ", ".join(repr(member) for member in algorithms)
         allowed = "at least one algorithm, all alike but for real hyperparameters"
         raise InvalidInput.of("run_grid(algorithms=...)", names, allowed, "Call it once for each method.")
@@ -210,12 +210,12 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
     def look() -> bool:
         nonlocal settled
         spent = {} if (epsilon := grid.private and grid.private.spent(done)) is None else {"epsilon": np.asarray(epsilon)}
-        seen = [joined([found, spent]) for found in observed(program, states, options.observe or (), done, grid.task)]
+        seen = [joined([found, spent]) for found in compute_metrics(program, states, options.observe or (), done, grid.task)]
         better = [recorder.observe(metrics, done, options) for recorder, metrics in zip(recorders, seen, strict=True)]
         if any(better):
             now = parts()
             for recorder, w, carry in compress(zip(recorders, models(now), now, strict=True), better):
-                state = _copied(looked_at(carry.model_state))
+                state = _copied(evaluated_state(carry.model_state))
                 recorder.keep(grid.task.assembled(layout.unravel(jnp.array(w))), state)
         if any(recorder.ended and not recorder.final for recorder in recorders) and not all(r.ended for r in recorders):
             for recorder, carry in zip(recorders, parts(), strict=True):  # the others go on, and this one with them

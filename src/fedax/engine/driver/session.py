@@ -19,11 +19,11 @@ from fedax.core.task import Given, Task
 from fedax.engine.compilation.cache import hold_memory, make_room
 from fedax.engine.compilation.fingerprint import identity
 from fedax.engine.driver.options import RunOptions, Setting, check_count, check_kind, require_concrete
-from fedax.engine.driver.resolve import fit
+from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import observed, starting_point
+from fedax.engine.round.engine import compute_metrics, initial_params
 from fedax.engine.round.privacy import private_of
 from fedax.errors import InvalidInput, short
 from fedax.models.storage import leaf_names, placed, read_weights, state_in
@@ -62,7 +62,7 @@ class Report(NamedTuple):
     outcome: Outcome
 
 
-def likeness(algorithm: Algorithm[Any]) -> Any:
+def program_key(algorithm: Algorithm[Any]) -> Any:
     """Equal for algorithms that one program can serve, as `run_grid` asks for."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
@@ -110,11 +110,11 @@ class Grid:
                 check_count("seed", seed, 0, MOST_SEED)
             schedule = schedule.bound_to(task.names, task.train.clients)
             algorithms = [bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms]
-            task = started(task, options.params)
+            task = with_initial_params(task, options.params)
             self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
             self._asked = [algorithm for algorithm in algorithms for _ in seeds]
-            self.models, roots = zip(*(starting_point(task, int(seed)) for seed in seeds), strict=True)
-            algorithms, options, found = fit(algorithms, task, options, self.models)
+            self.models, roots = zip(*(initial_params(task, int(seed)) for seed in seeds), strict=True)
+            algorithms, options, found = resolve(algorithms, task, options, self.models)
             self._stop = given.stop
             solver = as_arrays(options.solver, self.layout.dtype)
             self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, [int(s) for s in seeds], options
@@ -246,7 +246,7 @@ class Session:
         """The metrics of some observers, by name."""
         for observer in observers:
             observer.check(self._grid.task)
-        return observed(self._program, state.value, observers, state.round, self._grid.task)[0]
+        return compute_metrics(self._program, state.value, observers, state.round, self._grid.task)[0]
 
     @checked_call
     def params(self, state: RunState) -> PyTree:
@@ -287,7 +287,7 @@ def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **s
     return Session(Grid([algorithm], task, [seed], RunOptions.of(setting)))
 
 
-def started(task: Task, params: Any) -> Task:
+def with_initial_params(task: Task, params: Any) -> Task:
     """The task with another starting point, whatever the seed; the same task for None.
 
     Args:

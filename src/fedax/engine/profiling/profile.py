@@ -22,7 +22,7 @@ from fedax.engine.compilation.scopes import part_of
 from fedax.engine.driver.options import RunOptions, Setting, check_count
 from fedax.engine.driver.session import Grid
 from fedax.engine.profiling.flops import Uncountable, peak, round_operations
-from fedax.engine.round.engine import observed
+from fedax.engine.round.engine import compute_metrics
 from fedax.errors import FedaxError, InvalidInput
 from fedax.utils.arguments import checked_call
 
@@ -141,7 +141,7 @@ def profile(
         state, _ = program.advance(state, 0, count)
 
     def looked() -> None:
-        observed(program, state, observers, rounds, grid.task)
+        compute_metrics(program, state, observers, rounds, grid.task)
 
     advanced()
     looked()

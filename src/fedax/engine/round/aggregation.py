@@ -15,7 +15,7 @@ LONG = 1 << 12
 """From so many numbers on, a native call is sooner than the passes that XLA makes of these operations."""
 
 
-def plus(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
+def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
     """Adds terms to a pair of totals and what rounding added to them, both zero at first.
 
     Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1), 1965.
@@ -26,21 +26,21 @@ def plus(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
     return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, missing)
 
 
-def plus_weighted(
+def add_weighted(
     sums: tuple[Float[Array, "*shape"], Float[Array, "*shape"]],
     values: Float[Array, "rows *shape"],
     weights: Float[Array, "rows"],
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """As `plus`, with the weighted sum of some rows as the term."""
+    """As `add_compensated`, with the weighted sum of some rows as the term."""
     totals, lost = sums
     if len(values) == 1 and values.dtype == totals.dtype and values.size >= LONG and choose(totals, lost, values):
         after, left = accumulate_p.bind(*aligned(totals, lost, values[0], weights.astype(totals.dtype)), native=True)
         return after, left
     factors = weights.astype(totals.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
-    return plus(sums, (factors * values.astype(totals.dtype)).sum(0))
+    return add_compensated(sums, (factors * values.astype(totals.dtype)).sum(0))
 
 
-def total(sums: tuple[Tree, Tree]) -> Tree:
+def finalize(sums: tuple[Tree, Tree]) -> Tree:
     """The sum by such a pair."""
     return jax.tree.map(jnp.subtract, *sums)
 
@@ -58,7 +58,7 @@ def _accumulated(totals: Any, lost: Any, values: Any, weights: Any, **_: Any) ->
 
 def _accumulate(totals: Any, lost: Any, values: Any, weights: Any) -> Any:
     each = jnp.repeat(weights, values.size // len(weights), total_repeat_length=values.size).reshape(totals.shape)
-    return plus((totals, lost), each * values)
+    return add_compensated((totals, lost), each * values)
 
 
 def _flags(values: Any, *, members: int, **_: Any) -> list[Result]:

@@ -10,29 +10,29 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from fedax.communication.attacks import Attack
-from fedax.communication.channel import Codec, attacked, coded, opened
+from fedax.communication.channel import Codec, apply_attack, decode, encode
 from fedax.communication.privacy import LocalNoise
 from fedax.core.client import Client
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.round.aggregation import all_finite
 from fedax.engine.round.client import Setup
-from fedax.engine.round.model_state import Sent, lifted, settled
+from fedax.engine.round.model_state import Sent, state_from_mean, state_in_reals
 from fedax.utils.random import Index
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
 """The part of a round that is not finite: a client's upload, its memory, or the server's state."""
 
 
-def finite(tree: PyTree) -> Bool[Array, ""]:
+def is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether all real numbers are."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
     return jnp.all(jnp.array([all_finite(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
 
 
-def turned(before: PyTree, after: PyTree) -> Bool[Array, ""]:
+def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
     """Whether an array that was finite is so no longer; an infinity from the start on may be a method's own mark."""
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-    return jnp.any(jnp.array([finite(old) & ~finite(new) for old, new in pairs], bool))
+    return jnp.any(jnp.array([is_finite(old) & ~is_finite(new) for old, new in pairs], bool))
 
 
 class PhaseWork(eqx.Module):
@@ -82,33 +82,33 @@ class PhaseWork(eqx.Module):
         if isinstance(held.get("received"), Sent):
             sent = held["received"]
             client.model_state, held = (
-                settled(sent.state, held.get("model", client.model_state)),
+                state_from_mean(sent.state, held.get("model", client.model_state)),
                 held | {"received": sent.value},
             )
-        inputs = *opened(self.down)[0], *(held[name] for name in ("own", "received") if name in held)
+        inputs = *decode(self.down)[0], *(held[name] for name in ("own", "received") if name in held)
         done = self.work(client, *inputs)
         upload = Upload((), memory=done) if self.receives else done
         value, kept = upload.value, {}
         if self.attack is not None and self.hostile is not None:
             place = jnp.minimum(jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1)
             wrong, key = self.hostile[place] == client.index, client.key("attack")
-            value = attacked(value, self.attack, wrong, key, upload.reference)
+            value = apply_attack(value, self.attack, wrong, key, upload.reference)
         if self.local is not None:
             value = self.local(value, upload.reference, client.key("privacy"))
         if self.codec is not None:
-            value, lost = coded(value, self.codec, client.key("uplink"), upload.reference, held.get("lost"))
+            value, lost = encode(value, self.codec, client.key("uplink"), upload.reference, held.get("lost"))
             kept = {"lost": lost} if "lost" in held else {}
         if "own" in held:
             kept["own"] = held["own"] if upload.memory is None else upload.memory
         if "model" in held:
             kept["model"] = client.model_state
         if self.sends_state and client.trained:
-            value = Sent(value, lifted(client.model_state))
+            value = Sent(value, state_in_reals(client.model_state))
         return Upload(value, upload.weight), kept
 
     def bounded(self, value: PyTree) -> PyTree:
         """An upload's value, opened, as it may be added up: clipped, if the channel says so."""
-        return value if self.bounding is None else self.bounding(value, opened(self.down)[0])
+        return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
     def broken(self, value: PyTree, held: dict[str, PyTree], kept: dict[str, PyTree]) -> Int[Array, ""]:
         """`UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps is so no longer, else 0.
@@ -116,9 +116,9 @@ class PhaseWork(eqx.Module):
         Where it only receives, its new memory is what counts.
         """
         if self.receives:
-            return jnp.where(finite(kept["own"]), 0, UPLOAD)
+            return jnp.where(is_finite(kept["own"]), 0, UPLOAD)
         before = {name: held[name] for name in kept}
-        return jnp.where(finite(value), jnp.where(turned(before, kept), MEMORY, 0), UPLOAD)
+        return jnp.where(is_finite(value), jnp.where(became_non_finite(before, kept), MEMORY, 0), UPLOAD)
 
 
 class PhaseResult(NamedTuple):
@@ -148,7 +148,7 @@ class PhaseResult(NamedTuple):
     @property
     def form(self) -> PyTree:
         """The shapes of an upload's value, messages opened."""
-        return jax.eval_shape(lambda value: opened(value)[0], self.upload.value)
+        return jax.eval_shape(lambda value: decode(value)[0], self.upload.value)
 
 
 class Backend(ABC):

@@ -17,7 +17,7 @@ from fedax.engine.compilation.descent import in_place
 from fedax.engine.compilation.fused_loop import in_one_kernel
 from fedax.engine.compilation.jaxpr import traced
 from fedax.engine.compilation.scopes import part
-from fedax.engine.round.permutation import shuffled, shuffled_by_size
+from fedax.engine.round.permutation import permutation, permutation_by_size
 from fedax.ops.extension import usable
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
@@ -207,9 +207,9 @@ class CompiledClient(Client):
         largest, width = self.task.train.largest, self.widest * self._fetched_at_once()
         with part("examples"):
             if self.setup.placement == "sequential":
-                return shuffled_by_size(key, self.size, largest, largest + width)
+                return permutation_by_size(key, self.size, largest, largest + width)
             return jnp.pad(
-                shuffled(key, self.size, largest), (0, width)
+                permutation(key, self.size, largest), (0, width)
             )  # a slice of the last batch must not run over the end
 
     def _fetched_at_once(self) -> int:

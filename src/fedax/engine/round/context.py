@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.communication.channel import bits_of, coded, opened
+from fedax.communication.channel import bits_of, decode, encode
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import part
-from fedax.engine.round.backend import STATE, Backend, PhaseResult, PhaseWork, turned
-from fedax.engine.round.model_state import Sent, mean_of_rows, settled
+from fedax.engine.round.backend import STATE, Backend, PhaseResult, PhaseWork, became_non_finite
+from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
 from fedax.utils.layout import share_of
@@ -137,7 +137,7 @@ class RoundContext(Federation):
             weight = jnp.where(weight > 0, weight, default[1])
         mean = jax.tree.map(lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, result.form)
         if isinstance(mean, Sent):
-            self.model_state, mean = settled(mean.state, self.model_state), mean.value
+            self.model_state, mean = state_from_mean(mean.state, self.model_state), mean.value
         return mean if memory is None else (mean, result.held["own"])
 
     def _noisy(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
@@ -146,7 +146,7 @@ class RoundContext(Federation):
         assert phase_work.bounding is not None, "a phase without bounds has no noise"
         phase, key = private.phase(phase_work), self.key(f"privacy {len(self.traffic)}")
         key = self.backend.noise_key(key, (total, phase_work.bounding.bounds))
-        mean = private.mean(phase, total, phase_work.bounding, opened(phase_work.down)[0], key)
+        mean = private.mean(phase, total, phase_work.bounding, decode(phase_work.down)[0], key)
         if self.bounds is not None:
             self.bounds, share = private.adapted(phase, total, self.bounds, key)
             self.note(
@@ -160,7 +160,7 @@ class RoundContext(Federation):
         valid = self._there(cohort, result)
         if isinstance(values, Sent):
             states = Gathered(values.state, weights, cohort.ids, valid)
-            self.model_state, values = settled(mean_of_rows(states), self.model_state), values.value
+            self.model_state, values = state_from_mean(mean_of_rows(states), self.model_state), values.value
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if memory is None else (gathered, result.held["own"])
 
@@ -200,8 +200,12 @@ class RoundContext(Federation):
         there = self._there(cohort, result)
         order = jnp.argsort(~there, stable=True)
         ids, count = self.backend.present(cohort.ids[order], jnp.sum(there, dtype=jnp.int32))
-        order, whole, terms = order[: ids.shape[0]], cohort.terms.sum(), jnp.where(there, cohort.terms, 0)
-        part = cohort.part * terms.sum() / jnp.where(whole > 0, whole, 1)
+        order, whole, terms = (
+            order[: ids.shape[0]],
+            cohort.objective_weights.sum(),
+            jnp.where(there, cohort.objective_weights, 0),
+        )
+        part = cohort.coverage * terms.sum() / jnp.where(whole > 0, whole, 1)
         return Cohort(ids, count, cohort.weights[order], terms[order], part)
 
     def _phase(
@@ -223,7 +227,7 @@ class RoundContext(Federation):
         """The phase's work with what the server sends, and the clients' memories that it takes and leaves."""
         channel, phase, held = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
-            down = coded(down, channel.down, self.key(f"downlink {phase}"))[0]
+            down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
         if channel is not None and channel.feedback:
             held["lost"] = self.lost[phase]
         attack = None if channel is None else channel.attack
@@ -283,7 +287,7 @@ class RoundContext(Federation):
     def report(self, before: PyTree, after: PyTree) -> Report:
         """The report of the round that led from one state of the algorithm to another."""
         own, new = (jax.tree.map(lambda x: None if _opaque(x) else x, tree, is_leaf=_opaque) for tree in (before, after))
-        state = jnp.where((self.broken == 0) & turned(own, new), STATE, self.broken)
+        state = jnp.where((self.broken == 0) & became_non_finite(own, new), STATE, self.broken)
         broken, bad = (jnp.where(self.nobody, least, x) for least, x in ((0, state), (-1, self.bad_client)))
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
         return Report(self.notes, self.traffic, broken, bad, left_out)

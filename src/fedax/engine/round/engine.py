@@ -17,7 +17,7 @@ from fedax.engine.distributed.process_group import Team
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, missing
-from fedax.engine.round.footprint import look
+from fedax.engine.round.footprint import trace_footprint
 from fedax.observe.base import Observer, on_host
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import stream
@@ -61,12 +61,12 @@ class RunCarry(NamedTuple):
     bounds: Any = None
 
 
-def landed(carry: RunCarry) -> RunCarry:
+def to_device(carry: RunCarry) -> RunCarry:
     """With all memories on the device, for engines that keep them there."""
     return with_memories(carry, lambda memory: memory.here())
 
 
-def begin(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
+def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
     """The start of a run at a model; before it nothing was lost."""
     # a root of its own: below the run's root, the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
@@ -75,7 +75,7 @@ def begin(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: 
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
     if not feedback and not changing:
         return RunCarry(state, bounds=bounds)
-    phases = look(algorithm, backend.setup).phases
+    phases = trace_footprint(algorithm, backend.setup).phases
     nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
     lost = tuple(map(backend.memory, nothing)) if feedback else ()
     if not changing:
@@ -84,14 +84,14 @@ def begin(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: 
     return RunCarry(state, lost, backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state), bounds)
 
 
-def stacked(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     """The notes of several rounds by name; NaN, or 0 for whole numbers, where a round did not get to one."""
     none = {name: missing(np.asarray(value)) for round in notes for name, value in round.items()}
     return {name: np.stack([np.asarray(round.get(name, value)) for round in notes]) for name, value in none.items()}
 
 
-def merged(logs: Sequence[Log]) -> Log:
-    """The log of all rounds of some logs, with a note of any of them; see `stacked`."""
+def merge_logs(logs: Sequence[Log]) -> Log:
+    """The log of all rounds of some logs, with a note of any of them; see `stack_notes`."""
     forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
         name: np.concatenate([log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs])
@@ -99,14 +99,14 @@ def merged(logs: Sequence[Log]) -> Log:
     }
     names = ("down", "up", "broken", "bad_client")
     columns = (np.concatenate([np.zeros(0, np.int64), *(getattr(log, name) for log in logs)]) for name in names)
-    left_out = numbers([row for log in logs for row in log.left_out])
+    left_out = pad_client_sets([row for log in logs for row in log.left_out])
     return Log(notes, **dict(zip(names, columns, strict=True)), left_out=left_out)
 
 
-def numbers(rows: Sequence[np.ndarray]) -> np.ndarray:
+def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Sets of client numbers as one array: each ascending, as wide as the largest, filled up with -1.
 
-    >>> numbers([np.array([-1, 4, 2, 4]), np.array([-1])])
+    >>> pad_client_sets([np.array([-1, 4, 2, 4]), np.array([-1])])
     array([[ 2,  4],
            [-1, -1]], dtype=int32)
     """
@@ -194,14 +194,14 @@ class Engine(ABC):
         """
 
 
-def observed(
+def compute_metrics(
     program: Program, states: Any, observers: Sequence[Observer], done: int, task: Task
 ) -> list[dict[str, np.ndarray]]:
     """For each run, the metrics of all observers, with those that they make on the host."""
     return [on_host(observers, seen, task) for seen in program.observe(states, observers, done)]
 
 
-def starting_point(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
+def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
     """The initial parameters and the root of all other streams."""
     root = jax.random.key(seed)
     return task.start(jax.random.fold_in(root, 0)), jax.random.fold_in(root, 1)

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int, Shaped
 from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Examples, Ragged, Task, piece
-from fedax.engine.round.aggregation import plus, total
+from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import CompiledClient, Part, Setup
 from fedax.engine.round.engine import RunCarry
-from fedax.engine.round.model_state import seen
+from fedax.engine.round.model_state import task_as_evaluated
 from fedax.observe.base import Gradients, OfClients, Split, View
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
@@ -54,24 +54,28 @@ def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Co
     """The observers' view of what a run carries; `worked` are the clients of the last phase before it."""
     own, state = personal_models(setup, algorithm, carry), carry.state
     states = carry.model_state if isinstance(carry.model_state, Memory) else None
-    setup = dataclasses.replace(setup, task=seen(setup.task, carry.model_state))
-    view = CompiledView(setup, algorithm.model(state), *kept_by_clients(algorithm, state), own, worked, states)
-    view.equal, view.constraints, view.method = counts_alike(setup, algorithm), constraints_of(algorithm, state), algorithm
+    setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
+    view = CompiledView(setup, algorithm.model(state), *client_models_and_weights(algorithm, state), own, worked, states)
+    view.equal, view.constraints, view.method = (
+        has_equal_weights(setup, algorithm),
+        constraints_of(algorithm, state),
+        algorithm,
+    )
     return view
 
 
-def counts_alike(setup: Setup, algorithm: Algorithm[Any]) -> bool:
+def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
     """Whether clients count alike in the objective."""
     return algorithm.equal_weights or setup.schedule.weights == "equal"
 
 
-def nobody(clients: int, dtype: Any) -> Cohort:
+def empty_cohort(clients: int, dtype: Any) -> Cohort:
     """An empty cohort, as before the first round."""
     nothing = jnp.zeros(clients, dtype)
     return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype))
 
 
-def kept_by_clients(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
+def client_models_and_weights(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
     """The clients' own models, and the weights of their uploads."""
     nodes, weights = algorithm.nodes(state), algorithm.weights(state)
     return None if nodes is None else nodes.all(), None if weights is None else weights.all()
@@ -133,13 +137,15 @@ class CompiledView(View):
             def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
                 place = i * width + jnp.arange(width, dtype=jnp.int32)
                 rows = part.rows(place)
-                values = scored(
+                values = propagate_nan(
                     {name: functions[name](params, rows, None).astype(wide) for name in dict.fromkeys(("loss", score))}
                 )
-                return plus(sums, jnp.where(place < part.size, values[score], 0).sum())
+                return add_compensated(sums, jnp.where(place < part.size, values[score], 0).sum())
 
             zero = jnp.zeros((), wide)
-            return total(jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))) / part.size.astype(wide)
+            return finalize(jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))) / part.size.astype(
+                wide
+            )
 
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
@@ -185,11 +191,11 @@ class CompiledView(View):
                     if data is None
                     else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
                 )
-                values = scored({name: f(params, some, None).astype(wide) for name, f in functions.items()})
+                values = propagate_nan({name: f(params, some, None).astype(wide) for name, f in functions.items()})
                 return _added(sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()})
 
             zero = {name: jnp.zeros(groups, wide) for name in functions}
-            self._sums[split] = total(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
+            self._sums[split] = finalize(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
         return self._sums[split]
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
@@ -198,7 +204,7 @@ class CompiledView(View):
         return predictions(self.task, self.setup.layout.unravel(self.w), getattr(self.task, split))
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        return held_back(self.setup, self.w, score, steps)
+        return evaluate_held_back(self.setup, self.w, score, steps)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         def one(given: tuple[Any, ...]) -> Any:
@@ -218,13 +224,13 @@ class CompiledView(View):
 
         def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
             gradient = CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w).astype(wide)
-            return plus(sums, Gradients.terms(gradient, share[k], clients))
+            return add_compensated(sums, Gradients.terms(gradient, share[k], clients))
 
         zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
-        return total(jax.lax.fori_loop(0, clients, add, (zero, zero)))
+        return finalize(jax.lax.fori_loop(0, clients, add, (zero, zero)))
 
 
-def scored(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
+def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
     """Makes every score NaN where the loss of an example is: `argmax` and comparisons take NaN for a prediction."""
     broken = jnp.isnan(values["loss"])
     return {name: value if name == "loss" else jnp.where(broken, jnp.nan, value) for name, value in values.items()}
@@ -246,7 +252,7 @@ def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Arra
     return jnp.concatenate([whole, made[-1][width * count - rows :]])
 
 
-def held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None) -> Float[Array, "others"]:
+def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None) -> Float[Array, "others"]:
     """See `View.held_back`."""
     task = setup.task.held_back
     task = None if task is None else task.at(setup.task.state)
@@ -274,4 +280,4 @@ def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, A
     places = jnp.full_like(owner, groups).at[local].set(owner)
     parts = {name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()}
     before = jax.tree.map(lambda all_: all_.at[places].get(mode="fill", fill_value=0), sums)
-    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), sums, plus(before, parts))
+    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), sums, add_compensated(before, parts))

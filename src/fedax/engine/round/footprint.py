@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from fedax.communication.channel import bits_of, is_message, is_vector, opened
+from fedax.communication.channel import bits_of, decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import Cohort, Memory
@@ -20,7 +20,7 @@ from fedax.engine.compilation.jaxpr import inner, turns
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.model_state import Sent, traveling
+from fedax.engine.round.model_state import Sent, shared_state
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
 from fedax.utils.random import stream
@@ -106,17 +106,17 @@ def footprint(
     clients = task.train.clients
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     schedule = Schedule(cohort=max(clients - 2, 1))
-    return look(algorithm, Setup(task, as_arrays(solver, layout.dtype), schedule, layout, task.train.population))
+    return trace_footprint(algorithm, Setup(task, as_arrays(solver, layout.dtype), schedule, layout, task.train.population))
 
 
-def look(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
+def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
     """The footprint of an algorithm in a setup, whatever its channel."""
     backend = RecordingBackend(dataclasses.replace(setup, channel=None))
 
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(RoundContext(backend, 0, root), w)
-        algorithm.round(RoundContext(backend, 1, root, model_state=traveling(setup.task)), state)
+        algorithm.round(RoundContext(backend, 1, root, model_state=shared_state(setup.task)), state)
 
     jax.eval_shape(one_round)
     return Footprint(tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True))))
@@ -149,12 +149,12 @@ class RecordingBackend(Backend):
             lambda: phase_work(Probe(self.setup, phase_work), rows), return_shape=True
         )()
         self._record(phase_work, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
-        value, clipped = opened(_zeros(upload.value))
+        value, clipped = decode(_zeros(upload.value))
         value = phase_work.bounded(value)
         capacity = cohort.ids.shape[0]
         after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
-        return PhaseResult(upload, (value, cohort.part), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
+        return PhaseResult(upload, (value, cohort.coverage), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
 
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedax.core.bound_model import lifted as lifted
-from fedax.core.bound_model import settled as settled
+from fedax.core.bound_model import state_from_mean as state_from_mean
+from fedax.core.bound_model import state_in_reals as state_in_reals
 from fedax.core.federation import Gathered, Memory
 from fedax.core.task import Task
 
@@ -20,7 +20,7 @@ class Sent(eqx.Module):
     state: PyTree
 
 
-def traveling(task: Task) -> PyTree:
+def shared_state(task: Task) -> PyTree:
     """The state that the server sends and averages, before round 0; None if none travels."""
     return task.state if task.state_policy == "average" else None
 
@@ -31,8 +31,8 @@ def mean_of_rows(gathered: Gathered[Any]) -> PyTree:
     return jax.tree.map(lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1), gathered.value)
 
 
-def seen(task: Task, model_state: Any) -> Task:
+def task_as_evaluated(task: Task, model_state: Any) -> Task:
     """The task with the state in which the global model is looked at: of states that clients keep, their mean."""
     if isinstance(model_state, Memory):
-        model_state = settled(model_state.each(lifted).mean(), task.state)
+        model_state = state_from_mean(model_state.each(state_in_reals).mean(), task.state)
     return task.at(model_state)

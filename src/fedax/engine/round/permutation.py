@@ -17,7 +17,7 @@ SMALL = 1 << 16
 
 # inside a program it is part of it; outside it is one program, not one for every operation
 @functools.partial(jax.jit, static_argnames="width", inline=True)
-def shuffled(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
+def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
     """A random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
 
     Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and a tie (of probability
@@ -59,17 +59,17 @@ shuffle_p = primitive("fedax_shuffle", _results, _plain, ("fedax_shuffle", lambd
 in_groups(shuffle_p)
 
 
-def shuffled_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
-    """As `shuffled`, at a cost that follows the client's own size rather than that of the largest one; `width` >= `largest`."""
+def permutation_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
+    """As `permutation`, at a cost that follows the client's own size rather than that of the largest one; `width` >= `largest`."""
     if _quick(key, width):
-        return shuffled(key, size, width)
+        return permutation(key, size, width)
     widths = [64]
     while widths[-1] < largest:
         widths.append(2 * widths[-1])
     widths[-1] = max(largest, 1)
 
     def branch(sorted_: int) -> Int[Array, "width"]:
-        return jnp.pad(shuffled(key, size, sorted_), (0, width - sorted_))
+        return jnp.pad(permutation(key, size, sorted_), (0, width - sorted_))
 
     if len(widths) == 1:
         return branch(largest)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.accounting import Ledger, Release, epsilon_of, noise_of, rounds_of
-from fedax.communication.channel import Channel, is_message, is_vector, opened
+from fedax.communication.channel import Channel, decode, is_message, is_vector
 from fedax.communication.privacy import Bounded, LocalNoise, Privacy, bounded, moved, noised
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
@@ -24,7 +24,7 @@ from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, RecordingBackend
-from fedax.engine.round.model_state import traveling
+from fedax.engine.round.model_state import shared_state
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout, accumulator
@@ -273,7 +273,7 @@ class _InspectionBackend(RecordingBackend):
         if gather and self.central:
             hint = 'Choose a method whose server needs means alone, or where="client".'
             raise _refused(self.name, f"phase {name} gathers single uploads, to which no noise on a mean applies", hint)
-        down = opened(phase_work.down)[0]
+        down = decode(phase_work.down)[0]
         rows = {key: memory.of(cohort.ids[0]) for key, memory in held.items()}
         upload = phase_work.work(Probe(self.setup, phase_work), *down, *(rows[key] for key in ("own",) if key in rows))
         leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
@@ -309,7 +309,7 @@ def _look(algorithm: Algorithm[Any], setup: Setup, central: bool, name: str) -> 
         state = algorithm.init(_InspectionContext(backend, 0, root), w)
         for t in (0, 1):
             backend.draws, backend.seen = [], []
-            state = algorithm.round(_InspectionContext(backend, t, root, model_state=traveling(setup.task)), state)
+            state = algorithm.round(_InspectionContext(backend, t, root, model_state=shared_state(setup.task)), state)
             rounds.append(backend.seen)
 
     jax.eval_shape(two_rounds)

@@ -7,13 +7,13 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedax.communication.channel import opened
+from fedax.communication.channel import decode
 from fedax.core.task import Ragged, Task
 from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.client import CompiledClient, Part, Setup
 
 
-def alone(task: Task, k: int) -> Task:
+def single_client_task(task: Task, k: int) -> Task:
     """The task with client k's examples alone."""
     own = eqx.tree_at(lambda t: t.train, task, Ragged.of([task.train.client(k)]))
     for split in ("validation", "test"):
@@ -31,7 +31,7 @@ def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
     return Ragged(empty, offsets, len(sizes), max(sizes))
 
 
-class LoneClient(CompiledClient):
+class SingleClient(CompiledClient):
     """The client whose examples are all there are, whatever its number."""
 
     def part(self, data: Ragged) -> Part:
@@ -39,7 +39,7 @@ class LoneClient(CompiledClient):
 
 
 @eqx.filter_jit
-def work_alone(phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
+def run_single_client(phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
     """The upload of the client whose examples are there, its memories afterwards, and `PhaseWork.broken` of them."""
-    upload, kept = phase_work(LoneClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows)
-    return upload, kept, phase_work.broken((opened(upload.value)[0], upload.weight), rows, kept)
+    upload, kept = phase_work(SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows)
+    return upload, kept, phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)

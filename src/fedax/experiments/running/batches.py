@@ -11,7 +11,7 @@ from fedax.audit import membership
 from fedax.core import Algorithm
 from fedax.core.hyper import SYMBOLIC
 from fedax.data import data_folder
-from fedax.engine.driver.run import Progress, likeness, run, run_grid
+from fedax.engine.driver.run import Progress, program_key, run, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.sections import AuditSection
@@ -109,7 +109,7 @@ def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[s
             wanted = slot.selecting if chosen is None else not slot.selecting and _reported(experiment, member, chosen)
             if slot.experiment != position or not wanted:
                 continue
-            alike = likeness(member.algorithm.make()) if experiment.grid and not experiment.audit else member.label
+            alike = program_key(member.algorithm.make()) if experiment.grid and not experiment.audit else member.label
             key = (member.method, str(member.solver), str(member.schedule), alike)
             groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
         for group in groups.values():

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from fedax.communication.channel import is_message, is_vector, opened
+from fedax.communication.channel import decode, is_message, is_vector
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Population, Task
@@ -23,7 +23,7 @@ from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.privacy import private_of
-from fedax.engine.round.single_client import LoneClient, alone, work_alone
+from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, Own, Phase, Plan, plan_of
 from fedax.flower.protocol.quiet import need_flower
@@ -73,7 +73,7 @@ class Device:
         if not isinstance(partition, int) or partition < 0 or 1 < clients <= partition:
             most = f"whole numbers from 0 to {clients - 1}" if clients > 1 else "whole numbers from 0"
             raise InvalidInput.of("Device(partition=...)", partition, most)
-        self.task = task if clients == 1 else alone(task, partition)
+        self.task = task if clients == 1 else single_client_task(task, partition)
         self.partition, self.folder, self.secure = partition, Path(folder), secure
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         dtype = self.layout.dtype
@@ -180,7 +180,7 @@ class Device:
             phase_work = known.setup.private.protect(
                 phase_work, None, self._gaussians(phase) if known.setup.private.local else None
             )
-        upload, kept, broken = work_alone(phase_work, known.setup, rows, jnp.int32(self.partition))
+        upload, kept, broken = run_single_client(phase_work, known.setup, rows, jnp.int32(self.partition))
         if not broken:
             for name in kept:
                 store.keep(slots[name], Version(round, str(order["order"]), bases[name]), kept[name])
@@ -288,7 +288,7 @@ def _opened_shape(leaf: Any) -> tuple[int, ...]:
 
 def _near(value: PyTree, down: PyTree) -> list[int]:
     """For each message that is a difference, which of the vectors that came down it is a difference to."""
-    vectors = [leaf for leaf in jax.tree.leaves(opened(down)[0]) if is_vector(leaf)]
+    vectors = [leaf for leaf in jax.tree.leaves(decode(down)[0]) if is_vector(leaf)]
     found = []
     for leaf in jax.tree.leaves(value, is_leaf=is_message):
         if is_message(leaf) and leaf.near is not None:
@@ -305,13 +305,13 @@ def _equal(a: Float[Array, "dim"], b: Float[Array, "dim"]) -> Bool[Array, ""]:
 
 
 def _clipped(value: PyTree) -> int:
-    clipped = opened(value)[1]
+    clipped = decode(value)[1]
     return 0 if clipped is None else int(clipped)
 
 
 @eqx.filter_jit
 def _own_model(own: Own, down: PyTree, memory: PyTree, setup: Setup, index: Int[Array, ""]) -> Float[Array, "dim"]:
-    client = LoneClient(setup, index, 0, jax.random.key(0), 0)
+    client = SingleClient(setup, index, 0, jax.random.key(0), 0)
     return own.work(client, *down, *(() if memory is None else (memory,)))
 
 

@@ -22,7 +22,7 @@ from fedax.engine.compilation.fingerprint import Describer
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.engine import begin
+from fedax.engine.round.engine import initial_carry
 from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
@@ -106,7 +106,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        carry = begin(backend, algorithm, root, w)
+        carry = initial_carry(backend, algorithm, root, w)
         for t in (0, 1):  # a first round may be another one
             state = algorithm.round(RoundContext(backend, t, root, carry.lost, None, carry.bounds), carry.state)
         how = algorithm.personal(state)

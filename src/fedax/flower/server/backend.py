@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from jaxtyping import Array, Key, PyTree
 
-from fedax.communication.channel import is_vector, opened
+from fedax.communication.channel import decode, is_vector
 from fedax.communication.privacy import hidden
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
@@ -287,13 +287,13 @@ class FlowerBackend(PythonBackend):
     def _done(self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int) -> Done:
         facts: Any = records["answer"]
         asked: Any = order["order"]
-        vectors = [leaf for leaf in jax.tree.leaves(opened(phase_work.down)[0]) if is_vector(leaf)]
+        vectors = [leaf for leaf in jax.tree.leaves(decode(phase_work.down)[0]) if is_vector(leaf)]
         near = [vectors[int(i)] for i in facts["near"]]
         value, weight = tree_of(records["up"], phase.up, "upload", near, int(facts["clipped"]))
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
         self._sent[1] += bits_sent(records["up"])
-        broken = int(phase_work.broken((opened(value)[0], weight), {}, {})) or int(facts["broken"])
+        broken = int(phase_work.broken((decode(value)[0], weight), {}, {})) or int(facts["broken"])
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
         return Done(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 

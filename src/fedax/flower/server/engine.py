@@ -14,7 +14,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.scheduling.local_work import counts, real
 from fedax.core.task import Population, Task
-from fedax.engine.backends.python_rounds import PythonProgram, seen_by
+from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.single_client import sizes_only
@@ -192,7 +192,7 @@ class FlowerProgram(PythonProgram):
         from fedax.flower.server.evaluation import FlowerView
 
         algorithm, backend, _ = self.runs[run]
-        return seen_by(observers, FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked))
+        return evaluate_observers(observers, FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked))
 
     def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
         raise AssertionError("refused by check")

@@ -11,8 +11,8 @@ from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import begin
-from fedax.engine.round.evaluation import CompiledView, counts_alike, nobody
+from fedax.engine.round.engine import initial_carry
+from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
 from fedax.errors import InvalidInput
 from fedax.flower.protocol.plan import Planning
 from fedax.flower.server.backend import FlowerBackend, Measured
@@ -43,7 +43,7 @@ class FlowerView(View):
         worked: Cohort,
     ) -> None:
         self.setup, self.task, self.backend, self._worked = setup, task, backend, worked
-        self.equal, self.nodes = counts_alike(setup, algorithm), None
+        self.equal, self.nodes = has_equal_weights(setup, algorithm), None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
         self.w, self._own = algorithm.model(state), algorithm.personal(state)
         self._measured: dict[tuple[str, bool], dict[int, Measured]] = {}
@@ -131,8 +131,8 @@ def check_observers(
 
     def look(observer: Observer) -> dict[str, Any]:
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = begin(Planning(setup), algorithm, root, w).state
-        worked = nobody(0, setup.layout.dtype).padded(setup.population.clients)
+        state = initial_carry(Planning(setup), algorithm, root, w).state
+        worked = empty_cohort(0, setup.layout.dtype).padded(setup.population.clients)
         return observer(FlowerView(setup, task, Unasked(setup, task), algorithm, state, worked))
 
     for observer in observers:

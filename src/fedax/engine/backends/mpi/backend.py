@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from fedax.communication.channel import opened
+from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decoded, encoded
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
-from fedax.engine.round.single_client import work_alone
+from fedax.engine.round.single_client import run_single_client
 
 
 class MPIBackend(Backend):
@@ -29,9 +29,9 @@ class MPIBackend(Backend):
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         peers = self.peers
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
-        form = eqx.filter_eval_shape(work_alone, *self._inputs(phase_work, held))[0]
+        form = eqx.filter_eval_shape(run_single_client, *self._inputs(phase_work, held))[0]
         arrived = eqx.filter_eval_shape(
-            lambda sent: (phase_work.bounded(opened(sent.value)[0]), opened(sent.value)[1], sent.weight), form
+            lambda sent: (phase_work.bounded(decode(sent.value)[0]), decode(sent.value)[1], sent.weight), form
         )
         value, clipped, given = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrived)
         broken = 0
@@ -40,7 +40,7 @@ class MPIBackend(Backend):
             if broken and self.setup.drop:
                 places = []  # what it sent, and what it would keep, counts no more
             else:
-                (value, clipped), given, held = opened(upload.value), upload.weight, after
+                (value, clipped), given, held = decode(upload.value), upload.weight, after
                 value = phase_work.bounded(value)
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
@@ -77,14 +77,14 @@ class MPIBackend(Backend):
         terms += [(w, decoded(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
         scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms]
         received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
-        clipped = opened(upload.value)[1]
+        clipped = decode(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
         return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
     def _do(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
         """The upload of the own client, all memories afterwards, and the part that is not finite (see `PhaseWork.broken`)."""
-        upload, kept, broken = work_alone(*self._inputs(phase_work, held))
+        upload, kept, broken = run_single_client(*self._inputs(phase_work, held))
         rank = jnp.asarray([self.peers.rank])
         after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
         return upload, held | after, int(broken)

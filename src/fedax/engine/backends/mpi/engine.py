@@ -16,18 +16,17 @@ from fedax.core.task import Population, Task
 from fedax.engine.backends.mpi.backend import MPIBackend
 from fedax.engine.backends.mpi.peer import Peers, collected
 from fedax.engine.backends.mpi.ranks import Ranks
-from fedax.engine.backends.python_rounds import PythonProgram, seen_by
+from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.evaluation import (
     CompiledView,
+    client_models_and_weights,
     constraints_of,
-    counts_alike,
-    held_back,
-    kept_by_clients,
+    has_equal_weights,
     personal_models,
 )
-from fedax.engine.round.model_state import seen
+from fedax.engine.round.model_state import task_as_evaluated
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 
@@ -94,7 +93,7 @@ class MPIProgram(PythonProgram):
         self.peers = peers
 
     def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
-        return seen_by(observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked))
+        return evaluate_observers(observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked))
 
     def whole(self, states: Any) -> list[RunCarry]:
         return [collected(carry) for carry in self.split(states)]
@@ -122,13 +121,13 @@ class PeerView(View):
     def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> None:
         state, states = carry.state, carry.model_state
         self.peers, self.task, self._worked = peers, peers.population, worked
-        self.setup = dataclasses.replace(setup, task=seen(setup.task, states))
+        self.setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, states))
         self.at_home, self.states = self.setup, None
         if isinstance(states, Memory):
             self.states = states.all()
             self.at_home = dataclasses.replace(setup, task=setup.task.at(states.of(jnp.int32(peers.rank))))
-        self.equal = counts_alike(setup, algorithm)
-        self.w, (self.nodes, self.weights) = algorithm.model(state), kept_by_clients(algorithm, state)
+        self.equal = has_equal_weights(setup, algorithm)
+        self.w, (self.nodes, self.weights) = algorithm.model(state), client_models_and_weights(algorithm, state)
         self.own = own_model(setup, algorithm, carry)
         self.constraints = constraints_of(algorithm, state)
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PyTree
 from fedax.communication.channel import Message, is_message
 from fedax.core.federation import Memory
 from fedax.core.task import Task
-from fedax.engine.round.single_client import alone, sizes_only
+from fedax.engine.round.single_client import single_client_task, sizes_only
 from fedax.errors import InvalidInput
 
 
@@ -36,7 +36,7 @@ class Peers(eqx.Module):
         if task.train.clients not in (1, comm.size):
             allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
             raise InvalidInput.found("MPI engine", f"a task of {task.train.clients} clients", allowed)
-        own = task if task.train.clients == 1 else alone(task, comm.rank)
+        own = task if task.train.clients == 1 else single_client_task(task, comm.rank)
         population = own
         for split in ("train", "validation", "test"):
             data = getattr(own, split)

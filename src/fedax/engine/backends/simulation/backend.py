@@ -10,13 +10,13 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree
 
-from fedax.communication.channel import opened
+from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.simulation.client_state_store import OffloadedMemory
 from fedax.engine.backends.simulation.placement import longest_first
 from fedax.engine.compilation.jaxpr import traced
 from fedax.engine.compilation.scopes import part
-from fedax.engine.round.aggregation import plus_weighted, total
+from fedax.engine.round.aggregation import add_weighted, finalize
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.graphs import mixed
@@ -151,7 +151,7 @@ class SimulationBackend(Backend):
             return sums, kept, _put(remembered, rows, memory), broken, clipped
 
         sums, *rest = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
-        return form, (None if keep else total(sums), *rest)
+        return form, (None if keep else finalize(sums), *rest)
 
 
 class _Phase(eqx.Module):
@@ -182,7 +182,7 @@ class _Phase(eqx.Module):
 
     def result(self, upload: Upload[Any], kept: Any, place: Index) -> Any:
         """Value, its weight, what is kept, the default weight, the part that is not finite, what was clipped."""
-        value, clipped = opened(upload.value)
+        value, clipped = decode(upload.value)
         broken = self.phase_work.broken((value, upload.weight), self.own(place), kept)
         return self.phase_work.bounded(value), upload.weight, kept, self.cohort.weights[place], broken, clipped
 
@@ -211,7 +211,7 @@ def _added(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
     pairs = iter(list(zip(*map(jax.tree.leaves, sums), strict=True)))
     added = []
     for value, weights in zip(chunk[::2], chunk[1::2], strict=True):
-        added += [plus_weighted(next(pairs), leaf, weights) for leaf in jax.tree.leaves(value)]
-        added.append(plus_weighted(next(pairs), jnp.ones_like(weights), weights))
+        added += [add_weighted(next(pairs), leaf, weights) for leaf in jax.tree.leaves(value)]
+        added.append(add_weighted(next(pairs), jnp.ones_like(weights), weights))
     totals, lost = zip(*added, strict=True)
     return jax.tree.unflatten(form, totals), jax.tree.unflatten(form, lost)

@@ -33,8 +33,8 @@ from fedax.engine.compilation.jaxpr import traced
 from fedax.engine.distributed.multihost import team_of_hosts
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, bits_spent
-from fedax.engine.round.engine import Engine, Log, Program, RunCarry, begin, landed
-from fedax.engine.round.evaluation import all_personal, nobody, view_of
+from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
+from fedax.engine.round.evaluation import all_personal, empty_cohort, view_of
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer, joined
 from fedax.utils.random import Index
@@ -181,7 +181,7 @@ class SimulationProgram(Program):
     def join(self, carry: Sequence[RunCarry]) -> Any:
         # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
         if self.memory == "device":
-            return self.members.put(self.members.join([landed(one) for one in carry]), "members"), None, ()
+            return self.members.put(self.members.join([to_device(one) for one in carry]), "members"), None, ()
         stored = [in_stores(one) for one in carry]
         joined = self.members.put(self.members.join([bare(one) for one in stored]), "members")
         joined, stores = housed(joined, self.memory)
@@ -237,7 +237,9 @@ def _start(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any
     def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
         root, w = seed
         places = setup.schedule.capacity(setup.population.clients)
-        return begin(SimulationBackend(setup), algorithm, root, w), nobody(0, setup.layout.dtype).padded(places)
+        return initial_carry(SimulationBackend(setup), algorithm, root, w), empty_cohort(0, setup.layout.dtype).padded(
+            places
+        )
 
     return members.over(start)(setup, algorithm, seeds)
 
@@ -252,7 +254,7 @@ def one_round(
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
     after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds)
-    worked = fed.last or nobody(0, setup.layout.dtype)
+    worked = fed.last or empty_cohort(0, setup.layout.dtype)
     count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
     if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state
