@@ -198,10 +198,6 @@ def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set
     return found
 
 
-def _carry_of(history: History) -> RunCarry:
-    return RunCarry(history.state, history.lost, history.model_state, history.bounds)
-
-
 def _round(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
 
@@ -219,7 +215,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
         }
         own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
         own |= {f"notes/{name}": values for name, values in history.notes.items()}
-        for k, node in _numbered(_carry_of(history)):
+        for k, node in _numbered(RunCarry.of(history)):
             ids, kept = node.written() if _is_memory(node) else (None, [np.asarray(node)])
             own |= {f"state/{k + j}": leaf for j, leaf in enumerate(kept)}
             own |= {} if ids is None else {f"clients/{k}": ids}

@@ -98,14 +98,10 @@ class Recorder:
         self.logs: list[Log] = []
         self.ended, self.final, self.best = False, None, before.best if before else None
         if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
-            self.outcome, self.ended, self.final = (
-                before.outcome,
-                True,
-                RunCarry(before.state, before.lost, before.model_state, before.bounds),
-            )
+            self.outcome, self.ended, self.final = before.outcome, True, RunCarry.of(before)
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         return self.outcome.kind == "ok"
 
     @property
@@ -118,7 +114,7 @@ class Recorder:
         self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
         while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
             self.logs[-2:] = [merge_logs(self.logs[-2:])]
-        self.outcome = log.failure(first) if self.goes_on else self.outcome
+        self.outcome = log.failure(first) if self.is_running else self.outcome
 
     def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
         """Takes the metrics after some rounds; whether they are those of a better model than the best so far."""
@@ -131,16 +127,16 @@ class Recorder:
         self.compiling.append(self.clock.compiling)
         for rule in options.rules:
             values = self._values(rule.metric, f"run(stop=...), {rule}")
-            if not self.goes_on or not done:
+            if not self.is_running or not done:
                 continue
             if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
                 self.outcome = Outcome("non-finite", done - 1, part=rule.metric)
             elif rule.fires(self.rounds, values):
                 self.outcome = Outcome(rule.kind, done - 1)
         broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
-        if self.goes_on and done and broken:
+        if self.is_running and done and broken:
             self.outcome = Outcome("non-finite", done - 1, part=broken[0])
-        self.ended = not self.goes_on
+        self.ended = not self.is_running
         if (metric := options.best_by) is None:
             return False
         value = self._values(metric, "run(keep_best=...)")[-1]
@@ -151,18 +147,18 @@ class Recorder:
         self.best = Best(metric, done, value, None)
         return True
 
-    def keep(self, params: Any, state: Any) -> None:
-        """The model that has just become the best."""
+    def store_best(self, params: Any, state: Any) -> None:
+        """Stores the model that has just become the best."""
         assert self.best is not None, "nothing was better"
         self.best = dataclasses.replace(self.best, params=params, state=state)
 
-    def stop(self, done: int) -> None:
-        """The end of the budget of privacy."""
-        if self.goes_on:
+    def end_by_budget(self, done: int) -> None:
+        """Ends the run because the budget of privacy is spent."""
+        if self.is_running:
             self.outcome = Outcome("stopped", done - 1)
 
     def interrupt(self, done: int) -> None:
-        if self.goes_on:
+        if self.is_running:
             self.outcome = Outcome("interrupted", done)
 
     def _values(self, metric: str, field: str) -> list[float]:

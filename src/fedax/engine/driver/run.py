@@ -1,39 +1,27 @@
-"""The one loop of the library: rounds, observations, stopping, history."""
+"""`fedax.run` and `fedax.run_grid`: check the arguments, build one program for all runs, and hand it to the loop over rounds."""
 
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any, SupportsIndex, Unpack, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.bound_model import evaluated_state
-from fedax.core.federation import Memory, with_memories
-from fedax.core.history import History, Outcome
+from fedax.core.history import History
 from fedax.core.hyper import bound_to
 from fedax.core.task import Task
-from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
-from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
+from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
 from fedax.engine.driver.options import Divergence as Divergence
 from fedax.engine.driver.options import Options, RunOptions, check_kind, require_concrete
 from fedax.engine.driver.options import Progress as Progress
-from fedax.engine.driver.recorder import Clock, Recorder
 from fedax.engine.driver.resolve import has_symbolic
-from fedax.engine.driver.resume import check_resumed
 from fedax.engine.driver.session import Grid
 from fedax.engine.driver.session import program_key as program_key
-from fedax.engine.round.engine import RunCarry, compute_metrics
 from fedax.errors import InvalidInput, RunFailed, shown
-from fedax.observe.base import joined, modes_of
 from fedax.utils.arguments import checked_call
-from fedax.utils.layout import Layout
 
 
 @checked_call
@@ -163,160 +151,27 @@ def run_grid(
         if len(seeds) > 1 and has_symbolic(algorithms, settings):
             histories = _run_each_seed(algorithms, task, seeds, settings, before)
         else:
-            histories = _run(Grid(algorithms, task, seeds, settings, _done(before)), before)
+            histories = _run(Grid(algorithms, task, seeds, settings, rounds_done(before)), before)
     return [history.named(task.names) for history in histories]
 
 
 def _run_each_seed(
     algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions, before: list[History]
 ) -> list[History]:
-    """One program for each seed, whose symbolic hyperparameters may become other numbers as it starts elsewhere."""
+    """Runs each seed as its own program.
+
+    Symbolic hyperparameters resolve to other numbers at another initial model, and they are constants of a program.
+    """
     columns: list[list[History]] = []
     for i, seed in enumerate(seeds):
         folder = None if options.checkpoint is None else Path(options.checkpoint) / f"seed-{int(seed)}"
-        own, past = dataclasses.replace(options, checkpoint=folder), before[i :: len(seeds)]
-        columns.append(_run(Grid(algorithms, task, [seed], own, _done(past)), past))
+        seed_options, past = dataclasses.replace(options, checkpoint=folder), before[i :: len(seeds)]
+        columns.append(_run(Grid(algorithms, task, [seed], seed_options, rounds_done(past)), past))
     return [history for row in zip(*columns, strict=True) for history in row]
 
 
-def _done(histories: Sequence[History]) -> int:
-    return max((len(history.bits.down) for history in histories), default=0)
-
-
 def _run(grid: Grid, resume: list[History]) -> list[History]:
-    checkpoints = _checkpoints(grid)
+    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
+    checkpoints = open_checkpoints(grid)
     with checkpoints.locked() if checkpoints else contextlib.nullcontext():
-        return _advance(grid, resume, checkpoints)
-
-
-def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> list[History]:
-    options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
-    rounds, every = grid.rounds, options.observe_every
-    states = None if resume else grid.init()
-    if resume:
-        check_resumed(resume, grid.origins(), grid.private is not None)
-    if checkpoints and not resume:
-        resume = checkpoints.load(program.split(states), grid.each, layout, options.rounds) or []
-    if resume:
-        states = program.join(
-            [RunCarry(history.state, history.lost, history.model_state, history.bounds) for history in resume]
-        )
-    clock = Clock(resume[0] if resume else None)
-    names = [type(algorithm).__name__ for algorithm in grid.algorithms for _ in grid.seeds]
-    drops, modes = options.on_bad_client == "drop", modes_of(options.observe or (), grid.task)
-    recorders = [Recorder(name, clock, drops, modes, resume[i] if resume else None) for i, name in enumerate(names)]
-    done, settled = _done(resume), bool(resume)
-
-    def look() -> bool:
-        nonlocal settled
-        spent = {} if (epsilon := grid.private and grid.private.spent(done)) is None else {"epsilon": np.asarray(epsilon)}
-        seen = [joined([found, spent]) for found in compute_metrics(program, states, options.observe or (), done, grid.task)]
-        better = [recorder.observe(metrics, done, options) for recorder, metrics in zip(recorders, seen, strict=True)]
-        if any(better):
-            now = parts()
-            for recorder, w, carry in compress(zip(recorders, models(now), now, strict=True), better):
-                state = _copied(evaluated_state(carry.model_state))
-                recorder.keep(grid.task.assembled(layout.unravel(jnp.array(w))), state)
-        if any(recorder.ended and not recorder.final for recorder in recorders) and not all(r.ended for r in recorders):
-            for recorder, carry in zip(recorders, parts(), strict=True):  # the others go on, and this one with them
-                recorder.final = _copied(carry) if recorder.ended and not recorder.final else recorder.final
-        settled = True
-        report = Progress(done, rounds, clock.now, recorders[0].latest, clock.compiling)
-        with interrupts.allowed(states):
-            asked = options.progress and options.progress(report)
-        return team.any(bool(asked))
-
-    def parts() -> list[RunCarry]:
-        return [recorder.final or carry for recorder, carry in zip(recorders, program.split(states), strict=True)]
-
-    def whole() -> list[RunCarry]:
-        """Everybody's carry for a file, of runs that have ended as it was then."""
-        return program.whole(program.join(parts()) if any(recorder.final for recorder in recorders) else states)
-
-    def models(finals: list[RunCarry]) -> list[Array]:
-        return [algorithm.model(carry.state) for algorithm, carry in zip(grid.each, finals, strict=True)]
-
-    def finished(finals: list[RunCarry]) -> list[History]:
-        each = zip(recorders, models(finals), finals, strict=True)
-        return [recorder.finish(grid.task.assembled(layout.unravel(w)), carry) for recorder, w, carry in each]
-
-    def save() -> None:
-        assert checkpoints is not None, "there is no folder for checkpoints"
-        checkpoints.save(done, finished(whole()))
-
-    def advance_to(end: int) -> None:
-        """Runs the rounds before `end`, or fewer if there is a Ctrl-C, in calls that return every few seconds."""
-        nonlocal states, done, settled
-        while done < end and not interrupts.asked:
-            timed = checkpoints is not None and checkpoints.seconds is not None
-            count = 1 if timed else min(calls.rounds, end - done)  # a checkpoint may be due after any round
-            with interrupts.allowed(states), calls.timed(count):
-                advanced = program.advance(states, done, count)
-            settled = False  # until state, logs and `done` fit together again
-            states, logs = advanced
-            for recorder, log in zip(recorders, logs, strict=True):
-                recorder.add(log, done)
-            done += count
-            settled = done < end  # at the end there may be an observation to make
-            if checkpoints and settled and checkpoints.is_due():
-                save()
-
-    calls = CallLength(bounded=team.size == 1)
-    with Interrupts(enabled=team.size == 1) as interrupts:
-        try:
-            asked = look() if not resume else False
-            while done < rounds and not (asked or interrupts.asked) and any(recorder.goes_on for recorder in recorders):
-                end = min(rounds, *(done + period - done % period for period in options.periods))
-                advance_to(end)
-                ends = done == rounds or not any(recorder.goes_on for recorder in recorders)
-                if ends or done % every == 0:
-                    asked = look()
-                settled = True
-                if checkpoints and (ends or done % checkpoints.every == 0 or checkpoints.is_due()):
-                    save()
-            if interrupts.asked or (asked and done < rounds):
-                raise KeyboardInterrupt
-            for recorder in recorders if rounds < options.rounds else ():
-                recorder.stop(done)
-        except KeyboardInterrupt:
-            if (team.size > 1 and not asked) or not is_intact(states) or not recorders[0].rounds:
-                raise  # other ranks do not know of it, a program has the state, or there is nothing to keep yet
-            if checkpoints and settled:
-                save()
-            for recorder in recorders:
-                recorder.interrupt(done)
-        ended = zip(finished(parts()), grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True)
-        histories = [
-            dataclasses.replace(history, fitted=fitted, settings=plain, origin=origin, arguments=arguments)
-            for history, fitted, plain, origin, arguments in ended
-        ]
-        if not options.personal:
-            return histories
-        personal = zip(histories, program.personal(states), strict=True)
-        return [_with_personal(history, rows, layout) for history, rows in personal]
-
-
-def _copied(tree: Any) -> Any:
-    """A copy that later rounds do not change."""
-    arrays = jax.tree.map(
-        lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf,
-        tree,
-        is_leaf=lambda node: isinstance(node, Memory),
-    )
-    return with_memories(arrays, lambda memory: memory.copied())
-
-
-def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:
-    """With the clients' own models, which have to be finite if the run was."""
-    broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(rows).all(1))), history.outcome
-    if outcome.ok and len(broken) and len(history.bits.up):
-        outcome = Outcome("non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model")
-    return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(rows))
-
-
-def _checkpoints(grid: Grid) -> Checkpoints | None:
-    options = grid.options
-    if options.checkpoint is None:
-        return None
-    engine, folder = options.engine, Path(options.checkpoint)
-    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
+        return RoundLoop(grid, resume, checkpoints).run()

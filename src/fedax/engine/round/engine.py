@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
-from fedax.core.history import Outcome
+from fedax.core.history import History, Outcome
 from fedax.core.task import Task
 from fedax.engine.distributed.process_group import Team
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
@@ -59,6 +59,11 @@ class RunCarry(NamedTuple):
     lost: tuple[Memory, ...] = ()
     model_state: Any = None
     bounds: Any = None
+
+    @classmethod
+    def of(cls, history: History) -> "RunCarry":
+        """Returns what a history continues from."""
+        return cls(history.state, history.lost, history.model_state, history.bounds)
 
 
 def to_device(carry: RunCarry) -> RunCarry:

@@ -1,0 +1,241 @@
+"""The loop over rounds: calls the compiled rounds, and observes, stops and saves between the calls.
+
+The Python code here touches a run only every few rounds. `Program.advance` does the rounds themselves, several in one call.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedax.core.bound_model import evaluated_state
+from fedax.core.federation import Memory, with_memories
+from fedax.core.history import History, Outcome
+from fedax.engine.driver.checkpoint import Checkpoints
+from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
+from fedax.engine.driver.options import Progress
+from fedax.engine.driver.recorder import Clock, Recorder
+from fedax.engine.driver.resume import check_resumed
+from fedax.engine.driver.session import Grid
+from fedax.engine.round.engine import RunCarry, compute_metrics
+from fedax.observe.base import joined, modes_of
+from fedax.utils.layout import Layout
+
+
+class RoundLoop:
+    """Runs the rounds of a grid from where it stands to its last round.
+
+    Args:
+        grid: the runs, which one program serves.
+        resume: histories to continue, one for each run; empty for runs that start from round 0 or from a checkpoint.
+        checkpoints: where the runs are saved; None if they are not. The caller holds their lock.
+
+    Attributes:
+        states: what the engine carries from round to round, for all runs. A call of the program consumes its buffers.
+        done: rounds completed.
+        recorders: the histories as they grow, one for each run.
+        can_save: whether `states`, `done` and the recorders belong to the same round, so that a checkpoint may be written.
+        stop_requested: whether the progress hook asked for the end.
+    """
+
+    def __init__(self, grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> None:
+        self.grid, self.options, self.program, self.checkpoints = grid, grid.options, grid.program, checkpoints
+        self.team = grid.options.engine.team
+        self.states, resume = self._initial_states(resume)
+        self._is_resumed = bool(resume)  # then the model that they start from has been observed
+        self.done, self.can_save, self.stop_requested = rounds_done(resume), self._is_resumed, False
+        self.clock = Clock(resume[0] if resume else None)
+        drops, modes = self.options.on_bad_client == "drop", modes_of(self.options.observe or (), grid.task)
+        names = [type(algorithm).__name__ for algorithm in grid.each]
+        self.recorders = [
+            Recorder(name, self.clock, drops, modes, resume[i] if resume else None) for i, name in enumerate(names)
+        ]
+        # ranks run one program together, so neither a signal nor a clock of one rank may change what it calls
+        self.interrupts, self.calls = Interrupts(enabled=self.team.size == 1), CallLength(bounded=self.team.size == 1)
+
+    def _initial_states(self, resume: list[History]) -> tuple[Any, list[History]]:
+        """Returns the states to start from, and the histories that lead to them: those given, or those of a checkpoint."""
+        grid = self.grid
+        states = None if resume else grid.init()
+        if resume:
+            check_resumed(resume, grid.origins(), grid.private is not None)
+        elif self.checkpoints:
+            resume = self.checkpoints.load(self.program.split(states), grid.each, grid.layout, self.options.rounds) or []
+        if resume:
+            states = self.program.join([RunCarry.of(history) for history in resume])
+        return states, resume
+
+    def run(self) -> list[History]:
+        """Runs all rounds and returns the histories."""
+        with self.interrupts:
+            try:
+                self._run_rounds()
+            except KeyboardInterrupt:
+                if not self._has_result():
+                    raise
+                self._end_early()
+            return self._histories()
+
+    def _run_rounds(self) -> None:
+        """Alternates rounds with observations and checkpoints until the last round, or until no run is left to go on."""
+        if not self._is_resumed:
+            self._observe()
+        while self.done < self.grid.rounds and self._has_running() and not (self.stop_requested or self.interrupts.asked):
+            self._advance_to(min(self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)))
+            is_end = self.done == self.grid.rounds or not self._has_running()
+            if is_end or self.done % self.options.observe_every == 0:
+                self._observe()
+            self.can_save = True
+            if self.checkpoints and (is_end or self.done % self.checkpoints.every == 0 or self.checkpoints.is_due()):
+                self._save()
+        if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
+            raise KeyboardInterrupt
+        if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
+            for recorder in self.recorders:
+                recorder.end_by_budget(self.done)
+
+    def _has_running(self) -> bool:
+        return any(recorder.is_running for recorder in self.recorders)
+
+    def _advance_to(self, end: int) -> None:
+        """Runs the rounds before `end`, or fewer after a Ctrl-C, in calls that return every few seconds."""
+        while self.done < end and not self.interrupts.asked:
+            is_timed = self.checkpoints is not None and self.checkpoints.seconds is not None
+            count = 1 if is_timed else min(self.calls.rounds, end - self.done)  # a checkpoint may be due after any round
+            with self.interrupts.allowed(self.states), self.calls.timed(count):
+                advanced = self.program.advance(self.states, self.done, count)
+            self.can_save = False  # until states, logs and `done` fit together again
+            self.states, logs = advanced
+            for recorder, log in zip(self.recorders, logs, strict=True):
+                recorder.add(log, self.done)
+            self.done += count
+            self.can_save = self.done < end  # at the end an observation may be missing
+            if self.checkpoints and self.can_save and self.checkpoints.is_due():
+                self._save()
+
+    def _observe(self) -> None:
+        """Observes the current models, keeps the best ones, and calls the progress hook."""
+        metrics = compute_metrics(self.program, self.states, self.options.observe or (), self.done, self.grid.task)
+        epsilon = self.grid.private and self.grid.private.spent(self.done)
+        spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
+        improved = [
+            recorder.observe(joined([observed, spent]), self.done, self.options)
+            for recorder, observed in zip(self.recorders, metrics, strict=True)
+        ]
+        if any(improved):
+            self._store_best(improved)
+        self._freeze_ended()
+        self.can_save = True
+        self._report_progress()
+
+    def _store_best(self, improved: list[bool]) -> None:
+        """Copies the models of the runs whose metric has just improved."""
+        carries = self._carries()
+        for recorder, w, carry in compress(zip(self.recorders, self._models(carries), carries, strict=True), improved):
+            state = _copy(evaluated_state(carry.model_state))
+            recorder.store_best(self._to_params(jnp.array(w)), state)
+
+    def _freeze_ended(self) -> None:
+        """Copies the carry of runs that have just ended, because the program advances them together with the others."""
+        has_ended = [recorder.ended for recorder in self.recorders]
+        if all(has_ended) or not any(recorder.ended and not recorder.final for recorder in self.recorders):
+            return
+        for recorder, carry in zip(self.recorders, self._carries(), strict=True):
+            if recorder.ended and not recorder.final:
+                recorder.final = _copy(carry)
+
+    def _report_progress(self) -> None:
+        """Calls the progress hook; on several ranks, all stop if the hook of one says so."""
+        progress = Progress(self.done, self.grid.rounds, self.clock.now, self.recorders[0].latest, self.clock.compiling)
+        with self.interrupts.allowed(self.states):
+            wants_stop = self.options.progress and self.options.progress(progress)
+        self.stop_requested = self.team.any(bool(wants_stop))
+
+    def _save(self) -> None:
+        """Writes a checkpoint. A run that has ended is saved as it was then."""
+        assert self.checkpoints is not None, "there is no folder for checkpoints"
+        has_final = any(recorder.final for recorder in self.recorders)
+        carries = self.program.whole(self.program.join(self._carries()) if has_final else self.states)
+        self.checkpoints.save(self.done, self._finish(carries))
+
+    def _has_result(self) -> bool:
+        """Returns whether an interrupted run has a result to keep.
+
+        Other ranks do not know of a Ctrl-C at this one. The program may hold the buffers of the states. And before the first
+        observation there is nothing yet.
+        """
+        is_known_to_all = self.team.size == 1 or self.stop_requested
+        return is_known_to_all and is_intact(self.states) and bool(self.recorders[0].rounds)
+
+    def _end_early(self) -> None:
+        """Ends the runs after a Ctrl-C or at the wish of the progress hook."""
+        if self.checkpoints and self.can_save:
+            self._save()
+        for recorder in self.recorders:
+            recorder.interrupt(self.done)
+
+    def _carries(self) -> list[RunCarry]:
+        """Returns the carry of each run: of those that have ended, the one they ended with."""
+        return [r.final or carry for r, carry in zip(self.recorders, self.program.split(self.states), strict=True)]
+
+    def _models(self, carries: list[RunCarry]) -> list[Float[Array, "dim"]]:
+        return [algorithm.model(carry.state) for algorithm, carry in zip(self.grid.each, carries, strict=True)]
+
+    def _to_params(self, w: Float[Array, "dim"]) -> Any:
+        """Returns a flat model as the user's own pytree."""
+        return self.grid.task.assembled(self.grid.layout.unravel(w))
+
+    def _finish(self, carries: list[RunCarry]) -> list[History]:
+        each = zip(self.recorders, self._models(carries), carries, strict=True)
+        return [recorder.finish(self._to_params(w), carry) for recorder, w, carry in each]
+
+    def _histories(self) -> list[History]:
+        """Returns the histories with what the grid knows of each run."""
+        grid, histories = self.grid, self._finish(self._carries())
+        each = zip(histories, grid.fitted, grid.settings, grid.origins(), grid.arguments, strict=True)
+        histories = [
+            dataclasses.replace(history, fitted=fitted, settings=settings, origin=origin, arguments=arguments)
+            for history, fitted, settings, origin, arguments in each
+        ]
+        if not self.options.personal:
+            return histories
+        personal = zip(histories, self.program.personal(self.states), strict=True)
+        return [_with_personal(history, rows, grid.layout) for history, rows in personal]
+
+
+def rounds_done(histories: Sequence[History]) -> int:
+    """Returns the rounds that the longest of some histories has; 0 for none."""
+    return max((len(history.bits.down) for history in histories), default=0)
+
+
+def open_checkpoints(grid: Grid) -> Checkpoints | None:
+    """Returns the checkpoints in the folder that the options name, or None."""
+    options = grid.options
+    if options.checkpoint is None:
+        return None
+    engine, folder = options.engine, Path(options.checkpoint)
+    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
+
+
+def _copy(tree: Any) -> Any:
+    """Copies arrays and clients' memories, because later rounds reuse the buffers."""
+    arrays = jax.tree.map(
+        lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf,
+        tree,
+        is_leaf=lambda node: isinstance(node, Memory),
+    )
+    return with_memories(arrays, lambda memory: memory.copied())
+
+
+def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:
+    """Adds the clients' own models. One that is not finite makes the outcome of a run that was ok non-finite."""
+    broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(rows).all(1))), history.outcome
+    if outcome.ok and len(broken) and len(history.bits.up):
+        outcome = Outcome("non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model")
+    return dataclasses.replace(history, outcome=outcome, personal=jax.vmap(layout.unravel)(rows))
