@@ -117,8 +117,8 @@ def test_native_sums_are_the_plain_ones(dtype, shape):
     rng = np.random.default_rng(0)
     totals, lost, values = (drawn(rng, (2, *shape), dtype) for _ in range(3))
     lost, weights = lost * jnp.finfo(dtype).eps, drawn(rng, 2, dtype)
-    assert "fedax_accumulate" in str(jax.make_jaxpr(plus_weighted)((totals[0], lost[0]), values[:1], weights[:1]))
-    one = jax.jit(plus_weighted)((totals[0], lost[0]), values[:1], weights[:1])
+    assert "fedax_accumulate" in str(jax.make_jaxpr(add_weighted)((totals[0], lost[0]), values[:1], weights[:1]))
+    one = jax.jit(add_weighted)((totals[0], lost[0]), values[:1], weights[:1])
     two = jax.jit(jax.vmap(lambda t, w: add_weighted((t, lost[0]), values[:1], w[None])))(totals, weights)
     eps = float(jnp.finfo(dtype).eps)
     for member, found in ((0, one), (0, [x[0] for x in two]), (1, [x[1] for x in two])):

@@ -1,4 +1,7 @@
-"""Rounds in Python, one after the other, for engines whose backend knows its cohorts."""
+"""Rounds that run in Python, one after the other, for backends that reach each client on its own.
+
+The reference engine, MPI and Flower share them. Cohorts have concrete sizes here, without padding.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,8 +24,14 @@ from fedax.observe.base import Observer, View, joined
 from fedax.utils.layout import accumulator
 
 
-class Done(NamedTuple):
-    """One client's part of a phase: its upload, messages unopened, its memories afterwards, and `PhaseWork.broken` of them."""
+class ClientResult(NamedTuple):
+    """What one client of a phase returns.
+
+    Attributes:
+        upload: as it is sent, messages not yet decoded.
+        kept: its memories afterwards, by name.
+        broken: the part that is not finite, see `PhaseWork.broken`.
+    """
 
     upload: Upload[Any]
     kept: dict[str, PyTree]
@@ -30,60 +39,91 @@ class Done(NamedTuple):
 
 
 class PythonBackend(Backend):
-    """Uploads that are there one by one, and are added up in the cohort's order."""
+    """Backend with one upload per client, added up in the cohort's order."""
 
     @abstractmethod
-    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[ClientResult]:
         """Runs the work at every place of a cohort and returns the results in its order."""
 
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         uploads, kept, states = zip(*self.each(phase_work, cohort, held), strict=True)
-        values, clipped = zip(*(decode(upload.value) for upload in uploads), strict=True)
-        values = [phase_work.bounded(value) for value in values]
+        decoded, clipped = zip(*(decode(upload.value) for upload in uploads), strict=True)
         broken = np.array(states, np.int32)
-        own = [upload.weight for upload in uploads if upload.weight is not None]
-        weights = jnp.stack(own).astype(cohort.weights.dtype) if own else cohort.weights
-        default, there = cohort.weights, list(range(len(uploads)))
+        weighed = _Uploads.of(cohort, uploads, [phase_work.bounded(value) for value in decoded])
+        places = list(range(len(uploads)))  # whose memories are updated
         if self.setup.drop:
-            there, absent = np.flatnonzero(broken == 0).tolist(), np.flatnonzero(broken).tolist()
-            weights, default = (w.at[jnp.asarray(absent, jnp.int32)].set(0) for w in (weights, default))
-            values = [jax.tree.map(jnp.zeros_like, v) if i in absent else v for i, v in enumerate(values)]
-        put = {name: [kept[i][name] for i in there] for name in kept[there[0]]} if there else {}
-        ids = cohort.ids[jnp.asarray(there, jnp.int32)]
+            weighed, places = weighed.without(np.flatnonzero(broken)), np.flatnonzero(broken == 0).tolist()
         return PhaseResult(
             uploads[0],
-            None if gather else _sums(values, weights, default if own else weights),
-            (jax.tree.map(stack, *values), weights) if gather else None,
-            held | {name: held[name].put(ids, jax.tree.map(stack, *rows)) for name, rows in put.items()},
+            None if gather else weighed.sums(),
+            (jax.tree.map(stack, *weighed.values), weighed.weights) if gather else None,
+            held | _updated_memories(held, cohort, [(i, kept[i]) for i in places]),
             jnp.asarray(broken),
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
 
 
+class _Uploads(NamedTuple):
+    """The uploads of a cohort with their weights, in its order.
+
+    Attributes:
+        values: one pytree for each place.
+        weights: shape (places,): the algorithm's own where it gave some, else the cohort's.
+        default: the cohort's weights where the algorithm gave its own, which may all be zero; else None.
+    """
+
+    values: list[PyTree]
+    weights: Array
+    default: Array | None
+
+    @classmethod
+    def of(cls, cohort: Cohort, uploads: Sequence[Upload[Any]], values: list[PyTree]) -> "_Uploads":
+        """Returns values with the weights that the uploads bring, or those of the cohort."""
+        given = [upload.weight for upload in uploads if upload.weight is not None]
+        if not given:
+            return cls(values, cohort.weights, None)
+        return cls(values, jnp.stack(given).astype(cohort.weights.dtype), cohort.weights)
+
+    def without(self, places: np.ndarray) -> "_Uploads":
+        """Returns the uploads with weight 0 at some places, and value 0 there, because 0 times NaN is NaN."""
+        rows, left_out = jnp.asarray(places, jnp.int32), set(places.tolist())
+        values = [jax.tree.map(jnp.zeros_like, v) if i in left_out else v for i, v in enumerate(self.values)]
+        default = None if self.default is None else self.default.at[rows].set(0)
+        return _Uploads(values, self.weights.at[rows].set(0), default)
+
+    def sums(self) -> tuple[Any, ...]:
+        """Returns the weighted sum of the values and the sum of the weights, for both kinds of weights."""
+        return self._sums(self.weights) if self.default is None else (*self._sums(self.weights), *self._sums(self.default))
+
+    def _sums(self, weights: Array) -> tuple[Any, Array]:
+        def weighted(*leaves: Array) -> Any:
+            wide = accumulator(leaves[0].dtype)
+            return sum(w.astype(wide) * leaf.astype(wide) for w, leaf in zip(weights, leaves, strict=True))
+
+        return jax.tree.map(weighted, *self.values), weights.astype(accumulator(weights.dtype)).sum()
+
+
+def _updated_memories(
+    held: dict[str, Memory], cohort: Cohort, kept: Sequence[tuple[int, dict[str, PyTree]]]
+) -> dict[str, Memory]:
+    """Returns the memories with what clients kept, given by place in the cohort. Every client keeps the same names."""
+    if not kept:
+        return {}
+    ids = cohort.ids[jnp.asarray([place for place, _ in kept], jnp.int32)]
+    return {name: held[name].put(ids, jax.tree.map(stack, *(rows[name] for _, rows in kept))) for name in kept[0][1]}
+
+
 def stack(*rows: Array) -> Array:
-    """Rows as one array."""
+    """Stacks rows to one array."""
     return jnp.stack(rows)
 
 
-def _sums(values: Sequence[PyTree], given: Array, default: Array) -> tuple[Any, ...]:
-    """The weighted sum of uploads and the sum of their weights, one after the other, for both kinds of weights."""
-
-    def pair(weights: Array) -> tuple[Any, Array]:
-        def weighted(*parts: Array) -> Any:
-            wide = accumulator(parts[0].dtype)
-            return sum(w.astype(wide) * part.astype(wide) for w, part in zip(weights, parts, strict=True))
-
-        return jax.tree.map(weighted, *values), weights.astype(accumulator(weights.dtype)).sum()
-
-    return pair(given) if given is default else (*pair(given), *pair(default))
-
-
 class PythonProgram(Program):
-    """The states are a list of what each run carries, with the cohort that worked last.
+    """Rounds in Python. The states are a list with a pair for each run: its carry, and the cohort that worked last.
 
     Args:
         algorithms, setup, roots: see `Engine.program`.
-        backend: makes the backend of an algorithm and a root.
+        backend: a function of an algorithm and a root key that returns their backend.
     """
 
     def __init__(
@@ -99,10 +139,9 @@ class PythonProgram(Program):
         ]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
-        each = [*models] * (len(self.runs) // self.seeds)
-        return [
-            (initial_carry(way, algorithm, root, w), None) for (algorithm, way, root), w in zip(self.runs, each, strict=True)
-        ]
+        per_run = [*models] * (len(self.runs) // self.seeds)
+        runs = zip(self.runs, per_run, strict=True)
+        return [(initial_carry(backend, algorithm, root, w), None) for (algorithm, backend, root), w in runs]
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         rounds = range(first, first + count)
@@ -110,6 +149,7 @@ class PythonProgram(Program):
         return [state for state, _ in results], [log for _, log in results]
 
     def _advance(self, run: int, carry: RunCarry, worked: Cohort | None, rounds: range) -> tuple[Any, Log]:
+        """Runs some rounds of one run; returns its new state and the log of the rounds."""
         algorithm, backend, root = self.runs[run]
         reports = []
         for t in rounds:
@@ -117,8 +157,8 @@ class PythonProgram(Program):
             try:
                 state = algorithm.round(fed, carry.state)
                 after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
-            except EmptyPhaseError:
-                fed.nobody, worked = True, None
+            except EmptyPhaseError:  # the round is abandoned, and `after` is the carry before it
+                fed.is_abandoned, worked = True, None
             report = fed.report(carry.state, after.state)
             bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))
             reports.append((report.notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
@@ -146,13 +186,13 @@ class PythonProgram(Program):
 
     @abstractmethod
     def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
-        """The metrics of one run's observers; `run` is its place in `runs`."""
+        """Computes the metrics of one run; `run` is its place in `runs`."""
 
     @abstractmethod
     def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
-        """The models that the clients use themselves."""
+        """Returns the models that the clients use themselves."""
 
 
 def evaluate_observers(observers: Sequence[Observer], view: View) -> dict[str, Any]:
-    """The metrics of all observers."""
+    """Computes the metrics of all observers on a view."""
     return joined([observer(view) for observer in observers])

@@ -1,6 +1,7 @@
-"""The reference engine: a Python loop over real slices, no round compiled, nothing padded.
+"""The reference engine: a Python loop over clients and minibatches, with nothing compiled and nothing padded.
 
-Slow and plain on purpose. Every other engine must agree with it, and when a work function fails it says where.
+It is slow and simple on purpose. Every other engine has to agree with it. Where a work function fails, its error names the
+round and the client.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import Cohort, Memory
-from fedax.engine.backends.python_rounds import Done, PythonBackend, PythonProgram, evaluate_observers, stack
+from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, PythonProgram, evaluate_observers, stack
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, RunCarry
@@ -28,7 +29,7 @@ from fedax.utils.random import stream
 
 
 class EagerClient(Client):
-    """A client with concrete numbers and its own arrays."""
+    """A client with a concrete number and its own arrays."""
 
     def __init__(self, setup: Setup, index: int, round: int, root: Key[Array, ""], occurrence: int) -> None:
         super().__init__(
@@ -72,7 +73,7 @@ class EagerClient(Client):
 
 
 class EagerMinibatch(Minibatch):
-    """Some examples, as they are."""
+    """A minibatch without padding."""
 
     def __init__(self, client: EagerClient, data: dict[str, Array], key: Any) -> None:
         self.client, self.data, self.key = client, data, key
@@ -93,12 +94,12 @@ class EagerMinibatch(Minibatch):
 
 
 class ReferenceBackend(PythonBackend):
-    """Every client in turn. `algorithm` is the name in messages."""
+    """Runs the clients of a cohort in turn. `algorithm` is the method's name for messages."""
 
     def __init__(self, setup: Setup, algorithm: str) -> None:
         self.setup, self.algorithm = setup, algorithm
 
-    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[ClientResult]:
         return [self._at(int(k), phase_work, held) for k in cohort.ids]
 
     def exchange(
@@ -113,14 +114,14 @@ class ReferenceBackend(PythonBackend):
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
         return result, Memory(jax.tree.map(stack, *received))
 
-    def _at(self, k: int, phase_work: PhaseWork, held: dict[str, Memory]) -> Done:
-        """The work of one client; an error in it names the place."""
+    def _at(self, k: int, phase_work: PhaseWork, held: dict[str, Memory]) -> ClientResult:
+        """Runs the work of one client. An error in it names round and client."""
         rows = {name: memory.of(k) for name, memory in held.items()}
         try:
             upload, kept = phase_work(
                 EagerClient(self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence), rows
             )
-            return Done(upload, kept, int(phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)))
+            return ClientResult(upload, kept, int(phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)))
         except FedaxError:
             raise
         except Exception as error:
@@ -140,7 +141,7 @@ class Eager(Engine):
 
 
 class ReferenceProgram(PythonProgram):
-    """Observers see what they see in a simulation, and are compiled as there: they are no part of a round."""
+    """Rounds in Python; observers are compiled as in a simulation, because they are no part of a round."""
 
     def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         return _observe(self.setup, self.runs[run][0], carry, worked, observers)

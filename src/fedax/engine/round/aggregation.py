@@ -1,4 +1,4 @@
-"""Compensated sums, whose error does not grow with the number of terms, and whether numbers are finite."""
+"""Aggregation of uploads: the weighted mean, compensated sums, and the check that numbers are finite."""
 
 from typing import Any, TypeVar
 
@@ -12,18 +12,23 @@ from fedax.ops.primitives import Result, aligned, batch_size, choose, primitive
 Tree = TypeVar("Tree")
 
 LONG = 1 << 12
-"""From so many numbers on, a native call is sooner than the passes that XLA makes of these operations."""
+"""Array sizes from which one native call is faster than the passes over memory that XLA makes of these operations."""
 
 
 def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
-    """Adds terms to a pair of totals and what rounding added to them, both zero at first.
+    """Adds terms to a compensated sum, whose error does not grow with the number of terms.
+
+    Args:
+        sums: the totals, and the compensation: what rounding has added to them so far. Both are zero at first.
+        terms: to add.
 
     Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1), 1965.
     """
-    totals, lost = sums
-    missing = jax.tree.map(jnp.subtract, terms, lost)
-    after = jax.tree.map(jnp.add, totals, missing)
-    return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, missing)
+    totals, compensation = sums
+    corrected = jax.tree.map(jnp.subtract, terms, compensation)
+    after = jax.tree.map(jnp.add, totals, corrected)
+    # (new - old) is what really was added; what it exceeds the term by is subtracted from the next one
+    return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, corrected)
 
 
 def add_weighted(
@@ -31,34 +36,49 @@ def add_weighted(
     values: Float[Array, "rows *shape"],
     weights: Float[Array, "rows"],
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """As `add_compensated`, with the weighted sum of some rows as the term."""
-    totals, lost = sums
-    if len(values) == 1 and values.dtype == totals.dtype and values.size >= LONG and choose(totals, lost, values):
-        after, left = accumulate_p.bind(*aligned(totals, lost, values[0], weights.astype(totals.dtype)), native=True)
+    """Adds the weighted sum of some rows to a compensated sum."""
+    totals, compensation = sums
+    if len(values) == 1 and values.dtype == totals.dtype and values.size >= LONG and choose(totals, compensation, values):
+        after, left = accumulate_p.bind(*aligned(totals, compensation, values[0], weights.astype(totals.dtype)), native=True)
         return after, left
     factors = weights.astype(totals.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
     return add_compensated(sums, (factors * values.astype(totals.dtype)).sum(0))
 
 
 def finalize(sums: tuple[Tree, Tree]) -> Tree:
-    """The sum by such a pair."""
+    """Returns the value of a compensated sum."""
     return jax.tree.map(jnp.subtract, *sums)
 
 
+def weighted_mean(sums: tuple[Any, ...], form: Any) -> Any:
+    r"""Returns the weighted mean of the uploads of a phase, $\sum_k a_k u_k / \sum_k a_k$.
+
+    Args:
+        sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the algorithm gave the uploads
+            its own weights, the same two with the cohort's weights follow.
+        form: shapes and types of one upload, which the mean takes.
+    """
+    total, weight, *default = sums
+    if default:  # an algorithm's own weights may all be zero; then the cohort's count
+        total = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), total, default[0])
+        weight = jnp.where(weight > 0, weight, default[1])
+    return jax.tree.map(lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, form)
+
+
 def all_finite(values: Float[Array, "..."]) -> Bool[Array, ""]:
-    """Whether all numbers of an array are."""
+    """Returns whether all elements are finite."""
     if values.size >= LONG and choose(values):
         return finite_p.bind(values, members=1, native=True)[0][0] != 0
     return jnp.isfinite(values).all()
 
 
-def _accumulated(totals: Any, lost: Any, values: Any, weights: Any, **_: Any) -> list[Result]:
+def _accumulated(totals: Any, compensation: Any, values: Any, weights: Any, **_: Any) -> list[Result]:
     return [Result(totals.shape, totals.dtype, False)] * 2
 
 
-def _accumulate(totals: Any, lost: Any, values: Any, weights: Any) -> Any:
+def _accumulate(totals: Any, compensation: Any, values: Any, weights: Any) -> Any:
     each = jnp.repeat(weights, values.size // len(weights), total_repeat_length=values.size).reshape(totals.shape)
-    return add_compensated((totals, lost), each * values)
+    return add_compensated((totals, compensation), each * values)
 
 
 def _flags(values: Any, *, members: int, **_: Any) -> list[Result]:

@@ -1,4 +1,9 @@
-"""A client inside a compiled program: traced number, traced size, ragged data by offset."""
+"""A client inside a compiled program, from its rows in the flat training data to the gradient of a minibatch.
+
+One program serves all clients, so the client's number, its size and its number of steps are traced. All clients' examples lie
+in one flat array, and a client is an offset and a size in it. Minibatches have the static shape of the widest one; rows beyond
+the client's examples have weight 0.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,27 +28,37 @@ from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
 
 FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
-"""The most examples, and bytes, that one client fetches for several steps at once."""
+"""Limits of one fetch for several steps: examples, and bytes."""
 
 WINDOW_BYTES = 1 << 15
-"""Up to so many bytes, a client's examples are copied before it works: XLA gives every gather from a large array to all threads,
-however few rows it has, which takes longer than the work of a small client."""
+"""Size up to which all of a client's examples are copied before it works. XLA splits every gather from a large array over all
+threads, however few rows it has, which takes longer than the work of a small client."""
 
 FEW_PIECES = 64
-"""Pieces of a batch up to which a plain sum is as exact as one piece is."""
+"""Number of pieces of a batch up to which a plain sum is as exact as the sum over one piece."""
 DRAWN_PIECE = 32
-"""Examples at once where batches have drawn sizes: a small batch must not cost what a large one does."""
+"""Examples in a piece where batch sizes are drawn at random: a small batch must not cost what the largest one does."""
 
 
 class Setup(eqx.Module):
-    """All that a round needs beside algorithm, state and keys.
+    """What a round needs beside the algorithm, its state and the random keys.
 
-    `population` has everybody's sizes; `task` the examples that are here, of client `first` on: everybody's, or one peer's.
-    `microbatch` is the most examples that pass through the model at once; larger and full batches are accumulated.
-    `placement` is how the clients of a cohort follow each other (see `Simulation`). With `drop`, clients whose uploads are not
-    finite are left out of their phase. With `offloads`, the clients' memories lie outside the devices. `private` is the
-    `fedax.engine.round.privacy.Private` of a run with privacy. With `kernels`, the steps of small models are single kernels
-    where they can be (see `in_one_kernel`).
+    Attributes:
+        task: the model, the loss and the examples on this process: everybody's, or those of one rank.
+        solver: of local problems.
+        schedule: sampling, local work and batches.
+        layout: between the model's pytree and flat vectors of shape (dim,).
+        population: sizes of all clients, also of those whose examples are on other processes.
+        channel: codecs, attacks and privacy; None if messages arrive as they are sent.
+        first: number of the client whose examples come first in `task`.
+        microbatch: the most examples that pass through the model at once; larger batches accumulate gradients.
+        placement: how the clients of a cohort follow each other, see `Simulation`.
+        chunk: clients that work at once with `placement="chunked"`.
+        devices: over which a cohort is divided.
+        drop: whether clients with an upload that is not finite are left out of their phase.
+        offloads: whether clients' memories lie outside the devices.
+        private: the `fedax.engine.round.privacy.Private` of a run with privacy.
+        kernels: whether steps of small models may be fused (see `in_one_kernel`).
     """
 
     task: Task
@@ -64,7 +79,7 @@ class Setup(eqx.Module):
 
 
 class Part(NamedTuple):
-    """One client's examples in a flat array of many clients'."""
+    """One client's examples: rows `offset` to `offset + size` of flat arrays of shape (examples, ...)."""
 
     arrays: Mapping[str, Any]
     offset: Int[Array, ""]
@@ -80,7 +95,10 @@ class Part(NamedTuple):
         return cls(arrays, offset, size)
 
     def rows(self, position: Int[Array, "some"], singly: bool = False) -> dict[str, Array]:
-        """The examples at some positions, copied together or one after the other; the last one in place of those it lacks."""
+        """Gathers examples by their position within the client; positions past the end give the last example.
+
+        `singly` copies them one after the other, as a fused kernel needs it, which cannot contain a gather.
+        """
         rows = self.offset + jnp.clip(position, 0, self.size - 1)
         if singly:
             found = {name: jnp.zeros((len(rows), *values.shape[1:]), values.dtype) for name, values in self.arrays.items()}
@@ -98,7 +116,7 @@ def _loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> 
 
 
 class CompiledClient(Client):
-    """See `Client`. `active` is False for the padding of a chunk, which takes no steps."""
+    """See `Client`. `active` is False for the padding of a chunk: it takes no steps."""
 
     def __init__(
         self,
@@ -120,7 +138,7 @@ class CompiledClient(Client):
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 
     def part(self, data: Ragged) -> Part:
-        """The client's part of some data."""
+        """Returns the client's rows of some data."""
         return Part.of(data, self.index - self.setup.first)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
@@ -138,58 +156,22 @@ class CompiledClient(Client):
         return Slice(self, None, jnp.int32(0), jnp.minimum(count, part.size), None, most=min(count, data.largest), part=part)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        """Steps of small models are one kernel. Of others, several fetch their examples at once where that pays."""
-        full, batch = self.schedule.batch_size == "full", self.batch
-        per_epoch = (self.size + batch - 1) // batch
-        order_key, noise_key = self.key("order"), self.key("noise")
-        at_once = 1 if batches > 1 else self._fetched_at_once()
+        """Runs the local steps: `carry = step(carry, minibatch, ...)`, epoch after epoch, as many as the schedule says.
 
-        def at(number: Index, order: Any, done: Index, carry: Carry, **fetched: Any) -> Carry:
-            """Step `number` of an epoch before which `done` steps were done."""
-            noise = jax.random.fold_in(noise_key, done + number)
-            following = [
-                Slice(self, order, (number + j) % per_epoch * batch, batch, jax.random.fold_in(noise, j), **fetched)
-                for j in range(1, batches)
-            ]
-            return step(carry, Slice(self, order, number * batch, batch, noise, **fetched), *following)
-
-        def kernel(order: Any, done: Index, count: Index, carry: Carry) -> Carry | None:
-            def one(i: Index, carry: Carry) -> Carry:
-                number = i % per_epoch
-                return at(number, order, done + i - number, carry, singly=True)
-
-            return in_one_kernel(count, one, carry) if self.setup.kernels else None
-
-        def blocks(order: Any, done: Index, count: Index, carry: Carry) -> Carry:
-            def block(b: Index, carry: Carry) -> Carry:
-                first = b * at_once
-                if at_once == 1:
-                    return at(first, order, done, carry)
-                fetched = self.fetch(order, first * batch, at_once * self.widest)
-
-                def one(i: Index, carry: Carry) -> Carry:
-                    return at(first + i, order, done, carry, fetched=fetched, place=i * batch)
-
-                return self._steps(jnp.minimum(at_once, count - first), one, carry)
-
-            return (self._steps if at_once == 1 else _loop)((count + at_once - 1) // at_once, block, carry)
-
-        def epoch(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            number, done, carry = state
-            order = None if full else self._order(jax.random.fold_in(order_key, number))
-            count = jnp.minimum(per_epoch, self.steps - done)
-            after = kernel(order, done, count, carry)
-            return number + 1, done + count, blocks(order, done, count, carry) if after is None else after
-
-        if full or self.schedule.order == "given":
-            after = kernel(None, jnp.int32(0), self.steps, carry)
+        The steps of small models run as one fused kernel. Others run in blocks that fetch their examples together where that
+        pays. Both see the same minibatches and keys, so the choice changes speed only.
+        """
+        loop = _LocalLoop(self, step, batches)
+        if self.schedule.batch_size == "full" or self.schedule.order == "given":
+            # all epochs have one order, so that all steps may be one kernel
+            after = loop.fused(None, jnp.int32(0), self.steps, carry)
             if after is not None:
                 return after
-        start = (jnp.int32(0), jnp.int32(0), carry)
-        return jax.lax.while_loop(lambda state: state[1] < self.steps, epoch, start)[2]
+        start = (jnp.int32(0), jnp.int32(0), carry)  # number of the epoch, steps done before it, carry
+        return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.epoch, start)[2]
 
-    def _steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
-        """So many steps; those of one client at a time change the kernels of fully connected layers in place."""
+    def run_steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
+        """Runs `step` so many times. With one client at a time, steps update kernels of dense layers in place."""
         if self.setup.placement == "sequential" and usable():
             whole = traced(step, jnp.int32(0), carry)
             faster = whole._replace(program=in_place(whole.program))
@@ -198,22 +180,22 @@ class CompiledClient(Client):
 
     @property
     def widest(self) -> int:
-        """The most examples of a minibatch, whoever the client is."""
+        """The most examples in a minibatch of any client: the static shape of minibatches."""
         return self.schedule.widest(self.task.train.largest)
 
-    def _order(self, key: Key[Array, ""]) -> Int[Array, "padded"] | None:
+    def permutation(self, key: Key[Array, ""]) -> Int[Array, "padded"] | None:
+        """Returns the order of the examples in an epoch, shape (largest + padding,); None for the given order."""
         if self.schedule.order == "given":
             return None
-        largest, width = self.task.train.largest, self.widest * self._fetched_at_once()
+        largest, width = self.task.train.largest, self.widest * self.steps_per_fetch()
         with part("examples"):
             if self.setup.placement == "sequential":
                 return permutation_by_size(key, self.size, largest, largest + width)
-            return jnp.pad(
-                permutation(key, self.size, largest), (0, width)
-            )  # a slice of the last batch must not run over the end
+            # padded, because the slice of the last batch must not run over the end: XLA would move it back
+            return jnp.pad(permutation(key, self.size, largest), (0, width))
 
-    def _fetched_at_once(self) -> int:
-        """Steps whose examples are fetched together: on a CPU, a small gather costs far more a row than a large one."""
+    def steps_per_fetch(self) -> int:
+        """Returns how many steps fetch their examples together: on a CPU, a small gather costs far more a row than a large one."""
         width = self.batch
         if self.setup.placement != "sequential" or not isinstance(width, int) or self.widest > self.setup.microbatch:
             return 1
@@ -222,7 +204,7 @@ class CompiledClient(Client):
         return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row, 1)) // width)
 
     def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int, singly: bool = False) -> dict[str, Array]:
-        """The client's examples `begin` to `begin + count` in the given order."""
+        """Fetches the client's examples `begin` to `begin + count` in an order, each array of shape (count, ...)."""
         position = begin + jnp.arange(count, dtype=jnp.int32)
         with part("examples"):
             return self.examples.rows(
@@ -230,11 +212,97 @@ class CompiledClient(Client):
             )
 
 
-class Slice(Minibatch):
-    """`width` examples from `begin` on in the given order, as far as the client has them; in pieces if too many.
+class _LocalLoop:
+    """The local steps of one client, in three layers: an epoch, blocks of steps that fetch together, single steps.
 
-    They are rows `place` on of `fetched`, if that is given. `most` bounds `width`, by default as the schedule does; `part` is what
-    they are taken from, by default the client's training examples.
+    In all of them `order` is the epoch's permutation of the examples (None for the given order), and `done` the number of steps
+    before the epoch. Counts are traced, because clients have different sizes.
+
+    Attributes:
+        client: whose steps.
+        step: takes the carry, the step's minibatch, and those of the next steps.
+        batches: how many minibatches a step takes.
+        per_epoch: steps of an epoch.
+        per_block: steps of a block.
+    """
+
+    def __init__(self, client: CompiledClient, step: Callable[..., Carry], batches: int) -> None:
+        self.client, self.step, self.batches, self.batch = client, step, batches, client.batch
+        self.per_epoch = (client.size + self.batch - 1) // self.batch
+        # a step that sees later minibatches too would need them beyond its block
+        self.per_block = 1 if batches > 1 else client.steps_per_fetch()
+        self.order_key, self.noise_key = client.key("order"), client.key("noise")
+
+    def epoch(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Runs one epoch, or what is left of the steps."""
+        number, done, carry = state
+        is_full = self.client.schedule.batch_size == "full"
+        order = None if is_full else self.client.permutation(jax.random.fold_in(self.order_key, number))
+        count = jnp.minimum(self.per_epoch, self.client.steps - done)
+        after = self.fused(order, done, count, carry)
+        return number + 1, done + count, self.blocks(order, done, count, carry) if after is None else after
+
+    def fused(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
+        """Runs `count` steps as one kernel; returns None where the steps cannot be fused."""
+
+        def one(i: Index, carry: Any) -> Any:
+            number = i % self.per_epoch
+            return self.at(number, order, done + i - number, carry, singly=True)
+
+        return in_one_kernel(count, one, carry) if self.client.setup.kernels else None
+
+    def blocks(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
+        """Runs `count` steps of an epoch in blocks of `per_block`, each of which gathers its examples at once."""
+
+        def block(b: Index, carry: Any) -> Any:
+            first = b * self.per_block
+            if self.per_block == 1:
+                return self.at(first, order, done, carry)
+            # arrays of shape (per_block * batch, ...), of which step i takes the rows from i * batch on
+            fetched = self.client.fetch(order, first * self.batch, self.per_block * self.client.widest)
+
+            def one(i: Index, carry: Any) -> Any:
+                return self.at(first + i, order, done, carry, fetched=fetched, place=i * self.batch)
+
+            return self.client.run_steps(jnp.minimum(self.per_block, count - first), one, carry)
+
+        # only the innermost loop may update in place
+        loop = self.client.run_steps if self.per_block == 1 else _loop
+        return loop((count + self.per_block - 1) // self.per_block, block, carry)
+
+    def at(self, number: Index, order: Any, done: Index, carry: Any, **fetched: Any) -> Any:
+        """Runs step `number` of the epoch. Its key follows from the steps of all epochs before it."""
+        noise = jax.random.fold_in(self.noise_key, done + number)
+        following = [
+            Slice(
+                self.client,
+                order,
+                (number + j) % self.per_epoch * self.batch,
+                self.batch,
+                jax.random.fold_in(noise, j),
+                **fetched,
+            )
+            for j in range(1, self.batches)
+        ]
+        return self.step(carry, Slice(self.client, order, number * self.batch, self.batch, noise, **fetched), *following)
+
+
+class Slice(Minibatch):
+    """A minibatch: examples `begin` to `begin + width` of the client in some order, as far as it has them.
+
+    A minibatch of more examples than may pass through the model at once is a sum over pieces of equal shape.
+
+    Args:
+        client: whose examples they are.
+        order: permutation of the examples, None for the given order.
+        begin: first place in that order.
+        width: number of examples, which may be traced.
+        key: of the loss, for dropout and the like; None for an evaluation.
+        fetched: arrays that hold the examples already, from row `place` on.
+        place: see `fetched`.
+        most: static bound of `width`, by default that of the schedule.
+        part: rows to take them from, by default the training examples.
+        singly: see `Part.rows`.
     """
 
     def __init__(
@@ -253,10 +321,10 @@ class Slice(Minibatch):
     ) -> None:
         self.client, self.order, self.begin, self.key = client, order, begin, key
         self.fetched, self.place, self.part, self.singly = fetched, place, part or client.examples, singly
-        drawn = most is None and isinstance(client.schedule.batch_size, tuple)
+        is_random_size = most is None and isinstance(client.schedule.batch_size, tuple)
         widest = most or client.widest
-        self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if drawn else widest)
-        if key is not None and client.task.couples:
+        self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
+        if key is not None and client.task.couples:  # batch statistics need the whole batch at once
             self.piece = widest
         self.count = jnp.minimum(width, self.part.size - begin)
         self.widest, self.whole, self.many = widest, self.piece == widest, widest > FEW_PIECES * self.piece
@@ -269,7 +337,7 @@ class Slice(Minibatch):
 
     def gradient(self, params: PyTree) -> PyTree:
         with part("gradients"):
-            if self.key is not None and self.client.model_state is not None:
+            if self.key is not None and self.client.model_state is not None:  # a training step also updates the state
                 gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
                 self.client.take_over(state)
             else:
@@ -284,6 +352,7 @@ class Slice(Minibatch):
         return self.client.task.at(self.client.model_state).trained(params, data, weight, key)
 
     def _total(self, function: Callable[..., Any], params: PyTree) -> Any:
+        """Sums a function of the parameters over all pieces, in a wide type."""
         if self.whole:
             return function(params, *self._rows(0))
 
@@ -299,18 +368,18 @@ class Slice(Minibatch):
 
         if not self.many:
             return narrow(jax.lax.fori_loop(0, pieces, add, zero))
-        # the error of a sum grows with the number of its terms: sums of as many pieces as there are such sums
+        # the error of a sum grows with its number of terms: n pieces are added in sqrt(n) groups of sqrt(n)
         group = math.isqrt(-(-self.widest // self.piece))
 
         def add_group(j: Index, sums: Any) -> Any:
             first = j * group
-            own = jax.lax.fori_loop(first, jnp.minimum(first + group, pieces), add, zero)
-            return jax.tree.map(jnp.add, sums, own)
+            group_sum = jax.lax.fori_loop(first, jnp.minimum(first + group, pieces), add, zero)
+            return jax.tree.map(jnp.add, sums, group_sum)
 
         return narrow(jax.lax.fori_loop(0, (pieces + group - 1) // group, add_group, zero))
 
     def _rows(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
-        """The examples of one piece, and weights that sum to one over all pieces."""
+        """Returns the examples of one piece, their weights, which sum to one over all pieces, and the key of the piece."""
         client = self.client
         place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
         # a client without examples (of a test split) has a count of zero, and no row counts

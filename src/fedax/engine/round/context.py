@@ -1,4 +1,9 @@
-"""The engine of a round: cohorts, streams, phases, weights, channel and books, whatever carries the work to the clients."""
+"""Executes one round: the verbs that algorithms call, the same on every backend.
+
+`average`, `gather` and `exchange` are phases. A phase encodes what the server sends, hands the clients' work to the backend,
+combines the uploads, and counts the traffic. In a simulation all of this is traced once and compiled; on the other backends
+it runs in Python, round after round.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,6 +19,7 @@ from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import part
+from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import STATE, Backend, PhaseResult, PhaseWork, became_non_finite
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
 from fedax.errors import FedaxError, InvalidInput
@@ -23,18 +29,18 @@ from fedax.utils.random import Index, stream
 
 
 class EmptyPhaseError(FedaxError):
-    """A phase without clients: the round leaves the state as it was."""
+    """Raised by a phase without clients. The backend abandons the round and leaves the state as it was."""
 
 
-class Report(NamedTuple):
-    """A round's report.
+class RoundReport(NamedTuple):
+    """What a round tells beside the new state.
 
     Attributes:
-        notes: of algorithm and backend, by name.
-        traffic: of every phase.
+        notes: values that the algorithm and the backend logged, by name.
+        traffic: bits and messages of every phase.
         broken: the first part that is not finite (see `fedax.engine.round.backend`), 0 for none.
         bad_client: the client it belongs to, -1 for none.
-        left_out: clients whose uploads did not count, in any order, among -1.
+        left_out: clients whose uploads did not count, in any order, padded with -1.
     """
 
     notes: dict[str, Any]
@@ -45,15 +51,21 @@ class Report(NamedTuple):
 
 
 class RoundContext(Federation):
-    """One round over a backend. Keeps notes, traffic, the first part that is not finite and the last cohort on the way.
+    """The `fed` of one round, through which an algorithm reaches the clients.
+
+    Collects notes, traffic, the first part that is not finite, and the last cohort along the way.
 
     Args:
-        backend: how work reaches the clients.
-        round: its number.
-        root: of all random streams.
-        lost: for each phase what the clients' last messages lost, if the channel has feedback.
-        model_state: the model's state, or the clients' memories of theirs; None if it has none that changes.
-        bounds: of adaptive clipping, None where they do not change.
+        backend: dispatches the work to the clients.
+        round: its number, from 0.
+        root: root key of all random streams.
+        lost: for each phase, what the codec lost of each client's last message, if the channel has feedback.
+        model_state: the model's state (such as batch statistics), or the memory with one for each client; None without.
+        bounds: current bounds of adaptive clipping, None where they do not change.
+
+    Attributes:
+        is_abandoned: whether a phase found no clients, so that the round must not change anything. A compiled round runs to
+            its end nevertheless, so there it is a traced boolean. A round in Python ends with the phase.
     """
 
     def __init__(
@@ -73,39 +85,41 @@ class RoundContext(Federation):
         self.broken: Int[Array, ""] = jnp.int32(0)
         self.bad_client: Int[Array, ""] = jnp.int32(-1)
         self.left_out: list[Int[Array, "capacity"]] = []
-        self.nobody: Any = False
+        self.is_abandoned: Any = False
         self.last: Cohort | None = None
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
     @property
     def everyone(self) -> Cohort:
-        return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, drawn=False)
+        return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, is_sampled=False)
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
         self._draws += 1
-        there, schedule = None, self.setup.schedule
+        available, schedule = None, self.setup.schedule
         if schedule.reach is not None:
-            there = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
-            self.note(available=there.sum(dtype=jnp.int32))
+            available = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
+            self.note(available=available.sum(dtype=jnp.int32))
         with part("cohort"):
-            drawn = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, there)
-        if there is not None:
-            self.note(drawn=jnp.asarray(drawn[1], jnp.int32))
-        return self._cohort(*self.backend.present(*drawn), drawn=weights is None)
+            ids, count = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, available)
+        if available is not None:
+            self.note(drawn=jnp.asarray(count, jnp.int32))
+        return self._cohort(*self.backend.present(ids, count), is_sampled=weights is None)
 
-    def _cohort(self, ids: Int[Array, "capacity"], count: Index, drawn: bool) -> Cohort:
+    def _cohort(self, ids: Int[Array, "capacity"], count: Index, is_sampled: bool) -> Cohort:
+        """Returns clients with their weights. `is_sampled` says that the schedule's own sampling chose them."""
         population = self.setup.population
         share = share_of(population.sizes_of(ids), population.total, self.setup.layout.dtype)
-        weights, terms, part = cohort_weights(self.setup.schedule, ids, share, count, self.clients, drawn)
-        if self._noised and drawn and self.setup.schedule.cohort is not None:  # how many came is nobody's to know
-            part = jnp.asarray(self.setup.schedule.cohort / self.clients, part.dtype)
-        return Cohort(ids, count, weights, terms, part)
+        weights, objective, coverage = cohort_weights(self.setup.schedule, ids, share, count, self.clients, is_sampled)
+        if self._is_noised and is_sampled and self.setup.schedule.cohort is not None:
+            # with Poisson sampling the number of clients is random, and it would leak; the expected number does not
+            coverage = jnp.asarray(self.setup.schedule.cohort / self.clients, coverage.dtype)
+        return Cohort(ids, count, weights, objective, coverage)
 
     @property
-    def _noised(self) -> bool:
-        """Whether means are those of `Privacy`."""
+    def _is_noised(self) -> bool:
+        """Whether the server clips uploads and adds noise to means, see `Privacy`."""
         return self.setup.private is not None and self.setup.private.central
 
     def key(self, purpose: str) -> Key[Array, ""]:
@@ -122,42 +136,37 @@ class RoundContext(Federation):
     def note(self, **values: Array | np.int64 | float) -> None:
         for name, given in values.items():
             value = given if isinstance(given, np.generic) else jnp.asarray(given)
-            if self.nobody is not False:  # the rounds in Python end with the phase that nobody takes part in
-                value = jnp.where(self.nobody, self.notes.get(name, missing(value)), value)
+            if self.is_abandoned is not False:  # a round in Python does not come here
+                value = jnp.where(self.is_abandoned, self.notes.get(name, missing(value)), value)
             self.notes[name] = value
 
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         phase_work, result = self._phase(work, cohort, down, memory, gather=False)
-        if self._noised:
-            mean = self._noisy(phase_work, result)
-            return mean if memory is None else (mean, result.held["own"])
-        total, weight, *default = result.sums
-        if default:  # an algorithm's own weights may all be zero
-            total = jax.tree.map(lambda x, y: jnp.where(weight > 0, x, y), total, default[0])
-            weight = jnp.where(weight > 0, weight, default[1])
-        mean = jax.tree.map(lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, result.form)
-        if isinstance(mean, Sent):
-            self.model_state, mean = state_from_mean(mean.state, self.model_state), mean.value
+        if self._is_noised:
+            mean = self._noisy_mean(phase_work, result)
+        else:
+            mean = weighted_mean(result.sums, result.form)
+            if isinstance(mean, Sent):  # the model's state was averaged beside the upload
+                self.model_state, mean = state_from_mean(mean.state, self.model_state), mean.value
         return mean if memory is None else (mean, result.held["own"])
 
-    def _noisy(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
-        """The mean with noise; adaptive clipping goes on to its next bounds."""
+    def _noisy_mean(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
+        """Returns the mean with noise, and moves adaptive clipping on to its next bounds."""
         private, total = self.setup.private, result.sums[0]
         assert phase_work.bounding is not None, "a phase without bounds has no noise"
         phase, key = private.phase(phase_work), self.key(f"privacy {len(self.traffic)}")
         key = self.backend.noise_key(key, (total, phase_work.bounding.bounds))
         mean = private.mean(phase, total, phase_work.bounding, decode(phase_work.down)[0], key)
         if self.bounds is not None:
-            self.bounds, share = private.adapted(phase, total, self.bounds, key)
-            self.note(
-                clip=self.bounds, unclipped=jnp.concatenate([self.notes.get("unclipped", jnp.zeros(0, share.dtype)), share])
-            )
+            self.bounds, unclipped = private.adapted(phase, total, self.bounds, key)
+            before = self.notes.get("unclipped", jnp.zeros(0, unclipped.dtype))  # of earlier phases of this round
+            self.note(clip=self.bounds, unclipped=jnp.concatenate([before, unclipped]))
         return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
 
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         _, result = self._phase(work, cohort, down, memory, gather=True)
         values, weights = result.rows
-        valid = self._there(cohort, result)
+        valid = self._counts(cohort, result)
         if isinstance(values, Sent):
             states = Gathered(values.state, weights, cohort.ids, valid)
             self.model_state, values = state_from_mean(mean_of_rows(states), self.model_state), values.value
@@ -172,138 +181,169 @@ class RoundContext(Federation):
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round)
-        phase_work, held = self._prepare(send, (), memory)
-        phase_work = dataclasses.replace(phase_work, model_state=None)  # of nodes, who have their own
-        result, received = self.backend.exchange(phase_work, everyone, held, neighbours, weights)
+        # first half: every node sends, and the backend sums each node's neighbours
+        sending, held = self._prepare(send, (), memory)
+        sending = dataclasses.replace(sending, model_state=None)  # no server sends one, nodes keep theirs
+        result, received = self.backend.exchange(sending, everyone, held, neighbours, weights)
         if result.upload.weight is not None:
             raise InvalidInput.found("exchange(send=...)", "an Upload with a weight", "none: the graph has the weights")
-        links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)
-        self._book(everyone, phase_work, result, links)
-        in_hand = {name: result.held[name] for name in ("own", "model") if name in result.held} | {"received": received}
-        phase_work = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
-        after = self.backend.work(phase_work, everyone, in_hand, False)
-        self._check(everyone, after)
+        links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)  # the first column is the node itself
+        self._account(everyone, sending, result, links)
+        # second half: every node works on what it received, and sends nothing
+        held = {name: result.held[name] for name in ("own", "model") if name in result.held} | {"received": received}
+        receiving = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
+        after = self.backend.work(receiving, everyone, held, False)
+        self._check_finite(everyone, after)
         self.model_state = after.held.get("model", self.model_state)
         return after.held["own"]
-
-    def _there(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
-        """The places of a cohort whose uploads count."""
-        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        return present & (result.broken == 0) if self.setup.drop else present
-
-    def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
-        """The clients of a cohort whose uploads count, as a cohort of their own."""
-        if not self.setup.drop:
-            return cohort
-        if self._noised:  # they count as clients whose upload is 0
-            return cohort
-        there = self._there(cohort, result)
-        order = jnp.argsort(~there, stable=True)
-        ids, count = self.backend.present(cohort.ids[order], jnp.sum(there, dtype=jnp.int32))
-        order, whole, terms = (
-            order[: ids.shape[0]],
-            cohort.objective_weights.sum(),
-            jnp.where(there, cohort.objective_weights, 0),
-        )
-        part = cohort.coverage * terms.sum() / jnp.where(whole > 0, whole, 1)
-        return Cohort(ids, count, cohort.weights[order], terms[order], part)
 
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
     ) -> tuple[PhaseWork, PhaseResult]:
+        """Runs a phase between server and clients: prepares the work, dispatches it, and accounts for the result."""
         phase_work, held = self._prepare(work, down, memory)
         if isinstance(cohort.count, int) and cohort.count == 0:
-            if not self._noised:
+            if not self._is_noised:
                 raise EmptyPhaseError
-            result = self.setup.private.phase(phase_work).empty(held)  # that nobody came is hidden as well
+            result = self.setup.private.phase(phase_work).empty(held)  # noise hides an empty cohort too
         else:
             result = self.backend.work(phase_work, cohort, held, gather)
-        self._book(cohort, phase_work, result, cohort.count)
+        self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
 
     def _prepare(
         self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None
     ) -> tuple[PhaseWork, dict[str, Memory]]:
-        """The phase's work with what the server sends, and the clients' memories that it takes and leaves."""
+        """Returns the phase's work with what the server sends, and the clients' memories that it reads and updates."""
         channel, phase, held = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
         if channel is not None and channel.feedback:
             held["lost"] = self.lost[phase]
         attack = None if channel is None else channel.attack
-        members = np.zeros(0) if attack is None else attack.members(self.clients)
-        more: dict[str, Any] = {"attack": attack, "hostile": jnp.asarray(members)} if len(members) else {}
+        hostile = np.zeros(0) if attack is None else attack.members(self.clients)
+        options: dict[str, Any] = {"attack": attack, "hostile": jnp.asarray(hostile)} if len(hostile) else {}
         codec, state = None if channel is None else channel.up, self.model_state
-        if isinstance(state, Memory):
+        if isinstance(state, Memory):  # clients keep the model's state themselves, the server sends none
             held["model"], state = state, None
-        more |= {"model_state": state, "sends_state": self._sends_state}
-        phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **more)
-        return (phase_work if self.setup.private is None else self.setup.private.protect(phase_work, self.bounds)), held
+        options |= {"model_state": state, "sends_state": self._sends_state}
+        phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **options)
+        if self.setup.private is not None:
+            phase_work = self.setup.private.protect(phase_work, self.bounds)
+        return phase_work, held
 
     @property
     def _sends_state(self) -> bool:
-        """Whether the model's state is averaged: by the server, or with those of the neighbours."""
+        """Whether the model's state is averaged, by the server or among neighbours."""
         return self.model_state is not None and self.setup.task.state_policy == "average"
 
     def _occurrence(self, work: Callable[..., Any]) -> int:
+        """Returns how often this work function ran before in the round. Random streams of a phase depend on it."""
         name = getattr(work, "__name__", type(work).__name__)
         self._occurrences[name] = self._occurrences.get(name, -1) + 1
         return self._occurrences[name]
 
-    def _book(self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index) -> None:
-        """Counts a phase's bits and takes over what it left behind; `messages` is how many were sent."""
-        if self.nobody is not False:
-            messages = jnp.where(self.nobody, 0, messages)
-        abandoned, self.last = self.nobody, self._without_left_out(cohort, result)
-        if self.setup.drop:
-            left_out = (result.broken > 0) & jnp.logical_not(abandoned)
-            self.left_out.append(jnp.where(left_out, cohort.ids, -1))
-        self.nobody = abandoned if self._noised else abandoned | (self.last.count == 0)
+    def _counts(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
+        """Returns which places of a cohort have an upload that counts: no padding, and no client left out."""
+        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        return present & (result.broken == 0) if self.setup.drop else present
+
+    def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
+        """Returns the clients of a cohort whose uploads count."""
+        # with central privacy an upload that is not finite counts as 0, so that nobody can tell who was left out
+        if not self.setup.drop or self._is_noised:
+            return cohort
+        counts = self._counts(cohort, result)
+        order = jnp.argsort(~counts, stable=True)  # clients that count come first, in the cohort's order
+        ids, count = self.backend.present(cohort.ids[order], jnp.sum(counts, dtype=jnp.int32))
+        order, whole, kept = (
+            order[: ids.shape[0]],
+            cohort.objective_weights.sum(),
+            jnp.where(counts, cohort.objective_weights, 0),
+        )
+        coverage = cohort.coverage * kept.sum() / jnp.where(whole > 0, whole, 1)
+        return Cohort(ids, count, cohort.weights[order], kept[order], coverage)
+
+    def _account(self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index) -> None:
+        """Takes over what a phase leaves behind: the clients that counted, their memories, traffic, notes and failures.
+
+        Args:
+            cohort: the clients asked.
+            phase_work: their work.
+            result: what came back.
+            messages: how many messages went in each direction.
+
+        Raises:
+            EmptyPhaseError: no upload counts, on a backend that knows so while the round runs.
+        """
+        if self.is_abandoned is not False:
+            messages = jnp.where(self.is_abandoned, 0, messages)  # earlier in the round a phase had no clients
+        self._record_participants(cohort, result)
         if "lost" in result.held:
             self.lost[len(self.traffic)] = result.held["lost"]
         self.model_state = result.held.get("model", self.model_state)
-        up = bits_of(result.upload.value) + (0 if result.upload.weight is None else bits_of(result.upload.weight))
-        down = bits_of(phase_work.down) + (0 if phase_work.model_state is None else bits_of(phase_work.model_state))
-        counts = {"down": down, "up": up, "messages": messages}
-        if result.sent is not None:
-            counts = dict(zip(counts, (*result.sent, 1), strict=True))
-        entry = {name: count if name == "messages" else pack(count) for name, count in counts.items()}
-        self.traffic.append(jax.tree.map(jnp.int32, entry))
+        self.traffic.append(count_traffic(phase_work, result, messages))
         if result.clipped is not None:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
         self.note(**result.notes)
-        self._check(cohort, result)
-        if isinstance(self.last.count, int) and self.last.count == 0 and not self._noised:
+        self._check_finite(cohort, result)
+        if isinstance(self.answered.count, int) and self.answered.count == 0 and not self._is_noised:
             raise EmptyPhaseError
 
-    def _check(self, cohort: Cohort, result: PhaseResult) -> None:
+    def _record_participants(self, cohort: Cohort, result: PhaseResult) -> None:
+        """Records who counted, who was left out, and whether nobody remained."""
+        was_abandoned, self.last = self.is_abandoned, self._without_left_out(cohort, result)
+        if self.setup.drop:
+            is_left_out = (result.broken > 0) & jnp.logical_not(was_abandoned)
+            self.left_out.append(jnp.where(is_left_out, cohort.ids, -1))
+        self.is_abandoned = was_abandoned if self._is_noised else was_abandoned | (self.last.count == 0)
+
+    def _check_finite(self, cohort: Cohort, result: PhaseResult) -> None:
+        """Records the first client of the round whose result is not finite, unless such clients are left out."""
         if self.setup.drop or not result.broken.shape[0]:
             return
         place = jnp.argmax(result.broken > 0)
-        first = (self.broken == 0) & (result.broken[place] > 0)
-        self.broken = jnp.where(first, result.broken[place], self.broken)
-        self.bad_client = jnp.where(first, cohort.ids[place], self.bad_client)
+        is_first = (self.broken == 0) & (result.broken[place] > 0)
+        self.broken = jnp.where(is_first, result.broken[place], self.broken)
+        self.bad_client = jnp.where(is_first, cohort.ids[place], self.bad_client)
 
-    def report(self, before: PyTree, after: PyTree) -> Report:
-        """The report of the round that led from one state of the algorithm to another."""
-        own, new = (jax.tree.map(lambda x: None if _opaque(x) else x, tree, is_leaf=_opaque) for tree in (before, after))
-        state = jnp.where((self.broken == 0) & became_non_finite(own, new), STATE, self.broken)
-        broken, bad = (jnp.where(self.nobody, least, x) for least, x in ((0, state), (-1, self.bad_client)))
+    def report(self, before: PyTree, after: PyTree) -> RoundReport:
+        """Returns the report of the round that led from one state of the algorithm to another."""
+        # clients' memories are left out: the clients have checked theirs, row by row
+        old, new = (
+            jax.tree.map(lambda x: None if _is_memory(x) else x, tree, is_leaf=_is_memory) for tree in (before, after)
+        )
+        state = jnp.where((self.broken == 0) & became_non_finite(old, new), STATE, self.broken)
+        broken, bad = (jnp.where(self.is_abandoned, none, x) for none, x in ((0, state), (-1, self.bad_client)))
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
-        return Report(self.notes, self.traffic, broken, bad, left_out)
+        return RoundReport(self.notes, self.traffic, broken, bad, left_out)
+
+
+def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -> dict[str, Any]:
+    """Returns a phase's traffic: bits of one message down and up, packed into two words, and the number of messages."""
+    up = bits_of(result.upload.value) + (0 if result.upload.weight is None else bits_of(result.upload.weight))
+    down = bits_of(phase_work.down) + (0 if phase_work.model_state is None else bits_of(phase_work.model_state))
+    if result.sent is not None:  # a backend that measures has the sum over all clients, as of one message
+        down, up, messages = *result.sent, 1
+    return jax.tree.map(jnp.int32, {"down": pack(down), "up": pack(up), "messages": messages})
 
 
 def missing(like: Any) -> Any:
-    """In place of a note of a round that did not get to it: NaN, or 0 for whole numbers."""
+    """Returns what stands for a note that a round did not reach: NaN, or 0 for whole numbers."""
     dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
     return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 
 
-def _opaque(node: Any) -> bool:
-    """Whether it is the clients' memory, of which they looked at their own."""
+def _is_memory(node: Any) -> bool:
     return isinstance(node, Memory)
 
 
 def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, ...] = ()) -> Any:
-    """The bits of a round's phases in one direction; of several rounds, if the traffic has such a first axis."""
+    """Returns the bits of all phases in one direction ("down" or "up").
+
+    Args:
+        traffic: of the phases of one round, or of several rounds, with a first axis over them.
+        way: the direction.
+        rounds: that first axis, such as (10,); empty for one round.
+    """
     return sum((unpack(*phase[way]) * np.asarray(phase["messages"]) for phase in traffic), np.zeros(rounds, np.int64))

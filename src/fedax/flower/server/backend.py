@@ -17,7 +17,7 @@ from fedax.communication.channel import decode, is_vector
 from fedax.communication.privacy import hidden
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.python_rounds import Done, PythonBackend
+from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.errors import FedaxError, InvalidInput
@@ -167,7 +167,7 @@ class FlowerBackend(PythonBackend):
     def _phase_of(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         return super().work(phase_work, cohort, held, gather)
 
-    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[Done]:
+    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[ClientResult]:
         phase, places = self._phase(phase_work, held), [int(k) for k in cohort.ids]
         down = record_of(phase_work.down)
         orders = {k: self._order(k, phase_work, down, held) for k in dict.fromkeys(places)}
@@ -213,7 +213,7 @@ class FlowerBackend(PythonBackend):
         """The memories that the client starts with, where it has none yet."""
         return {f"first {name}": record_of(m.first(k)) for name, m in held.items() if m.name(k) == NEVER}
 
-    def _answers(self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, Done]:
+    def _answers(self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, ClientResult]:
         place = self._place(phase_work)
         done, reasons = self._read(
             phase_work, orders, lambda k, records: self._done(phase_work, phase, orders[k], records, k)
@@ -225,7 +225,7 @@ class FlowerBackend(PythonBackend):
         if len(counted) < self.minimum and self.setup.drop:
             LOG.warning("%s: %d uploads, fewer than %d: the round changes nothing", place, len(counted), self.minimum)
             done = {}
-        nothing = Done(nothing_of(phase), {}, ABSENT)
+        nothing = ClientResult(nothing_of(phase), {}, ABSENT)
         return {k: done.get(k, nothing) for k in orders}
 
     def _enough(self, orders: int) -> int | None:
@@ -284,7 +284,7 @@ class FlowerBackend(PythonBackend):
             told = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(f'{place}: {told}. With on_bad_client="drop" a run goes on without them.')
 
-    def _done(self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int) -> Done:
+    def _done(self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int) -> ClientResult:
         facts: Any = records["answer"]
         asked: Any = order["order"]
         vectors = [leaf for leaf in jax.tree.leaves(decode(phase_work.down)[0]) if is_vector(leaf)]
@@ -295,7 +295,7 @@ class FlowerBackend(PythonBackend):
         self._sent[1] += bits_sent(records["up"])
         broken = int(phase_work.broken((decode(value)[0], weight), {}, {})) or int(facts["broken"])
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(asked["order"])), np.uint8))
-        return Done(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
+        return ClientResult(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
 
     def _counted(self, k: int, split: str, count: int) -> int:
         """Returns the examples that client k has measured, which have to be those that it said it has.

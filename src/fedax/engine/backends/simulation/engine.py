@@ -255,7 +255,8 @@ def one_round(
         raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
     after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds)
     worked = fed.last or empty_cohort(0, setup.layout.dtype)
-    count = jnp.where(fed.nobody, 0, jnp.asarray(worked.count, jnp.int32))  # nobody somewhere: the state stays as it was
+    # without clients in some phase, the state stays as it was
+    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
     if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state
         return after, fed.report(carry.state, after.state), worked
@@ -264,7 +265,7 @@ def one_round(
     def kept(old: Any, new: Any) -> Any:
         if isinstance(new, Memory) and len(fed.traffic) == 1:
             return new  # of the only phase: written by nobody
-        return jax.tree.map(lambda before, now: jnp.where(fed.nobody, before, now), old, new)
+        return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
     report = fed.report(carry.state, after.state)
     return jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
