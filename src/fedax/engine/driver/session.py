@@ -1,4 +1,4 @@
-"""Rounds by hand: what `run` does between two observations, for notebooks and loops of one's own."""
+"""Checks the arguments of runs and builds their program (`Grid`), and steps one run by hand (`start`, `Session`)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, SupportsIndex, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import takes
@@ -63,20 +63,23 @@ class Report(NamedTuple):
 
 
 def program_key(algorithm: Algorithm[Any]) -> Any:
-    """Equal for algorithms that one program can serve, as `run_grid` asks for."""
+    """Returns a key that is equal for algorithms that one compiled program can serve, as `run_grid` needs them."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
 
 
 class Grid:
-    """Runs that one program serves: of every algorithm with every seed, in this order.
+    """Runs that one program serves: the first algorithm with all seeds, then the next.
+
+    Construction checks everything before anything is compiled, in steps: resolve the arguments, check that all ranks got the same
+    ones, put the setup of a round together, and make the engine's program of rounds.
 
     Args:
         algorithms: of one class, which differ in real hyperparameters only.
         task: what is learned.
         seeds: of every algorithm, at least 0.
         options: of the runs.
-        done: how many rounds they have behind them.
+        done: rounds that they have completed.
 
     Attributes:
         identity: makes the values that its checkpoints are known by.
@@ -97,51 +100,70 @@ class Grid:
     ) -> None:
         make_room()
         hold_memory()
-        schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
+        engine = options.engine
         with engine.team.jointly():
-            check_kind("run(task=...)", task, Task)
-            given = options.watching(task)
-            for observer in given.observe or ():
-                observer.check(task)
-            options = given.directed(task)
-            for algorithm in algorithms:
-                check_kind("run(algorithm=...)", algorithm, Algorithm)
-            for seed in seeds:
-                check_count("seed", seed, 0, MOST_SEED)
-            schedule = schedule.bound_to(task.names, task.train.clients)
-            algorithms = [bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms]
-            task = with_initial_params(task, options.params)
-            self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
-            self._asked = [algorithm for algorithm in algorithms for _ in seeds]
-            self.models, roots = zip(*(initial_params(task, int(seed)) for seed in seeds), strict=True)
-            algorithms, options, found = resolve(algorithms, task, options, self.models)
-            self._stop = given.stop
-            solver = as_arrays(options.solver, self.layout.dtype)
-            self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, [int(s) for s in seeds], options
-            self.fitted = [numbers for numbers in found for _ in seeds]
+            setup, roots = self._resolve(algorithms, task, seeds, options)
         self.identity = engine.team.agree(self._facts, **self._course(done))
-        setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
-        setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
+        # on several ranks the setup has this rank's examples only
+        setup = engine.prepared(setup)
         with engine.team.jointly():
-            if options.channel is not None and options.channel.attack is not None:
-                poisoned = options.channel.attack.poisoned(setup.task, setup.first, setup.population.clients)
-                setup = dataclasses.replace(setup, task=poisoned)
-                options.channel.attack.check_share(setup.population.clients)
-            sizes = np.asarray(setup.population.sizes).tolist()
-            schedule.check_population(sizes)
-            _check_padding(task, schedule, sizes)
-            for algorithm in algorithms:
-                check_population(algorithm, len(sizes))
-                algorithm.check(schedule, sizes)
-                algorithm.check_model(task, self.layout)
-            self.private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
-        setup = dataclasses.replace(setup, private=self.private)
-        self.rounds = options.rounds if self.private is None else self.private.affordable(options.rounds)
+            setup = self._checked_setup(setup)
+        self.private = setup.private
+        self.rounds = self.options.rounds if self.private is None else self.private.affordable(self.options.rounds)
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
+        longest = min(self.options.observe_every, max(self.options.rounds, 1))
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
-        self.program.check(options.observe or (), options.personal)
+        self.program.check(self.options.observe or (), self.options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
-        self.settings = [settings_of(algorithm, options) for algorithm in self.each]
+        self.settings = [settings_of(algorithm, self.options) for algorithm in self.each]
+
+    def _resolve(
+        self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
+    ) -> tuple[Setup, Sequence[Key[Array, ""]]]:
+        """Checks the arguments and resolves what they leave open: observers, directions of metrics, the initial models, numbers.
+
+        Returns:
+            The setup of a round, and the root key of each seed.
+        """
+        check_kind("run(task=...)", task, Task)
+        watching = options.watching(task)
+        self._stop = watching.stop  # as it was asked for, before metrics get their directions
+        for observer in watching.observe or ():
+            observer.check(task)
+        options = watching.directed(task)
+        for algorithm in algorithms:
+            check_kind("run(algorithm=...)", algorithm, Algorithm)
+        for seed in seeds:
+            check_count("seed", seed, 0, MOST_SEED)
+        schedule = options.schedule.bound_to(task.names, task.train.clients)
+        algorithms = [bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms]
+        self.task = with_initial_params(task, options.params)
+        self.layout = Layout.of(jax.eval_shape(self.task.start, jax.random.key(0)))
+        self.seeds = [int(seed) for seed in seeds]
+        self.models, roots = zip(*(initial_params(self.task, seed) for seed in self.seeds), strict=True)
+        self._asked = [algorithm for algorithm in algorithms for _ in seeds]
+        resolved, self.options, numbers = resolve(algorithms, self.task, options, self.models)
+        self.algorithms = list(resolved)
+        self.fitted = [found for found in numbers for _ in seeds]
+        solver, population = as_arrays(self.options.solver, self.layout.dtype), self.task.train.population
+        return Setup(self.task, solver, schedule, self.layout, population, self.options.channel), roots
+
+    def _checked_setup(self, setup: Setup) -> Setup:
+        """Returns the setup with attacks and privacy, once algorithm, schedule, data and model are known to fit together."""
+        setup = dataclasses.replace(setup, drop=self.options.on_bad_client == "drop")
+        clients, channel = setup.population.clients, self.options.channel
+        if channel is not None and channel.attack is not None:
+            setup = dataclasses.replace(setup, task=channel.attack.poisoned(setup.task, setup.first, clients))
+            channel.attack.check_share(clients)
+        sizes = np.asarray(setup.population.sizes).tolist()
+        setup.schedule.check_population(sizes)
+        _check_padding(self.task, setup.schedule, sizes)
+        for algorithm in self.algorithms:
+            check_population(algorithm, len(sizes))
+            algorithm.check(setup.schedule, sizes)
+            algorithm.check_model(self.task, self.layout)
+        private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
+        return dataclasses.replace(setup, private=private)
 
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""
@@ -180,7 +202,7 @@ class Grid:
         return identity(self.algorithms, self.task, self.models, self.seeds, **watched)
 
     def _course(self, done: int) -> dict[str, Any]:
-        """Beside the identity, whatever ranks must have in common."""
+        """Returns what ranks must have in common beside the identity."""
         options, splits = self.options, {name: getattr(self.task, name) for name in ("train", "validation", "test")}
         return {
             "dtype": self.layout.dtype,
@@ -195,7 +217,7 @@ class Grid:
         }
 
     def init(self) -> Any:
-        """The state of all before round 0."""
+        """Returns the states of all runs before round 0."""
         return self.program.start([self.layout.ravel(params) for params in self.models])
 
 
@@ -211,14 +233,14 @@ def _check_padding(task: Task, schedule: Schedule, sizes: list[int]) -> None:
 
 
 class Session:
-    """One run, stepped by hand. `start` makes it, with the `grid` of one run that it steps."""
+    """One run, stepped by hand. `start` returns it."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program = grid, grid.program
 
     @checked_call
     def init(self) -> RunState:
-        """The state before round 0."""
+        """Returns the state before round 0."""
         return RunState(0, self._grid.init())
 
     @checked_call
@@ -230,6 +252,7 @@ class Session:
         """
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
+        # the program consumes its input, and the caller may step the same state again
         kept = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, state.value)
         value, (log,) = self._program.advance(kept, state.round, 1)
         notes = {name: values[0] for name, values in log.notes.items()}
@@ -243,26 +266,26 @@ class Session:
 
     @checked_call
     def observe(self, state: RunState, *observers: Observer) -> dict[str, Any]:
-        """The metrics of some observers, by name."""
+        """Computes the metrics of some observers, by name."""
         for observer in observers:
             observer.check(self._grid.task)
         return compute_metrics(self._program, state.value, observers, state.round, self._grid.task)[0]
 
     @checked_call
     def params(self, state: RunState) -> PyTree:
-        """The global model, in the user's own pytree."""
-        (own,) = self._program.split(state.value)
-        return self._grid.task.assembled(self._grid.layout.unravel(self._grid.each[0].model(own.state)))
+        """Returns the global model as the user's own pytree."""
+        (carry,) = self._program.split(state.value)
+        return self._grid.task.assembled(self._grid.layout.unravel(self._grid.each[0].model(carry.state)))
 
     @checked_call
     def personal(self, state: RunState) -> PyTree:
-        """The models that the clients use themselves, in the user's own pytree with a first axis (clients,)."""
+        """Returns the models that the clients use themselves: the user's own pytree with a first axis (clients,)."""
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
 
 
 @checked_call
 def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]) -> Session:
-    """A run to be stepped by hand: the same rounds, to the same bits, as `run` takes.
+    """Starts a run that is stepped by hand: the same rounds as those of `run`, to the same bits.
 
     Args:
         algorithm, task, seed: as `run`.
@@ -288,7 +311,7 @@ def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **s
 
 
 def with_initial_params(task: Task, params: Any) -> Task:
-    """The task with another starting point, whatever the seed; the same task for None.
+    """Returns the task with other initial parameters, whatever the seed; the same task for None.
 
     Args:
         task: of the run.
@@ -300,8 +323,8 @@ def with_initial_params(task: Task, params: Any) -> Task:
     if params is None:
         return task
     if isinstance(params, str | Path):
-        held = read_weights(Path(params)).arrays
-        start = Given(placed(held, task, str(params)))
-        return dataclasses.replace(task.at(state_in(held, task, str(params))), start=start)
+        weights = read_weights(Path(params)).arrays
+        start = Given(placed(weights, task, str(params)))
+        return dataclasses.replace(task.at(state_in(weights, task, str(params))), start=start)
     arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
     return dataclasses.replace(task, start=Given(placed(arrays, task, "run(params=...)")))

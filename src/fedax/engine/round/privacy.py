@@ -1,4 +1,7 @@
-"""Privacy of a run: which phases may be noised, by a trace of the method's own rounds, and the noise itself."""
+"""Differential privacy of a run: checks by a trace of the method which phases may be noised, and adds the noise.
+
+The accounting itself, from releases to epsilon, is in `fedax.communication.accounting`.
+"""
 
 import dataclasses
 import math
@@ -33,7 +36,7 @@ FIELD = "Channel(privacy=...)"
 
 
 class Bounding(eqx.Module):
-    """Clipping of uploads where they arrive.
+    """Clips uploads at the server.
 
     Attributes:
         bounds: of the parts of a phase.
@@ -44,11 +47,11 @@ class Bounding(eqx.Module):
     near: int | None = eqx.field(static=True)
 
     def __call__(self, value: PyTree, down: PyTree) -> Bounded:
-        """The upload's parts as they may be added up."""
+        """Returns the upload's parts, clipped, as they may be added up."""
         return bounded(value, self.bounds, self.reference(down))
 
     def reference(self, down: PyTree) -> Float[Array, "dim"] | None:
-        """The vector near which the first one of an upload is."""
+        """Returns the vector whose difference to the first vector of an upload is clipped."""
         return None if self.near is None else _vectors(down)[self.near]
 
 
@@ -105,7 +108,7 @@ class Private(NamedTuple):
         return self.central and self.privacy.quantile is not None
 
     def start(self) -> Float[Array, "parts"] | None:
-        """The bounds of the first round, where they change."""
+        """Returns the bounds of the first round; None where they do not change."""
         return jnp.asarray(self.clips, float) if self.adaptive else None
 
     def phase(self, phase_work: PhaseWork) -> PrivatePhase:
@@ -134,7 +137,7 @@ class Private(NamedTuple):
         return dataclasses.replace(phase_work, bounding=Bounding(now[mine], phase.near))
 
     def mean(self, phase: PrivatePhase, total: Bounded, bounding: Bounding, down: PyTree, key: Key[Array, ""]) -> PyTree:
-        """The noisy mean of the uploads, from their sum."""
+        """Returns the noisy mean of the uploads, from their sum."""
         share = self.privacy.noise_of_values(phase.expected) * math.sqrt(phase.parts)
         deviations = [share * c for c in bounding.bounds] if share else [0.0] * phase.parts
         values = noised(total.value, deviations, jax.random.fold_in(key, 0))
@@ -143,7 +146,7 @@ class Private(NamedTuple):
     def adapted(
         self, phase: PrivatePhase, total: Bounded, bounds: Float[Array, "parts"], key: Key[Array, ""]
     ) -> tuple[Float[Array, "parts"], Float[Array, "some"]]:
-        """All bounds after a phase, and the noisy shares of its uploads that were not longer than theirs."""
+        """Returns all bounds after a phase, and the noisy shares of its uploads that were within theirs."""
         privacy, m = self.privacy, phase.expected
         deviation = privacy.count_noise_of(m) * math.sqrt(phase.parts) if privacy.noise else 0.0
         xi = jax.random.normal(jax.random.fold_in(key, 1), (phase.parts,), bounds.dtype)
@@ -155,7 +158,7 @@ class Private(NamedTuple):
         return bounds.at[mine].multiply(jnp.exp(-rate * (share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)))), share
 
     def spent(self, rounds: int) -> float | None:
-        """Epsilon after some rounds; None without noise, which has no guarantee."""
+        """Returns epsilon after some rounds; None without noise, which has no guarantee."""
         if not self.privacy.noise:
             return None
         return epsilon_of(self.ledger, self.privacy.noise, self.privacy.delta, rounds)
@@ -172,7 +175,7 @@ class Private(NamedTuple):
             raise InvalidInput.of("Privacy(budget=...)", self.privacy.budget, allowed, "The run has to end here.")
 
     def affordable(self, rounds: int) -> int:
-        """The rounds, of so many, that the budget allows.
+        """Returns how many of these rounds the budget allows.
 
         Raises:
             InvalidInput: not even one.
@@ -188,7 +191,7 @@ class Private(NamedTuple):
 
 
 def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
-    """The privacy of a method's run; None if its channel asks for none.
+    """Returns the privacy of a method's run; None if its channel asks for none.
 
     Raises:
         InvalidInput: a method, a schedule or a task for which it does not hold, with the reason.
@@ -208,14 +211,15 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
         raise InvalidInput.of("Schedule(sampling=...)", rule.spelling, reason)
     if privacy.noise and not privacy.open:
         _check_delta(privacy, setup.population.clients)
-    rounds = _look(algorithm, setup, central, name)
+    # both rounds must have the same phases, because a bound and its noise belong to a phase
+    rounds = _trace_two_rounds(algorithm, setup, central, name)
     phases: dict[tuple[str, int], PrivatePhase] = {}
-    for seen in (phase for round in rounds for phase in round):
-        known = phases.get(seen.key)
-        own = PrivatePhase(sum(p.parts for p in phases.values()), seen.near, _expected(seen, setup), seen.form)
-        if known is not None and known._replace(begin=own.begin) != own:
-            raise _refused(name, f"phase {seen.key[0]} of its first round has another form than later")
-        phases.setdefault(seen.key, own)
+    for traced in (phase for round in rounds for phase in round):
+        before = phases.get(traced.key)
+        phase = PrivatePhase(sum(p.parts for p in phases.values()), traced.near, _expected(traced, setup), traced.form)
+        if before is not None and before._replace(begin=phase.begin) != phase:
+            raise _refused(name, f"phase {traced.key[0]} of its first round has another form than later")
+        phases.setdefault(traced.key, phase)
     for phase in phases.values() if privacy.quantile is not None else ():
         privacy.count_noise_of(phase.expected)
     first, later = (_releases(round, setup.schedule, setup.population.clients, central) for round in rounds)
@@ -236,8 +240,15 @@ def _refused(name: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput.because(f"{FIELD}, {name}", reason, hint)
 
 
-class _Seen(NamedTuple):
-    """A phase of a traced round; `draw` is the number of its cohort's draw in the round, None for everyone."""
+class _TracedPhase(NamedTuple):
+    """A phase of a traced round.
+
+    Attributes:
+        key: name of the work function, and how often it ran before in the round.
+        near: see `Bounding`.
+        draw: number of the draw in the round that its cohort is from, None for all clients.
+        form: shapes and types of an upload's leaves, and their structure.
+    """
 
     key: tuple[str, int]
     near: int | None
@@ -246,22 +257,34 @@ class _Seen(NamedTuple):
 
 
 class _InspectionContext(RoundContext):
-    """Remembers from which draw a cohort is."""
+    """A round that remembers which draw a cohort is from."""
 
     def sample(self, weights: Any = None) -> Cohort:
         cohort = super().sample(weights)
-        self.backend.draws.append((cohort.ids, weights is not None))  # type: ignore[attr-defined]
+        self.backend.draws.append(_Draw(cohort.ids, weights is not None))  # type: ignore[attr-defined]
         return cohort
 
 
+class _Draw(NamedTuple):
+    """A draw of a cohort: its clients, and whether the algorithm gave the weights of the draw."""
+
+    ids: Any
+    is_weighted: bool
+
+
 class _InspectionBackend(RecordingBackend):
-    """Traces rounds, and refuses what must not be noised."""
+    """Traces rounds, and refuses methods whose messages noise on a mean would not hide.
+
+    Attributes:
+        draws: of the round so far.
+        phases_of_round: of the round so far.
+    """
 
     def __init__(self, setup: Setup, central: bool, name: str) -> None:
         super().__init__(setup)
         self.central, self.name = central, name
-        self.draws: list[tuple[Any, bool]] = []
-        self.seen: list[_Seen] = []
+        self.draws: list[_Draw] = []
+        self.phases_of_round: list[_TracedPhase] = []
 
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
@@ -269,79 +292,95 @@ class _InspectionBackend(RecordingBackend):
         raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
 
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        name = phase_work.name
         if gather and self.central:
             hint = 'Choose a method whose server needs means alone, or where="client".'
-            raise _refused(self.name, f"phase {name} gathers single uploads, to which no noise on a mean applies", hint)
+            reason = f"phase {phase_work.name} gathers single uploads, to which no noise on a mean applies"
+            raise _refused(self.name, reason, hint)
         down = decode(phase_work.down)[0]
-        rows = {key: memory.of(cohort.ids[0]) for key, memory in held.items()}
-        upload = phase_work.work(Probe(self.setup, phase_work), *down, *(rows[key] for key in ("own",) if key in rows))
+        rows = [held["own"].of(cohort.ids[0])] if "own" in held else []
+        upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
+        self._check_upload(upload, phase_work.name)
         leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
-        if upload.weight is not None:
-            raise _refused(self.name, f"uploads of phase {name} have weights of their own, by which one may count for many")
-        if any(map(is_message, leaves)):
-            raise _refused(self.name, f"phase {name} codes its messages itself")
-        if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves):
-            raise _refused(self.name, f"phase {name} uploads whole numbers, which Gaussian noise does not fit")
-        near = None
-        if upload.reference is not None:
-            near = next((i for i, v in enumerate(_vectors(down)) if v is upload.reference), None)
-            if near is None and self.central:
-                raise _refused(self.name, f"the reference of uploads of phase {name} is none of the vectors sent down")
-        place = [i for i, (ids, _) in enumerate(self.draws) if ids is cohort.ids]
-        if place and self.draws[place[0]][1]:
-            raise _refused(self.name, f"the clients of phase {name} are drawn by weights that depend on their data")
-        everyone = not place and cohort.ids.shape[0] == self.setup.population.clients
-        if not place and not (everyone or self.setup.schedule.cohort is None):
-            raise _refused(self.name, f"it cannot be told from which draw the clients of phase {name} are")
         form = tuple((tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))) for leaf in leaves), structure
-        self.seen.append(_Seen((name, phase_work.occurrence), near, place[0] if place else None, form))
+        near, draw = self._place_of_reference(upload, down, phase_work.name), self._draw_of(cohort, phase_work.name)
+        self.phases_of_round.append(_TracedPhase((phase_work.name, phase_work.occurrence), near, draw, form))
         return super().work(phase_work, cohort, held, gather)
 
+    def _check_upload(self, upload: Upload[Any], phase: str) -> None:
+        """Refuses an upload that is no plain tree of real numbers: only those are clipped and noised."""
+        leaves = jax.tree.leaves(upload.value, is_leaf=is_message)
+        if upload.weight is not None:
+            raise _refused(self.name, f"uploads of phase {phase} have weights of their own, by which one may count for many")
+        if any(map(is_message, leaves)):
+            raise _refused(self.name, f"phase {phase} codes its messages itself")
+        if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves):
+            raise _refused(self.name, f"phase {phase} uploads whole numbers, which Gaussian noise does not fit")
 
-def _look(algorithm: Algorithm[Any], setup: Setup, central: bool, name: str) -> list[list[_Seen]]:
-    """The phases of the first round and of a later one."""
+    def _place_of_reference(self, upload: Upload[Any], down: PyTree, phase: str) -> int | None:
+        """Returns the number of the vector sent down whose difference to the upload is clipped; None without one."""
+        if upload.reference is None:
+            return None
+        # by identity: while tracing, a vector that was sent down is the very object that the work function saw
+        near = next((i for i, v in enumerate(_vectors(down)) if v is upload.reference), None)
+        if near is None and self.central:
+            raise _refused(self.name, f"the reference of uploads of phase {phase} is none of the vectors sent down")
+        return near
+
+    def _draw_of(self, cohort: Cohort, phase: str) -> int | None:
+        """Returns the number of the draw that a cohort is from; None for all clients, of which privacy amplifies nothing."""
+        number = next((i for i, draw in enumerate(self.draws) if draw.ids is cohort.ids), None)
+        if number is not None:
+            if self.draws[number].is_weighted:
+                raise _refused(self.name, f"the clients of phase {phase} are drawn by weights that depend on their data")
+            return number
+        if cohort.ids.shape[0] != self.setup.population.clients and self.setup.schedule.cohort is not None:
+            raise _refused(self.name, f"it cannot be told from which draw the clients of phase {phase} are")
+        return None
+
+
+def _trace_two_rounds(algorithm: Algorithm[Any], setup: Setup, central: bool, name: str) -> list[list[_TracedPhase]]:
+    """Returns the phases of the first round and of a later one, which may differ."""
     backend = _InspectionBackend(dataclasses.replace(setup, channel=None), central, name)
-    rounds: list[list[_Seen]] = []
+    rounds: list[list[_TracedPhase]] = []
 
     def two_rounds() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(_InspectionContext(backend, 0, root), w)
         for t in (0, 1):
-            backend.draws, backend.seen = [], []
+            backend.draws, backend.phases_of_round = [], []
             state = algorithm.round(_InspectionContext(backend, t, root, model_state=shared_state(setup.task)), state)
-            rounds.append(backend.seen)
+            rounds.append(backend.phases_of_round)
 
     jax.eval_shape(two_rounds)
     return rounds
 
 
-def _expected(seen: _Seen, setup: Setup) -> int:
-    drawn = seen.draw is not None and setup.schedule.cohort is not None
-    return int(setup.schedule.cohort or 0) if drawn else setup.population.clients
+def _expected(phase: _TracedPhase, setup: Setup) -> int:
+    """Returns the number of clients that a phase is expected to have."""
+    is_drawn = phase.draw is not None and setup.schedule.cohort is not None
+    return int(setup.schedule.cohort or 0) if is_drawn else setup.population.clients
 
 
-def _releases(round: list[_Seen], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
+def _releases(round: list[_TracedPhase], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
     """Returns the releases of a round.
 
     Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and draws of a fixed number from all
     clients. Among those who can be reached the chance is larger, and who drops out of a fixed draw is not exchangeable.
     """
-    drawn: dict[int | None, int] = {}
-    for seen in round:
-        drawn[seen.draw] = drawn.get(seen.draw, 0) + 1
+    drawn: dict[int | None, int] = {}  # by draw, the number of phases with its clients
+    for phase in round:
+        drawn[phase.draw] = drawn.get(phase.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
     fixed = central and _draws_a_fixed_number(schedule, clients) and schedule.reach is None and not schedule.dropouts
-    # without amplification it does not matter from which draw a sum is
     if not (poisson or fixed):
-        return (Release(1.0, len(round)),)
+        return (Release(1.0, len(round)),)  # without amplification it does not matter from which draw a sum is
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
-    found = [Release(1.0, times) if draw is None else Release(rate, times, population) for draw, times in drawn.items()]
-    return tuple(sorted(found, reverse=True))
+    releases = [Release(1.0, times) if draw is None else Release(rate, times, population) for draw, times in drawn.items()]
+    return tuple(sorted(releases, reverse=True))
 
 
 def _draws_a_fixed_number(schedule: Schedule, clients: int) -> bool:
-    """Whether cohorts leave some clients out and do not have a random size."""
+    """Returns whether cohorts leave some clients out and do not have a random size."""
     return schedule.cohort is not None and schedule.cohort < clients and isinstance(schedule.rule, Uniform)
 
 
@@ -395,6 +434,6 @@ def _ledger(algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: 
     _check_delta(privacy, task.train.clients)
     layout, channel = Layout.of(jax.eval_shape(task.start, jax.random.key(0))), Channel(privacy=privacy)
     algorithm, solver = as_arrays((bound_to(algorithm, task.names, task.train.clients), SGD()), layout.dtype)
-    found = private_of(algorithm, Setup(task, solver, schedule, layout, task.train.population, channel))
-    assert found is not None, "asked for"
-    return found.ledger
+    private = private_of(algorithm, Setup(task, solver, schedule, layout, task.train.population, channel))
+    assert private is not None, "asked for"
+    return private.ledger

@@ -175,7 +175,7 @@ class PeerView(View):
         return CompiledView(self.setup, self.w).predictions(split)
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        return held_back(self.setup, self.w, score, steps)
+        return evaluate_held_back(self.setup, self.w, score, steps)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
