@@ -1,4 +1,4 @@
-"""Checkpoints of a run: whole, checked when read, and only continued by the run that made them."""
+"""Checkpoints of a run: written atomically, verified by a checksum, and continued only by the run that wrote them."""
 
 import contextlib
 import dataclasses
@@ -30,11 +30,11 @@ from fedax.utils.layout import Layout
 from fedax.utils.lock import held
 
 _HEAD = b"fedax checkpoint 1\n"
-_KEPT = 2  # the newest, and the one before in case the newest cannot be read
+_STORED = 2  # the newest, and the one before in case the newest cannot be read
 
 
 class Checkpoints:
-    """The checkpoints of one run in a folder of their own.
+    """The checkpoints of one run, in a folder that holds nothing else.
 
     A file holds the states and the course of all algorithms of the run after some round, behind a SHA-256 sum of it all. It is
     written whole or not at all, and the one before stays until the next is complete. A file that was cut off or altered is
@@ -97,7 +97,7 @@ class Checkpoints:
         return time.monotonic() - self._saved >= min(self.seconds, self._saved - self._begun)
 
     def save(self, done: int, histories: Sequence[History]) -> None:
-        """Keeps the run after `done` rounds.
+        """Writes the run after `done` rounds.
 
         Raises:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
@@ -111,7 +111,7 @@ class Checkpoints:
         path = self.folder / f"round-{done:09d}"
         try:
             write(path, _to_bytes(self.identity, done, histories))
-            for old in self._files()[_KEPT:]:
+            for old in self._files()[_STORED:]:
                 old.unlink()
         except OSError as error:
             there = self._files()
@@ -123,7 +123,7 @@ class Checkpoints:
     def load(
         self, states: Sequence[RunCarry], algorithms: Sequence[Algorithm[Any]], layout: Layout, rounds: int
     ) -> list[History] | None:
-        """The histories of the newest checkpoint that can be read, or None.
+        """Returns the histories of the newest checkpoint that can be read, or None.
 
         Args:
             states: what the runs carry at any round, for their structure.
@@ -147,7 +147,7 @@ class Checkpoints:
         return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
 
     def _newest(self, rounds: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-        """The newest checkpoint that can be read."""
+        """Returns metadata and arrays of the newest checkpoint that can be read."""
         for path in self._files():
             try:
                 meta, arrays = _from_bytes(path.read_bytes())
@@ -170,12 +170,12 @@ class Checkpoints:
             raise InvalidInput.of(f"run(checkpoint=...), {name}", mine, "the same run as before", hint)
 
     def _files(self) -> list[Path]:
-        """Newest first."""
+        """Returns the files, newest first."""
         return sorted((p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)), reverse=True)
 
 
 def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
-    """The arrays and memories of a carry, each with the number of its first array; a memory has as many as a row has."""
+    """Returns arrays and memories of a carry, each with the number of its first array. A memory has one for each leaf of a row."""
     found, k = [], 0
     for node in jax.tree.leaves(carry, is_leaf=_is_memory):
         if _is_memory(node) or eqx.is_array(node):
@@ -189,7 +189,7 @@ def _is_memory(node: Any) -> bool:
 
 
 def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set[str]:
-    """The names of the arrays in a checkpoint that have a row for each client; those of some clients have their numbers beside."""
+    """Returns the names of arrays that have a row for every client. Arrays of some clients have their numbers stored beside."""
     found: set[str] = set()
     for i, carry in enumerate(states):
         for k, node in _numbered(carry):
@@ -234,7 +234,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
 
 
 def _storable(values: np.ndarray) -> np.ndarray:
-    """The array, or its bytes if it is of a float type that NumPy's files do not know."""
+    """Returns the array, or its bytes where NumPy's file format does not know the type, such as bfloat16."""
     return values.view(np.uint8) if values.dtype.kind == "V" else values
 
 

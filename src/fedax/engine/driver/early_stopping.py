@@ -1,4 +1,4 @@
-"""Rules that end a run early."""
+"""Rules that end a run early: divergence, and a metric that no longer improves."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Divergence(NamedTuple):
             raise InvalidInput.of("run(stop.rise=...)", self.rise, "finite numbers")
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
-        """Whether it fires at the last of these observations."""
+        """Returns whether the rule fires at the last of these observations."""
         if not np.isfinite(values[-1]):
             return True
         before = [loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window]
@@ -106,7 +106,7 @@ class EarlyStopping(NamedTuple):
         return self._replace(mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint))
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
-        """Whether it fires at the last of these observations."""
+        """Returns whether the rule fires at the last of these observations."""
         mode = self.mode or self.resolve(built_in_modes()).mode
         assert mode is not None, "resolve finds one or raises"
         best, since, change = None, rounds[0], self.min_change if mode == "max" else -self.min_change
@@ -121,7 +121,7 @@ Rule: TypeAlias = Divergence | EarlyStopping
 
 
 def rules_of(stop: Any) -> tuple[Rule, ...]:
-    """The rules in `run(stop=...)`: None, one, or several.
+    """Returns the rules in `run(stop=...)`: None, one, or several.
 
     Raises:
         InvalidInput: anything else.

@@ -1,4 +1,4 @@
-"""The options of a run: one frozen record, the same for a run, a grid of runs and stepping by hand."""
+"""The options of runs as one frozen record, checked on construction; shared by `run`, `run_grid` and `start`."""
 
 import dataclasses
 import difflib
@@ -86,7 +86,7 @@ class Options(Setting, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """All that a run needs beside algorithm, task and seed; `fedax.run` documents every field.
+    """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
     Raises:
         InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule has.
@@ -111,10 +111,10 @@ class RunOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RunOptions":
-        """The record of keyword arguments, of which None stands for the default.
+        """Returns the record of keyword arguments, of which None stands for the default.
 
         Raises:
-            TypeError: an argument that there is not, with the nearest one.
+            TypeError: an unknown argument; the message suggests the nearest one.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for name in given:
@@ -152,9 +152,9 @@ class RunOptions:
             raise InvalidInput.of("run(rounds=...)", self.rounds, f"at most {most}, the number of synchronisation times")
 
     def watching(self, task: Task) -> "RunOptions":
-        """With the default observers if none were asked for: the training loss and, where the task scores it, accuracy.
+        """Returns the options with default observers if none were given: the training loss and, where the task scores it, accuracy.
 
-        None where bad clients are left out, whose losses need not be finite either.
+        With `on_bad_client="drop"` there are none by default, because the losses of bad clients need not be finite.
         """
         if self.observe is not None or self.on_bad_client == "drop":
             return self
@@ -162,7 +162,7 @@ class RunOptions:
         return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
 
     def directed(self, task: Task) -> "RunOptions":
-        """With the directions of all metrics by which models are kept or runs end.
+        """Returns the options with the directions (max or min) of all metrics that select models or end runs.
 
         Raises:
             InvalidInput: a metric without a known direction.
@@ -206,7 +206,7 @@ class RunOptions:
 
 
 def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
-    """Refuses what is no object of a class, such as a name, a number, or the class itself."""
+    """Raises `InvalidInput` for what is no object of a class, such as a name, a number, or the class itself."""
     if not isinstance(value, kind) and not (optional and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
@@ -217,7 +217,7 @@ def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: 
 
 
 def _advice(value: Any, kind: type) -> str:
-    """A sentence on what to write in place of a value of the wrong kind."""
+    """Returns a sentence on what to write instead of a value of the wrong type."""
     if isinstance(value, type) and issubclass(value, kind):
         return f"Write {value.__name__}(), with parentheses."
     if isinstance(value, optax.GradientTransformation) and kind is Solver:
@@ -256,7 +256,7 @@ def _factory(kind: type, name: str) -> str:
 
 
 def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
-    """Refuses what is no whole number from `low` to `high`; NumPy's are."""
+    """Raises `InvalidInput` for what is no whole number from `low` to `high`. NumPy integers are allowed."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
         allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"

@@ -1,4 +1,4 @@
-"""The history of a run as it grows: observations, logs of rounds, the outcome, the best model."""
+"""Builds the history of a run as it grows: observations, logs of rounds, the outcome, the best model."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ from fedax.errors import InvalidInput
 
 
 class Rows:
-    """Values of one shape, in one piece of memory that doubles as they come.
+    """A growing array of values of one shape, whose capacity doubles when it is full.
 
     A list of what an engine returns would keep a buffer of the device, and kilobytes beside it, for every number.
 
@@ -38,7 +38,7 @@ class Rows:
         self._kept, self._count = (None, 0) if values is None else (np.array(values), len(values))
 
     def append(self, value: Any) -> None:
-        """Adds a row; one of another shape than the others is refused."""
+        """Appends a row. Refuses one of another shape than the others."""
         value = np.asarray(value)
         if self._kept is None:
             self._kept = np.empty((8, *value.shape), value.dtype)
@@ -58,17 +58,17 @@ class Rows:
         return self._kept[self._count - 1]
 
     def all(self) -> np.ndarray:
-        """All rows, as a copy."""
+        """Returns all rows, as a copy."""
         assert self._kept is not None, "no rows yet"
         return self._kept[: self._count].copy()
 
 
 LOSSES = ("train_loss", "objective")
-"""Metrics that are finite in a run that is ok."""
+"""Metrics that must be finite in a run that is ok."""
 
 
 class Clock:
-    """Seconds of the run, those before a resumption included."""
+    """Measures the seconds of a run, including those before a resumption."""
 
     def __init__(self, before: History | None) -> None:
         self._begun, self._compiled = time.perf_counter(), compiling().seconds
@@ -81,7 +81,7 @@ class Clock:
 
     @property
     def compiling(self) -> float:
-        """Of these, the seconds of compiling."""
+        """Seconds of `now` that were spent on compiling."""
         return compiling().seconds - self._compiled
 
 
@@ -117,7 +117,10 @@ class Recorder:
         self.outcome = log.failure(first) if self.is_running else self.outcome
 
     def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
-        """Takes the metrics after some rounds; whether they are those of a better model than the best so far."""
+        """Records the metrics after `done` rounds and applies the stopping rules.
+
+        Returns whether the model is better than the best so far.
+        """
         if self.ended:
             return False
         for name, value in metrics.items():

@@ -1,4 +1,7 @@
-"""Backend of a phase's work to its clients: all that an engine has of its own in a round."""
+"""Interface between a round and a backend: dispatches one phase's work to the clients and returns the aggregated uploads.
+
+`PhaseWork` is what runs at a client, `PhaseResult` what comes back, and `Backend` what an engine implements.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,37 +23,38 @@ from fedax.engine.round.model_state import Sent, state_from_mean, state_in_reals
 from fedax.utils.random import Index
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
-"""The part of a round that is not finite: a client's upload, its memory, or the server's state."""
+"""Codes of the part of a round that is not finite: a client's upload, its memory, or the server's state (0: none)."""
 
 
 def is_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether all real numbers are."""
+    """Returns whether all real numbers of a pytree are finite."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
     return jnp.all(jnp.array([all_finite(x) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool))
 
 
 def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
-    """Whether an array that was finite is so no longer; an infinity from the start on may be a method's own mark."""
+    """Returns whether any previously finite array became non-finite. Initial infinities are allowed as sentinels."""
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     return jnp.any(jnp.array([is_finite(old) & ~is_finite(new) for old, new in pairs], bool))
 
 
 class PhaseWork(eqx.Module):
-    """A phase's work at a client: opens what came down, works, codes what goes up.
+    """One phase's work at a client: decodes what came down, runs the work function, encodes what goes up.
 
-    Everything traced is an argument of it, nothing comes by closure: a mesh of devices sees arguments only.
+    All traced values are fields, none comes by closure: `shard_map` over a mesh of devices sees arguments only.
 
     Attributes:
-        work: the work function.
-        down: what the server sends, with messages where it is coded.
-        codec: of the vectors that go up, if a channel has one.
-        root, round, occurrence: of the clients' random streams.
-        attack, hostile: an attack, if a channel has one, and the numbers of the clients that take part in it, ascending.
-        receives: whether it is the receiving half of an exchange, which returns the new memory and sends nothing.
-        model_state: the model's state that the server sends beside it, None if it sends none.
+        work: the algorithm's work function.
+        down: what the server sends, with messages where it is encoded.
+        codec: for the vectors that go up, if the channel has one.
+        root, round, occurrence: name the clients' random streams.
+        attack: what hostile clients do, if the channel has an attack.
+        hostile: numbers of the hostile clients, ascending.
+        receives: whether this is the receiving half of an exchange, which returns the new memory and sends nothing.
+        model_state: the model's state that the server sends beside `down`, None if it sends none.
         sends_state: whether the state after the work goes up beside the upload, where the work trained the model.
-        local: clipping and noise at the client, where the channel has such privacy.
-        bounding: clipping where uploads arrive, where it has the other one.
+        local: clipping and noise at the client, for `Privacy(where="client")`.
+        bounding: clipping of uploads at the server, for `Privacy(where="server")`.
     """
 
     work: Callable[..., Any]
@@ -69,35 +73,26 @@ class PhaseWork(eqx.Module):
 
     @property
     def name(self) -> str:
-        """Of the work function."""
+        """Name of the work function."""
         return getattr(self.work, "__name__", type(self.work).__name__)
 
     def __call__(self, client: Client, held: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
-        """The client's upload, messages unopened, and the memories that it keeps.
+        """Runs the work of one client.
 
-        `held` has its `own` memory, what it `received` from its neighbours, what its last message `lost`, its `model`'s state, as
-        far as there is such; the same names, without `received`, are kept.
+        Args:
+            client: with its examples and its random streams.
+            held: what the client keeps, as far as there is such: its `own` memory of the algorithm, what it `received` from its
+                neighbours, what the codec `lost` of its last message, its `model` state.
+
+        Returns:
+            The upload, with messages not yet decoded, and what the client keeps afterwards, by the same names.
         """
-        client.model_state = held.get("model", client.model_state if self.model_state is None else self.model_state)
-        if isinstance(held.get("received"), Sent):
-            sent = held["received"]
-            client.model_state, held = (
-                state_from_mean(sent.state, held.get("model", client.model_state)),
-                held | {"received": sent.value},
-            )
+        held = self._set_model_state(client, held)
         inputs = *decode(self.down)[0], *(held[name] for name in ("own", "received") if name in held)
         done = self.work(client, *inputs)
         upload = Upload((), memory=done) if self.receives else done
-        value, kept = upload.value, {}
-        if self.attack is not None and self.hostile is not None:
-            place = jnp.minimum(jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1)
-            wrong, key = self.hostile[place] == client.index, client.key("attack")
-            value = apply_attack(value, self.attack, wrong, key, upload.reference)
-        if self.local is not None:
-            value = self.local(value, upload.reference, client.key("privacy"))
-        if self.codec is not None:
-            value, lost = encode(value, self.codec, client.key("uplink"), upload.reference, held.get("lost"))
-            kept = {"lost": lost} if "lost" in held else {}
+        value, lost = self._encode(client, upload, held.get("lost"))
+        kept = {"lost": lost} if self.codec is not None and "lost" in held else {}
         if "own" in held:
             kept["own"] = held["own"] if upload.memory is None else upload.memory
         if "model" in held:
@@ -106,14 +101,36 @@ class PhaseWork(eqx.Module):
             value = Sent(value, state_in_reals(client.model_state))
         return Upload(value, upload.weight), kept
 
+    def _set_model_state(self, client: Client, held: dict[str, PyTree]) -> dict[str, PyTree]:
+        """Gives the client the model's state: its own, the server's, or the mean of its neighbours'."""
+        client.model_state = held.get("model", client.model_state if self.model_state is None else self.model_state)
+        received = held.get("received")
+        if not isinstance(received, Sent):
+            return held
+        client.model_state = state_from_mean(received.state, client.model_state)
+        return held | {"received": received.value}
+
+    def _encode(self, client: Client, upload: Upload[Any], lost: Any) -> tuple[PyTree, Any]:
+        """Returns the upload as it is sent, and what the codec lost: first the attack, then local privacy, then the codec."""
+        value = upload.value
+        if self.attack is not None and self.hostile is not None:
+            place = jnp.minimum(jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1)
+            is_hostile, key = self.hostile[place] == client.index, client.key("attack")
+            value = apply_attack(value, self.attack, is_hostile, key, upload.reference)
+        if self.local is not None:
+            value = self.local(value, upload.reference, client.key("privacy"))
+        if self.codec is None:
+            return value, None
+        return encode(value, self.codec, client.key("uplink"), upload.reference, lost)
+
     def bounded(self, value: PyTree) -> PyTree:
-        """An upload's value, opened, as it may be added up: clipped, if the channel says so."""
+        """Returns a decoded upload as it may be added up: clipped, if the channel has privacy at the server."""
         return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
     def broken(self, value: PyTree, held: dict[str, PyTree], kept: dict[str, PyTree]) -> Int[Array, ""]:
-        """`UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps is so no longer, else 0.
+        """Returns `UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps became non-finite, else 0.
 
-        Where it only receives, its new memory is what counts.
+        In the receiving half of an exchange the new memory counts as the upload.
         """
         if self.receives:
             return jnp.where(is_finite(kept["own"]), 0, UPLOAD)
@@ -122,18 +139,18 @@ class PhaseWork(eqx.Module):
 
 
 class PhaseResult(NamedTuple):
-    """The clients' result to a phase.
+    """What the clients of a phase return, together.
 
     Attributes:
-        upload: one client's upload as it is sent, messages unopened; for its form alone, so shapes do.
-        sums: the weighted sum of the uploads and the sum of the weights, in a wide type; if the uploads have weights of their
-            own, the same with the cohort's after it. None if the uploads are gathered.
-        rows: the uploads and their weights in the cohort's order, if they are gathered.
+        upload: one client's upload as it is sent, messages not yet decoded. Only its form is read, so shapes are enough.
+        sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the algorithm gave its own
+            weights, the same two with the cohort's weights follow. None if the uploads are gathered.
+        rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their weights, in the cohort's order.
         held: the clients' memories afterwards.
         broken: for each place of the cohort whether the client's result is finite, see `PhaseWork.broken`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
-        notes: the backend's own.
-        sent: bits down and up, measured over all participants; by default they are counted from the forms.
+        notes: what the backend logs, by name.
+        sent: bits down and up, measured over all participants; None where they follow from the forms.
     """
 
     upload: Upload[Any]
@@ -147,23 +164,28 @@ class PhaseResult(NamedTuple):
 
     @property
     def form(self) -> PyTree:
-        """The shapes of an upload's value, messages opened."""
+        """Shapes and types of a decoded upload."""
         return jax.eval_shape(lambda value: decode(value)[0], self.upload.value)
 
 
 class Backend(ABC):
-    """Carries a phase's work to the clients of a cohort and their uploads back."""
+    """Dispatches a phase's work to the clients of a cohort and returns their uploads, summed or gathered.
+
+    Attributes:
+        setup: of the round.
+        padded: whether cohorts have a static capacity, with padding behind the clients that work.
+    """
 
     setup: Setup
 
     padded: ClassVar[bool] = False
 
     def present(self, ids: Int[Array, "capacity"], count: Index) -> tuple[Int[Array, "some"], Index]:
-        """The clients drawn, of which `count` work; where the number is known, the others are left out."""
+        """Returns drawn clients, of which the first `count` work, without the padding where the number is concrete."""
         return (ids, count) if self.padded else (ids[: int(count)], int(count))
 
     def memory(self, initial: PyTree) -> Memory:
-        """See `Federation.memory`."""
+        """Makes a memory with one row for each client, see `Federation.memory`."""
         clients = self.setup.population.clients
         if callable(initial):
             return Memory(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
@@ -184,10 +206,25 @@ class Backend(ABC):
 
     @abstractmethod
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        """Runs the work at every client of a cohort."""
+        """Runs the work at every client of a cohort.
+
+        Args:
+            phase_work: what each client does.
+            cohort: the clients.
+            held: memories that the work reads and updates, by name.
+            gather: whether to return the single uploads rather than their sum.
+        """
 
     @abstractmethod
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
-        """Runs the work at every client, and brings each the weighted sum of its neighbours' uploads."""
+        """Runs the work at every client, and gives each the weighted sum of its neighbours' uploads.
+
+        Args:
+            phase_work: what each client does.
+            everyone: all clients.
+            held: memories that the work reads and updates, by name.
+            neighbours: shape (clients, width), for each client itself and its neighbours; itself again as padding.
+            weights: of the same shape, 0 for padding.
+        """

@@ -1,4 +1,7 @@
-"""The interface between the loop and an engine."""
+"""Interface between the loop over rounds and an engine: `Engine` builds a `Program`, which runs rounds.
+
+`RunCarry` is what a run carries from round to round, `Log` what its rounds report.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,7 +27,7 @@ from fedax.utils.random import stream
 
 
 class Log(NamedTuple):
-    """The reports of rounds of one run, each array with a first axis (rounds,); see `Report` for the last three."""
+    """The reports of rounds of one run, each array with a first axis (rounds,). See `RoundReport` for the last three."""
 
     notes: dict[str, np.ndarray]
     down: np.ndarray
@@ -34,7 +37,7 @@ class Log(NamedTuple):
     left_out: np.ndarray
 
     def failure(self, first: int) -> Outcome:
-        """The outcome by these rounds, of which the first has a number: the first part that is not finite, or ok."""
+        """Returns the outcome: ok, or the first part that is not finite. `first` is the number of the first of these rounds."""
         bad = np.flatnonzero(self.broken)
         if not len(bad):
             return Outcome()
@@ -46,12 +49,12 @@ PARTS = {UPLOAD: None, MEMORY: "the memory", STATE: "the server state"}
 
 
 class RunCarry(NamedTuple):
-    """The carry of a run from round to round.
+    """What a run carries from round to round, the carry of the scan over rounds.
 
     Attributes:
-        state: the algorithm's.
-        lost: for each phase what the clients' last messages lost.
-        model_state: the model's, or the clients' memories of theirs; None if it has none that changes.
+        state: the algorithm's own.
+        lost: for each phase, what the codec lost of the clients' last messages.
+        model_state: the model's (such as batch statistics), or a memory with one for each client; None if none changes.
         bounds: of adaptive clipping; None where there is none.
     """
 
@@ -67,13 +70,13 @@ class RunCarry(NamedTuple):
 
 
 def to_device(carry: RunCarry) -> RunCarry:
-    """With all memories on the device, for engines that keep them there."""
+    """Moves all memories to the device, for engines that keep them there."""
     return with_memories(carry, lambda memory: memory.here())
 
 
 def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
-    """The start of a run at a model; before it nothing was lost."""
-    # a root of its own: below the run's root, the draws of `init` would be those of round 0
+    """Returns the carry before round 0: the algorithm's initial state at a model, and codecs that have lost nothing."""
+    # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     channel, task = backend.setup.channel, backend.setup.task
     bounds = None if backend.setup.private is None else backend.setup.private.start()
@@ -85,18 +88,19 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
     lost = tuple(map(backend.memory, nothing)) if feedback else ()
     if not changing:
         return RunCarry(state, lost, bounds=bounds)
-    apart = task.state_policy == "local" or any(phase.links for phase in phases)  # without a server, every node has its own
+    # without a server, every node has its own state
+    apart = task.state_policy == "local" or any(phase.links for phase in phases)
     return RunCarry(state, lost, backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state), bounds)
 
 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """The notes of several rounds by name; NaN, or 0 for whole numbers, where a round did not get to one."""
+    """Stacks the notes of several rounds by name, with NaN (0 for whole numbers) where a round did not reach one."""
     none = {name: missing(np.asarray(value)) for round in notes for name, value in round.items()}
     return {name: np.stack([np.asarray(round.get(name, value)) for round in notes]) for name, value in none.items()}
 
 
 def merge_logs(logs: Sequence[Log]) -> Log:
-    """The log of all rounds of some logs, with a note of any of them; see `stack_notes`."""
+    """Concatenates logs of consecutive rounds. Notes that some of them lack are filled up, see `stack_notes`."""
     forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
         name: np.concatenate([log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs])
@@ -109,7 +113,7 @@ def merge_logs(logs: Sequence[Log]) -> Log:
 
 
 def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Sets of client numbers as one array: each ascending, as wide as the largest, filled up with -1.
+    """Pads sets of client numbers to one array: each ascending, as wide as the largest, padded with -1.
 
     >>> pad_client_sets([np.array([-1, 4, 2, 4]), np.array([-1])])
     array([[ 2,  4],
@@ -123,12 +127,12 @@ def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Program(ABC):
-    """The rounds of one or several algorithms with one or several seeds: the first algorithm with all seeds, then the next.
+    """Runs rounds of several algorithms with several seeds: the first algorithm with all seeds, then the next.
 
-    The states stay with the caller, between rounds; what they hold beside the runs' own is the engine's.
+    The caller keeps the states between calls. What they hold, such as a first axis over runs, is up to the engine.
 
     Attributes:
-        fitted: numbers that the engine put in place of a word, see `History.fitted`.
+        fitted: numbers to which the engine resolved symbolic hyperparameters, see `History.fitted`.
     """
 
     fitted: Mapping[str, np.ndarray] = {}
@@ -141,36 +145,36 @@ class Program(ABC):
 
     @abstractmethod
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
-        """The states before round 0, from the initial model of each seed."""
+        """Returns the states before round 0, from the initial model of each seed."""
 
     @abstractmethod
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
-        """Rounds `first` to `first + count - 1` of all runs; the given states may be consumed."""
+        """Runs rounds `first` to `first + count - 1` of all runs. May consume the buffers of the given states."""
 
     @abstractmethod
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
-        """For each run, the metrics of all observers on its state's model after `done` rounds."""
+        """Computes for each run the metrics of all observers after `done` rounds."""
 
     @abstractmethod
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        """For each run, the models that the clients use themselves."""
+        """Returns for each run the models that the clients use themselves."""
 
     @abstractmethod
     def split(self, states: Any) -> list[RunCarry]:
-        """The carry of each run."""
+        """Returns the carry of each run."""
 
     def whole(self, states: Any) -> list[RunCarry]:
-        """As `split`; with everybody's memories on the rank that keeps files, if several ranks have them."""
+        """As `split`, but with all clients' memories on the rank that writes files."""
         return self.split(states)
 
     @abstractmethod
     def join(self, carry: Sequence[RunCarry]) -> Any:
-        """The inverse of `split`, on fresh copies."""
+        """Inverse of `split`, on copies."""
 
 
 @checked_arguments
 class Engine(ABC):
-    """A place for runs.
+    """Where runs are computed: in one process, on several ranks, or on clients' devices.
 
     Attributes:
         team: the processes that take part.
@@ -181,18 +185,18 @@ class Engine(ABC):
     checkpoint_seconds: float | None = None
 
     def has_all(self, task: Task) -> bool:
-        """Whether this process has everybody's examples."""
+        """Returns whether this process has all clients' examples."""
         return True
 
     def prepared(self, setup: Setup) -> Setup:
-        """The setup as it is here, such as with a peer's own examples."""
+        """Returns the setup of this process, such as with the examples of one rank."""
         return setup
 
     @abstractmethod
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> Program:
-        """The rounds of all algorithms with all roots of random streams.
+        """Builds the program of rounds for all algorithms with all root keys.
 
         Several algorithms are of one class and differ in real hyperparameters only. `setup` comes from `prepared`, and `longest`
         is the most rounds that one `advance` will be asked for.
@@ -202,11 +206,11 @@ class Engine(ABC):
 def compute_metrics(
     program: Program, states: Any, observers: Sequence[Observer], done: int, task: Task
 ) -> list[dict[str, np.ndarray]]:
-    """For each run, the metrics of all observers, with those that they make on the host."""
+    """Computes for each run the metrics of all observers, including those that they compute on the host."""
     return [on_host(observers, seen, task) for seen in program.observe(states, observers, done)]
 
 
 def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
-    """The initial parameters and the root of all other streams."""
+    """Returns the initial parameters of a seed, and the root key of all other random streams."""
     root = jax.random.key(seed)
     return task.start(jax.random.fold_in(root, 0)), jax.random.fold_in(root, 1)

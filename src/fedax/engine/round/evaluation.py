@@ -1,4 +1,8 @@
-"""Passes over everybody's data for observers: flat, in large pieces, not client by client."""
+"""Evaluation for observers: passes over all clients' data in large pieces rather than client by client.
+
+`CompiledView` is what an observer sees. Sums per client are segment sums over the flat arrays of examples, compensated against
+rounding.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,13 +24,13 @@ from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
 PIECE = 2048
-"""Examples that pass through the model at once in an evaluation."""
+"""Number of examples that pass through the model at once in an evaluation."""
 
 
 def personal_models(
     setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
 ) -> Callable[[Index], Float[Array, "dim"]] | None:
-    """The model that a client uses itself, by its number; None if that is the global one."""
+    """Returns a function from a client's number to the model it uses itself; None if that is the global one."""
     how, states = algorithm.personal(carry.state), carry.model_state
     if how is None:
         return None
@@ -35,7 +39,7 @@ def personal_models(
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
         if states is not None:
             client.model_state = states.of(k) if isinstance(states, Memory) else states
-        # where a memory lies must not change how its numbers are fused, and so rounded, with those of the work
+        # without the barriers XLA would fuse, and so round, differently depending on where the memory is stored
         down, own = jax.lax.optimization_barrier((how.down, () if how.memory is None else (how.memory.of(k),)))
         return jax.lax.optimization_barrier(how.work(client, *down, *own))
 
@@ -43,7 +47,7 @@ def personal_models(
 
 
 def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Float[Array, "clients dim"]:
-    """The models that the clients use themselves, all of them."""
+    """Returns the models that the clients use themselves, shape (clients, dim)."""
     clients, own = setup.task.train.clients, personal_models(setup, algorithm, carry)
     if own is None:
         return jnp.tile(algorithm.model(carry.state)[None], (clients, 1))
@@ -51,7 +55,7 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Fl
 
 
 def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> "CompiledView":
-    """The observers' view of what a run carries; `worked` are the clients of the last phase before it."""
+    """Returns the observers' view of a carry; `worked` is the cohort of the last phase before it."""
     own, state = personal_models(setup, algorithm, carry), carry.state
     states = carry.model_state if isinstance(carry.model_state, Memory) else None
     setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
@@ -65,24 +69,24 @@ def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Co
 
 
 def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
-    """Whether clients count alike in the objective."""
+    """Returns whether all clients have the same weight in the objective."""
     return algorithm.equal_weights or setup.schedule.weights == "equal"
 
 
 def empty_cohort(clients: int, dtype: Any) -> Cohort:
-    """An empty cohort, as before the first round."""
+    """Returns a cohort without clients, as before the first round."""
     nothing = jnp.zeros(clients, dtype)
     return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype))
 
 
 def client_models_and_weights(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
-    """The clients' own models, and the weights of their uploads."""
+    """Returns the models of the nodes of a graph, and the weights of uploads, each None if the algorithm has none."""
     nodes, weights = algorithm.nodes(state), algorithm.weights(state)
     return None if nodes is None else nodes.all(), None if weights is None else weights.all()
 
 
 def constraints_of(algorithm: Algorithm[Any], state: Any) -> Constraint | None:
-    """The clients' constraints, all of them."""
+    """Returns the constraints of all clients, None if the algorithm has none."""
     kept = algorithm.constraints(state)
     return None if kept is None else kept.all()
 
@@ -123,7 +127,7 @@ class CompiledView(View):
     def of_each(
         self, split: OfClients, score: str, used: Callable[[Index], tuple[Float[Array, "dim"], Any]]
     ) -> Float[Array, "clients"]:
-        """As `per_client`, for the model and its state (None for the global one) that each client uses."""
+        """As `per_client`, for the model and the model's state (None for the global one) that `used` gives for each client."""
         data: Ragged = getattr(self.task, split)
         if not data.total:
             return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
@@ -170,7 +174,7 @@ class CompiledView(View):
         return jax.lax.map(lambda row: node(*row), (ids, self.nodes))
 
     def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
-        """Sums of the loss and of all scores over each client's examples (or over all, for a global set)."""
+        """Sums the loss and all scores over each client's examples, shape (clients,); shape (1,) for a global set."""
         if split not in self._sums:
             rows, wide = next(iter(arrays.values())).shape[0], accumulator(self.w.dtype)
             groups = 1 if data is None else data.clients
@@ -231,13 +235,13 @@ class CompiledView(View):
 
 
 def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
-    """Makes every score NaN where the loss of an example is: `argmax` and comparisons take NaN for a prediction."""
+    """Makes all scores of an example NaN where its loss is, because `argmax` and comparisons of NaN give valid numbers."""
     broken = jnp.isnan(values["loss"])
     return {name: value if name == "loss" else jnp.where(broken, jnp.nan, value) for name, value in values.items()}
 
 
 def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
-    """The predictions of a model for all rows of some examples, in pieces."""
+    """Computes the predictions of a model for all examples, in pieces."""
     rows = data.total if isinstance(data, Ragged) else next(iter(data.values())).shape[0]
     width, predict = min(PIECE, rows), task.predictions
     assert predict is not None, "a task without predictions"
@@ -274,7 +278,7 @@ def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: 
 
 
 def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]) -> tuple[Any, Any]:
-    """Compensated sums of all owners with some more values, by ascending owners; only the owners' places are touched."""
+    """Adds values to the compensated sums of their owners. Owners ascend, so only the entries of those present are touched."""
     local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
     groups = next(iter(sums[0].values())).shape[0]
     places = jnp.full_like(owner, groups).at[local].set(owner)

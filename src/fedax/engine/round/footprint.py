@@ -1,4 +1,4 @@
-"""The phases, traffic, memory and gradients of a round, from one abstract trace of it: nothing of it is declared."""
+"""Derives phases, traffic, memory and gradients of a round by tracing the algorithm abstractly; nothing is declared."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,14 +27,14 @@ from fedax.utils.random import stream
 
 
 class Amount(NamedTuple):
-    """Model vectors, and single numbers beside them."""
+    """Number of model vectors, and of single numbers beside them."""
 
     vectors: int
     numbers: int
 
 
 class PhaseCost(NamedTuple):
-    """One call of a verb, for one participant.
+    """Costs of one phase (a call of `average`, `gather` or `exchange`) for one client.
 
     Attributes:
         work: the work function.
@@ -62,7 +62,7 @@ class PhaseCost(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """A round of an algorithm, phase by phase.
+    """Costs of a round of an algorithm, phase by phase.
 
     Attributes:
         phases: in order.
@@ -73,7 +73,7 @@ class Footprint(NamedTuple):
     memory: Amount
 
     def gradients(self, steps: float, epoch: float) -> float:
-        """The minibatch gradients that a participant of every phase computes in a round of so many local steps.
+        """Returns the minibatch gradients that a client of every phase computes in a round of so many local steps.
 
         A gradient over all its examples is as many as an `epoch` has.
         """
@@ -84,7 +84,7 @@ class Footprint(NamedTuple):
 def footprint(
     algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None, clients: int = 5
 ) -> Footprint:
-    """The phases, traffic, memory and gradients of a round of this algorithm with these hyperparameters, from round 1 on.
+    """Returns phases, traffic, memory and gradients of a round of this algorithm, from round 1 on.
 
     Args:
         algorithm: the method.
@@ -110,7 +110,7 @@ def footprint(
 
 
 def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
-    """The footprint of an algorithm in a setup, whatever its channel."""
+    """Traces the footprint of an algorithm in a setup, without its channel."""
     backend = RecordingBackend(dataclasses.replace(setup, channel=None))
 
     def one_round() -> None:
@@ -129,7 +129,7 @@ def _stand_in(clients: int) -> Task:
 
 
 class RecordingBackend(Backend):
-    """Does no work: traces a phase's work at one client, and answers with zeros."""
+    """Backend that computes nothing: traces each phase's work at one client, and returns zeros."""
 
     padded = True
 
@@ -165,7 +165,7 @@ class RecordingBackend(Backend):
 
     def _record(self, phase_work: PhaseWork, cohort: Cohort, upload: Any, gradients: tuple[int, int]) -> None:
         step, full = gradients
-        if phase_work.receives:  # the other half of a phase that is there
+        if phase_work.receives:  # the second half of an exchange, whose first half is the last phase
             last = self.phases[-1]
             step, full = last.step_gradients + step, last.full_gradients + full
             self.phases[-1] = last._replace(step_gradients=step, full_gradients=full)
@@ -187,7 +187,7 @@ class RecordingBackend(Backend):
 
 
 class Probe(Client):
-    """A client without examples, whose gradients are marks in the program."""
+    """A client without examples, whose gradients are marks in the jaxpr, to be counted."""
 
     def __init__(self, setup: Setup, phase_work: PhaseWork) -> None:
         super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe"))
@@ -201,7 +201,7 @@ class Probe(Client):
         return _full(w)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        """One step of them."""
+        """Traces one step; footprints count costs per step."""
         return step(carry, *[ProbeBatch()] * batches)
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
@@ -229,7 +229,7 @@ def _minibatch(params: Any) -> Any:
 
 
 def _count(program: Any, mark: Any) -> int:
-    """The calls of a mark in a program; a loop of known length counts as often as it turns, any other one once."""
+    """Counts the calls of a mark in a jaxpr. A loop of known length counts with its trip count, any other loop once."""
     total = 0
     for equation in program.eqns:
         if equation.params.get("name") == mark.__name__:

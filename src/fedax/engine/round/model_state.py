@@ -1,4 +1,4 @@
-"""The model's state between rounds: it travels beside the uploads, so that no algorithm has to know of it."""
+"""State of the model between rounds, such as batch statistics. It travels beside uploads, hidden from the algorithm."""
 
 from typing import Any
 
@@ -14,25 +14,25 @@ from fedax.core.task import Task
 
 
 class Sent(eqx.Module):
-    """An upload's value, and beside it the model's state after the work, in real numbers."""
+    """An upload's value with the model's state after the work, in real numbers so that it can be averaged."""
 
     value: Any
     state: PyTree
 
 
 def shared_state(task: Task) -> PyTree:
-    """The state that the server sends and averages, before round 0; None if none travels."""
+    """Returns the initial state that the server sends and averages; None if it sends none."""
     return task.state if task.state_policy == "average" else None
 
 
 def mean_of_rows(gathered: Gathered[Any]) -> PyTree:
-    """The weighted mean of gathered states."""
+    """Returns the weighted mean of gathered states."""
     shares = gathered.shares()
     return jax.tree.map(lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1), gathered.value)
 
 
 def task_as_evaluated(task: Task, model_state: Any) -> Task:
-    """The task with the state in which the global model is looked at: of states that clients keep, their mean."""
+    """Returns the task with the state for evaluating the global model: where clients keep states, their mean."""
     if isinstance(model_state, Memory):
         model_state = state_from_mean(model_state.each(state_in_reals).mean(), task.state)
     return task.at(model_state)

@@ -1,4 +1,4 @@
-"""The order of a client's examples in an epoch: a shuffle that does not depend on padding."""
+"""Random permutation of a client's examples for an epoch, independent of padding."""
 
 import functools
 from typing import Any
@@ -12,13 +12,13 @@ from fedax.ops.primitives import Result, aligned, in_groups, primitive
 from fedax.utils.random import Index
 
 SMALL = 1 << 16
-"""Up to this many examples, 16 random bits and the position share one 32-bit word: one sort of words, four times faster."""
+"""Size up to which 16 random bits and the position share one 32-bit word. Sorting one array of words is four times faster."""
 
 
-# inside a program it is part of it; outside it is one program, not one for every operation
+# `inline` makes it part of a surrounding program; outside of one it compiles to one program rather than one per operation
 @functools.partial(jax.jit, static_argnames="width", inline=True)
 def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
-    """A random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
+    """Returns a random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
 
     Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and a tie (of probability
     2^-16 a pair) keeps the given order.
@@ -42,9 +42,9 @@ def _sorted(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]
 
 
 def _quick(key: Key[Array, ""], width: int) -> bool:
-    """Whether the native call has this order: it knows the words of JAX's own generator alone."""
-    own = str(jax.random.key_impl(key)) == "threefry2x32" and jax.config.values["jax_threefry_partitionable"]
-    return own and width <= SMALL and usable()
+    """Returns whether the native call gives the same permutation. It only knows the words of JAX's default generator."""
+    is_default = str(jax.random.key_impl(key)) == "threefry2x32" and jax.config.values["jax_threefry_partitionable"]
+    return is_default and width <= SMALL and usable()
 
 
 def _results(key: Any, size: Any, *, width: int, **_: Any) -> list[Result]:
@@ -60,7 +60,10 @@ in_groups(shuffle_p)
 
 
 def permutation_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
-    """As `permutation`, at a cost that follows the client's own size rather than that of the largest one; `width` >= `largest`."""
+    """As `permutation`, at a cost that follows this client's size rather than the largest one; `width` >= `largest`.
+
+    Sorts at the next power of two, by a switch. Under `vmap` a switch runs all of its branches, so it is for one client at a time.
+    """
     if _quick(key, width):
         return permutation(key, size, width)
     widths = [64]

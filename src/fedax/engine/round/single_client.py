@@ -1,4 +1,4 @@
-"""One client apart from the others, as a process of its own has it: its examples, and its work as one program."""
+"""Runs one client in isolation, as a separate process does: MPI ranks and Flower's devices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,25 +14,25 @@ from fedax.engine.round.client import CompiledClient, Part, Setup
 
 
 def single_client_task(task: Task, k: int) -> Task:
-    """The task with client k's examples alone."""
-    own = eqx.tree_at(lambda t: t.train, task, Ragged.of([task.train.client(k)]))
+    """Returns the task with the examples of client k only."""
+    single = eqx.tree_at(lambda t: t.train, task, Ragged.of([task.train.client(k)]))
     for split in ("validation", "test"):
         data: Ragged | None = getattr(task, split)
         if data is not None:
             mine = Ragged.of([data.client(k)], where=split, allow_empty=True)
-            own = eqx.tree_at(lambda t, s=split: getattr(t, s), own, mine)
-    return own
+            single = eqx.tree_at(lambda t, s=split: getattr(t, s), single, mine)
+    return single
 
 
 def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
-    """Clients with so many examples, of which none are there."""
+    """Returns data of clients with these sizes but without examples, where only sizes are known."""
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     empty = {name: np.zeros((0, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()}
     return Ragged(empty, offsets, len(sizes), max(sizes))
 
 
 class SingleClient(CompiledClient):
-    """The client whose examples are all there are, whatever its number."""
+    """A client whose examples are the only ones in the arrays, whatever its number."""
 
     def part(self, data: Ragged) -> Part:
         return Part.of(data, 0)
@@ -40,6 +40,6 @@ class SingleClient(CompiledClient):
 
 @eqx.filter_jit
 def run_single_client(phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
-    """The upload of the client whose examples are there, its memories afterwards, and `PhaseWork.broken` of them."""
+    """Runs the work of the only client here. Returns its upload, its memories afterwards, and `PhaseWork.broken` of both."""
     upload, kept = phase_work(SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows)
     return upload, kept, phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)
