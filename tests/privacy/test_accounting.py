@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 import fedax
-from fedax.communication.privacy import Ledger, Release, epsilon_of, epsilon_of_gaussians, noise_of, rounds_of
+from fedax.communication.accounting import Ledger, Release, epsilon_of, epsilon_of_gaussians, noise_of, rounds_of
 
 TASK = fedax.tasks.from_loss(
     lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=[np.full((1, 2), k) for k in 1.0 * np.arange(10)]

@@ -41,8 +41,8 @@ class Checkpoints:
     passed over with a warning, and the one before counts. Of memories outside the device it has the rows that exist, and either
     place can continue what the other began; a file passes through memory as a whole.
 
-    Of several ranks only rank 0 sees the folder. It keeps everybody's memories, as an engine of one process does, so either can
-    continue what the other began.
+    Of several ranks only rank 0 sees the folder. It stores the memories of all clients, as an engine of one process does, so
+    either can continue what the other began.
 
     Args:
         folder: made if it does not exist.

@@ -88,7 +88,7 @@ class EarlyStopping(NamedTuple):
         return "stopped"
 
     def check(self) -> None:
-        """Refuses what is no name, a patience below one round and a negative change."""
+        """Refuses a metric that is no string, a patience below one round and a negative change."""
         if not isinstance(self.metric, str):
             raise InvalidInput.of("EarlyStopping(metric=...)", self.metric, "the name of a metric")
         _check_count("EarlyStopping(patience=...)", self.patience)

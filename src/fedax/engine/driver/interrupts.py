@@ -38,7 +38,7 @@ class CallLength:
 
     @contextlib.contextmanager
     def timed(self, rounds: int) -> Iterator[None]:
-        """Measures a call of so many rounds, without its compilation, and updates `rounds` for the next call."""
+        """Measures a call of some rounds, without its compilation, and updates `rounds` for the next call."""
         begun, compiled = time.perf_counter(), compiling().seconds
         yield
         seconds = time.perf_counter() - begun - (compiling().seconds - compiled)

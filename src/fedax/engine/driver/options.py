@@ -206,7 +206,7 @@ class RunOptions:
 
 
 def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
-    """Raises `InvalidInput` for what is no object of a class, such as a name, a number, or the class itself."""
+    """Raises `InvalidInput` for anything but an object of a class, such as a name, a number, or the class itself."""
     if not isinstance(value, kind) and not (optional and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
@@ -256,7 +256,7 @@ def _factory(kind: type, name: str) -> str:
 
 
 def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
-    """Raises `InvalidInput` for what is no whole number from `low` to `high`. NumPy integers are allowed."""
+    """Raises `InvalidInput` for anything but a whole number from `low` to `high`. NumPy integers are allowed."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
         allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"

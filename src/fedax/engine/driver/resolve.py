@@ -32,7 +32,7 @@ def resolve(
         starts: the parameters from which the runs start, one pytree for each seed; those of `estimate.Losses` by default.
 
     Raises:
-        InvalidInput: an engine that has not everybody's examples here, or a task without these constants.
+        InvalidInput: an engine without all clients' examples here, or a task without these constants.
     """
     for owner in (options.solver, *algorithms):
         for name in words(owner)[:1]:

@@ -44,7 +44,7 @@ class Setup(eqx.Module):
     """What a round needs beside the algorithm, its state and the random keys.
 
     Attributes:
-        task: the model, the loss and the examples on this process: everybody's, or those of one rank.
+        task: the model, the loss and the examples on this process: those of all clients, or of one rank.
         solver: of local problems.
         schedule: sampling, local work and batches.
         layout: between the model's pytree and flat vectors of shape (dim,).
@@ -171,7 +171,7 @@ class CompiledClient(Client):
         return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.epoch, start)[2]
 
     def run_steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
-        """Runs `step` so many times. With one client at a time, steps update kernels of dense layers in place."""
+        """Runs `step` `count` times. With one client at a time, steps update kernels of dense layers in place."""
         if self.setup.placement == "sequential" and usable():
             whole = traced(step, jnp.int32(0), carry)
             faster = whole._replace(program=in_place(whole.program))

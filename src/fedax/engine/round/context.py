@@ -250,7 +250,7 @@ class RoundContext(Federation):
 
     def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
         """Returns the clients of a cohort whose uploads count."""
-        # with central privacy an upload that is not finite counts as 0, so that nobody can tell who was left out
+        # with central privacy an upload that is not finite counts as 0, so that who was left out stays hidden
         if not self.setup.drop or self._is_noised:
             return cohort
         counts = self._counts(cohort, result)
@@ -291,7 +291,7 @@ class RoundContext(Federation):
             raise EmptyPhaseError
 
     def _record_participants(self, cohort: Cohort, result: PhaseResult) -> None:
-        """Records who counted, who was left out, and whether nobody remained."""
+        """Records who counted, who was left out, and whether a client remained."""
         was_abandoned, self.last = self.is_abandoned, self._without_left_out(cohort, result)
         if self.setup.drop:
             is_left_out = (result.broken > 0) & jnp.logical_not(was_abandoned)

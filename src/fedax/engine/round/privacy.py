@@ -75,7 +75,7 @@ class PrivatePhase(NamedTuple):
         return len(self.form[0])
 
     def empty(self, held: dict[str, Memory]) -> PhaseResult:
-        """The result of nobody."""
+        """Returns the result of a phase in which no client took part."""
         shapes, structure = self.form
         value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
         wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
@@ -117,7 +117,7 @@ class Private(NamedTuple):
 
     @property
     def amplified(self) -> bool:
-        """Whether epsilon relies on cohorts that nobody outside the server can tell."""
+        """Whether epsilon relies on cohorts that are secret outside the server."""
         return bool(self.privacy.noise) and any(release.rate < 1 for release in (*self.ledger.first, *self.ledger.later))
 
     @property
