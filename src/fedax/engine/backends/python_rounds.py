@@ -69,7 +69,8 @@ class _Uploads(NamedTuple):
     Attributes:
         values: one pytree for each place.
         weights: shape (places,): the algorithm's own where it gave some, else the cohort's.
-        default: the cohort's weights where the algorithm gave its own, which may all be zero; else None.
+        default: the cohort's weights where the algorithm gave its own, which may all be zero; else
+            None.
     """
 
     values: list[PyTree]
@@ -106,7 +107,10 @@ class _Uploads(NamedTuple):
 def _updated_memories(
     held: dict[str, Memory], cohort: Cohort, kept: Sequence[tuple[int, dict[str, PyTree]]]
 ) -> dict[str, Memory]:
-    """Returns the memories with what clients kept, given by place in the cohort. Every client keeps the same names."""
+    """Returns the memories with what clients kept, given by place in the cohort.
+
+    Every client keeps the same names.
+    """
     if not kept:
         return {}
     ids = cohort.ids[jnp.asarray([place for place, _ in kept], jnp.int32)]
@@ -119,7 +123,9 @@ def stack(*rows: Array) -> Array:
 
 
 class PythonProgram(Program):
-    """Rounds in Python. The states are a list with a pair for each run: its carry, and the cohort that worked last.
+    """Rounds in Python.
+
+    The states are a list with a pair for each run: its carry, and the cohort that worked last.
 
     Args:
         algorithms, setup, roots: see `Engine.program`.

@@ -1,7 +1,7 @@
 """The reference engine: a Python loop over clients and minibatches, with nothing compiled and nothing padded.
 
-It is slow and simple on purpose. Every other engine has to agree with it. Where a work function fails, its error names the
-round and the client.
+It is slow and simple on purpose. Every other engine has to agree with it. Where a work function
+fails, its error names the round and the client.
 """
 
 from collections.abc import Callable, Sequence

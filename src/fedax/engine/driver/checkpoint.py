@@ -36,21 +36,23 @@ _STORED = 2  # the newest, and the one before in case the newest cannot be read
 class Checkpoints:
     """The checkpoints of one run, in a folder that holds nothing else.
 
-    A file holds the states and the course of all algorithms of the run after some round, behind a SHA-256 sum of it all. It is
-    written whole or not at all, and the one before stays until the next is complete. A file that was cut off or altered is
-    passed over with a warning, and the one before counts. Of memories outside the device it has the rows that exist, and either
-    place can continue what the other began; a file passes through memory as a whole.
+    A file holds the states and the course of all algorithms of the run after some round, behind a
+    SHA-256 sum of it all. It is written whole or not at all, and the one before stays until the
+    next is complete. A file that was cut off or altered is passed over with a warning, and the one
+    before counts. Of memories outside the device it has the rows that exist, and either place can
+    continue what the other began; a file passes through memory as a whole.
 
-    Of several ranks only rank 0 sees the folder. It stores the memories of all clients, as an engine of one process does, so
-    either can continue what the other began.
+    Of several ranks only rank 0 sees the folder. It stores the memories of all clients, as an
+    engine of one process does, so either can continue what the other began.
 
     Args:
         folder: made if it does not exist.
         every: rounds between checkpoints, at least 1.
         identity: what makes the run what it is; see `fedax.engine.compilation.fingerprint`.
         team: the ranks, all of which call every method.
-        seconds: the most time between checkpoints if that is shorter than `every` rounds; None for no bound. The first one is
-            made after the first round, and the time between them doubles until it is `seconds`.
+        seconds: the most time between checkpoints if that is shorter than `every` rounds; None for
+            no bound. The first one is made after the first round, and the time between them doubles
+            until it is `seconds`.
 
     Raises:
         InvalidInput: a folder that cannot be made, `every` out of range.
@@ -175,7 +177,10 @@ class Checkpoints:
 
 
 def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
-    """Returns arrays and memories of a carry, each with the number of its first array. A memory has one for each leaf of a row."""
+    """Returns arrays and memories of a carry, each with the number of its first array.
+
+    A memory has one for each leaf of a row.
+    """
     found, k = [], 0
     for node in jax.tree.leaves(carry, is_leaf=_is_memory):
         if _is_memory(node) or eqx.is_array(node):
@@ -189,7 +194,10 @@ def _is_memory(node: Any) -> bool:
 
 
 def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set[str]:
-    """Returns the names of arrays that have a row for every client. Arrays of some clients have their numbers stored beside."""
+    """Returns the names of arrays that have a row for every client.
+
+    Arrays of some clients have their numbers stored beside.
+    """
     found: set[str] = set()
     for i, carry in enumerate(states):
         for k, node in _numbered(carry):

@@ -56,14 +56,15 @@ class Divergence(NamedTuple):
 class EarlyStopping(NamedTuple):
     """Stops a run once a metric has not become better for some rounds; the outcome is `stopped`, and ok.
 
-    `History.best` is the best model by the metric, `History.params` the last one. Once the metric is not finite, the run ends
-    with the outcome `non-finite`.
+    `History.best` is the best model by the metric, `History.params` the last one. Once the metric
+    is not finite, the run ends with the outcome `non-finite`.
 
     Args:
         metric: that an observer gives.
         patience: rounds without a better value, at least 1.
         min_change: by which a value has to be better to count, at least 0.
-        mode: `"max"` if more of the metric is better, `"min"` if less is; needed where neither the observer nor the task says it.
+        mode: `"max"` if more of the metric is better, `"min"` if less is; needed where neither the
+            observer nor the task says it.
 
     Example:
         >>> import fedax
@@ -74,7 +75,8 @@ class EarlyStopping(NamedTuple):
         >>> history.outcome.kind, len(history.bits.up)
         ('stopped', 3)
 
-    Source: Prechelt, Early Stopping - But When?, Neural Networks: Tricks of the Trade, 1998, the class UP.
+    Source: Prechelt, Early Stopping - But When?, Neural Networks: Tricks of the Trade, 1998, the
+    class UP.
     """
 
     metric: str = "validation_loss"

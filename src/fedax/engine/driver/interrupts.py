@@ -1,8 +1,8 @@
 """Interruption of runs by Ctrl-C without losing finished rounds.
 
-A compiled program takes over the buffers of the state that it advances (donation). An exception raised between the start of the
-program and the assignment of its result would lose the run, so Ctrl-C is delayed over that time. `CallLength` keeps the delay to
-a few seconds.
+A compiled program takes over the buffers of the state that it advances (donation). An exception
+raised between the start of the program and the assignment of its result would lose the run, so
+Ctrl-C is delayed over that time. `CallLength` keeps the delay to a few seconds.
 """
 
 import contextlib
@@ -21,16 +21,21 @@ from fedax.engine.compilation.cache import compiling
 CALL_SECONDS = 2.0
 """The time that one call of a program is meant to take at most, unless a single round takes longer."""
 GROWTH = 64
-"""The most that the number of rounds grows from one call to the next. A first call of one round measures the speed."""
+"""The most that the number of rounds grows from one call to the next.
+
+A first call of one round measures the speed.
+"""
 
 
 class CallLength:
     """Number of rounds per call of a program, chosen by measured time so that calls return every few seconds.
 
-    The number of rounds is an argument of the compiled program, so that it changes neither the program nor a bit of its results.
+    The number of rounds is an argument of the compiled program, so that it changes neither the
+    program nor a bit of its results.
 
     Args:
-        bounded: whether there is a bound. Ranks that run one program together must call it alike, whatever their clocks say.
+        bounded: whether there is a bound. Ranks that run one program together must call it alike,
+            whatever their clocks say.
     """
 
     def __init__(self, bounded: bool = True) -> None:
@@ -49,8 +54,8 @@ class CallLength:
 class Interrupts:
     """Delays Ctrl-C while a run's state is inside a compiled program, and raises `KeyboardInterrupt` at once elsewhere.
 
-    A context manager for the main thread. A second Ctrl-C is not delayed. It changes nothing in other threads and where somebody
-    handles SIGINT already, such as the command line.
+    A context manager for the main thread. A second Ctrl-C is not delayed. It changes nothing in
+    other threads and where somebody handles SIGINT already, such as the command line.
 
     Args:
         enabled: False to leave Ctrl-C as it is.

@@ -1,6 +1,7 @@
 """The loop over rounds: calls the compiled rounds, and observes, stops and saves between the calls.
 
-The Python code here touches a run only every few rounds. `Program.advance` does the rounds themselves, several in one call.
+The Python code here touches a run only every few rounds. `Program.advance` does the rounds
+themselves, several in one call.
 """
 
 import dataclasses
@@ -33,14 +34,17 @@ class RoundLoop:
 
     Args:
         grid: the runs, which one program serves.
-        resume: histories to continue, one for each run; empty for runs that start from round 0 or from a checkpoint.
+        resume: histories to continue, one for each run; empty for runs that start from round 0 or
+            from a checkpoint.
         checkpoints: where the runs are saved; None if they are not. The caller holds their lock.
 
     Attributes:
-        states: what the engine carries from round to round, for all runs. A call of the program consumes its buffers.
+        states: what the engine carries from round to round, for all runs. A call of the program
+            consumes its buffers.
         done: rounds completed.
         recorders: the histories as they grow, one for each run.
-        can_save: whether `states`, `done` and the recorders belong to the same round, so that a checkpoint may be written.
+        can_save: whether `states`, `done` and the recorders belong to the same round, so that a
+            checkpoint may be written.
         stop_requested: whether the progress hook asked for the end.
     """
 
@@ -56,7 +60,8 @@ class RoundLoop:
         self.recorders = [
             Recorder(name, self.clock, drops, modes, resume[i] if resume else None) for i, name in enumerate(names)
         ]
-        # ranks run one program together, so neither a signal nor a clock of one rank may change what it calls
+        # ranks run one program together, so neither a signal nor a clock of one rank may change
+        # what it calls
         self.interrupts, self.calls = Interrupts(enabled=self.team.size == 1), CallLength(bounded=self.team.size == 1)
 
     def _initial_states(self, resume: list[History]) -> tuple[Any, list[History]]:
@@ -167,8 +172,8 @@ class RoundLoop:
     def _has_result(self) -> bool:
         """Returns whether an interrupted run has a result to keep.
 
-        Other ranks do not know of a Ctrl-C at this one. The program may hold the buffers of the states. And before the first
-        observation there is nothing yet.
+        Other ranks do not know of a Ctrl-C at this one. The program may hold the buffers of the
+        states. And before the first observation there is nothing yet.
         """
         is_known_to_all = self.team.size == 1 or self.stop_requested
         return is_known_to_all and is_intact(self.states) and bool(self.recorders[0].rounds)
@@ -234,7 +239,10 @@ def _copy(tree: Any) -> Any:
 
 
 def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:
-    """Adds the clients' own models. One that is not finite makes the outcome of a run that was ok non-finite."""
+    """Adds the clients' own models.
+
+    One that is not finite makes the outcome of a run that was ok non-finite.
+    """
     broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(rows).all(1))), history.outcome
     if outcome.ok and len(broken) and len(history.bits.up):
         outcome = Outcome("non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model")

@@ -89,7 +89,8 @@ class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
     Raises:
-        InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule has.
+        InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule
+            has.
     """
 
     solver: Solver = dataclasses.field(default_factory=SGD)
@@ -154,7 +155,8 @@ class RunOptions:
     def watching(self, task: Task) -> "RunOptions":
         """Returns the options with default observers if none were given: the training loss and, where the task scores it, accuracy.
 
-        With `on_bad_client="drop"` there are none by default, because the losses of bad clients need not be finite.
+        With `on_bad_client="drop"` there are none by default, because the losses of bad clients
+        need not be finite.
         """
         if self.observe is not None or self.on_bad_client == "drop":
             return self
@@ -256,7 +258,10 @@ def _factory(kind: type, name: str) -> str:
 
 
 def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
-    """Raises `InvalidInput` for anything but a whole number from `low` to `high`. NumPy integers are allowed."""
+    """Raises `InvalidInput` for anything but a whole number from `low` to `high`.
+
+    NumPy integers are allowed.
+    """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
         allowed = f"whole numbers >= {low}" if high == math.inf else f"whole numbers from {low} to {high}"

@@ -22,7 +22,8 @@ from fedax.errors import InvalidInput
 class Rows:
     """A growing array of values of one shape, whose capacity doubles when it is full.
 
-    A list of what an engine returns would keep a buffer of the device, and kilobytes beside it, for every number.
+    A list of what an engine returns would keep a buffer of the device, and kilobytes beside it, for
+    every number.
 
     >>> rows = Rows()
     >>> rows.append(np.float64(1.0))

@@ -20,19 +20,23 @@ Found = dict[str, np.ndarray]
 def resolve(
     algorithms: Sequence[Algorithm[Any]], task: Task, options: RunOptions, starts: Sequence[PyTree] = ()
 ) -> tuple[list[Algorithm[Any]], RunOptions, list[Found]]:
-    """Resolves symbolic hyperparameters. Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.
+    """Resolves symbolic hyperparameters.
 
-    Nothing is measured if there are no symbolic values. Where the smoothness behind the numbers is an estimate, they have it
-    too, as `smoothness_estimate`.
+    Returns algorithms, options, and for each algorithm its numbers, see `History.fitted`.
+
+    Nothing is measured if there are no symbolic values. Where the smoothness behind the numbers is
+    an estimate, they have it too, as `smoothness_estimate`.
 
     Args:
         algorithms: of the run.
         task: of the run.
         options: of the run.
-        starts: the parameters from which the runs start, one pytree for each seed; those of `estimate.Losses` by default.
+        starts: the parameters from which the runs start, one pytree for each seed; those of
+            `estimate.Losses` by default.
 
     Raises:
-        InvalidInput: an engine without all clients' examples here, or a task without these constants.
+        InvalidInput: an engine without all clients' examples here, or a task without these
+            constants.
     """
     for owner in (options.solver, *algorithms):
         for name in words(owner)[:1]:

@@ -31,7 +31,8 @@ def origin(
 ) -> dict[str, Any]:
     """Returns what a history continues from, see `History.origin`.
 
-    The schedule counts with privacy, because epsilon depends on it. A budget does not: it says when to stop, not what was spent.
+    The schedule counts with privacy, because epsilon depends on it. A budget does not: it says when
+    to stop, not what was spent.
 
     Args:
         algorithm: as it was asked for.

@@ -39,9 +39,10 @@ def run(
     Args:
         algorithm: the method, such as `fedax.FedDANE(mu=0.1)`.
         task: what is learned, from `fedax.tasks`.
-        seed: of every random stream; the same seed gives the same result on every engine, up to rounding.
-        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise. Another method, seed, data or
-            privacy is refused.
+        seed: of every random stream; the same seed gives the same result on every engine, up to
+            rounding.
+        resume: a history whose run is continued up to `rounds`, with the same arguments otherwise.
+            Another method, seed, data or privacy is refused.
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
@@ -50,35 +51,43 @@ def run(
         schedule: who works how much; everyone, one epoch, batches of 32 by default.
         engine: where it runs; the compiled `Simulation()` by default.
         channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
-        params: the model to start from, with every seed: a pytree of the task's structure, or the path of a file that
-            `fedax.load_params` reads; by default the task's own.
+        params: the model to start from, with every seed: a pytree of the task's structure, or the
+            path of a file that `fedax.load_params` reads; by default the task's own.
         rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.
-        observe: observers from `fedax.observe`; by default the training loss and, where the task scores it, accuracy (on test
-            examples if there are any), and nothing with `on_bad_client="drop"`. An empty list watches nothing.
-        observe_every: rounds between observations, at least 1. The initial and the final model are always observed.
+        observe: observers from `fedax.observe`; by default the training loss and, where the task
+            scores it, accuracy (on test examples if there are any), and nothing with
+            `on_bad_client="drop"`. An empty list watches nothing.
+        observe_every: rounds between observations, at least 1. The initial and the final model are
+            always observed.
         stop: ends the run early: `Divergence`, `EarlyStopping`, or a list of them.
-        keep_best: a metric of the observers; `History.best` is the model with its best finite value. By default that of early
-            stopping, if there is one.
-        mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither the observer nor the task states
-            it.
+        keep_best: a metric of the observers; `History.best` is the model with its best finite
+            value. By default that of early stopping, if there is one.
+        mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither
+            the observer nor the task states it.
         progress: called with a `Progress` after every observation; `print` will do.
-        checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from the newest whole one, to the
-            same bits as without a break (on the same engine, devices and versions).
-        checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is kept too.
-        personal: whether the history also has the clients' own models, which take clients x dim numbers.
-        on_bad_client: of a client whose upload, or whose memory after the work, is not finite. `"stop"`, the default: the run
-            ends after the round, and the outcome names the client. `"drop"`: the client is left out of the phase as if it had
-            not been drawn, its memory stays as it was, `History.notes["dropped"]` names it, and the run goes on; what it sent
-            counts as traffic. A round in which all clients are left out leaves the state as it was. Not for methods without a
-            server.
+        checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from
+            the newest whole one, to the same bits as without a break (on the same engine, devices
+            and versions).
+        checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is
+            kept too.
+        personal: whether the history also has the clients' own models, which take clients x dim
+            numbers.
+        on_bad_client: of a client whose upload, or whose memory after the work, is not finite.
+            `"stop"`, the default: the run ends after the round, and the outcome names the client.
+            `"drop"`: the client is left out of the phase as if it had not been drawn, its memory
+            stays as it was, `History.notes["dropped"]` names it, and the run goes on; what it sent
+            counts as traffic. A round in which all clients are left out leaves the state as it was.
+            Not for methods without a server.
 
     Returns:
-        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run with all rounds that are finished, within
-        a few seconds or after the round that is running, and the outcome says so. Before the initial model is observed there is
-        nothing to keep: it raises `KeyboardInterrupt`, as a second Ctrl-C does.
+        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run with all
+        rounds that are finished, within a few seconds or after the round that is running, and the
+        outcome says so. Before the initial model is observed there is nothing to keep: it raises
+        `KeyboardInterrupt`, as a second Ctrl-C does.
 
     Raises:
-        InvalidInput: an argument out of range, before anything is compiled; checkpoints of another run.
+        InvalidInput: an argument out of range, before anything is compiled; checkpoints of another
+            run.
         RunExists: another process works in the folder of checkpoints.
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
@@ -107,8 +116,8 @@ def run_grid(
 ) -> list[History]:
     """Runs a grid of real hyperparameters of one method, each with the same seeds, as one compiled program.
 
-    Members with the same seed see the same cohorts and minibatches. A member that diverges keeps its history up to there, and
-    the others go on. `progress` hears of the first member.
+    Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
+    its history up to there, and the others go on. `progress` hears of the first member.
 
     Args:
         algorithms: of one class, with equal choices, switches and counts.
@@ -128,7 +137,8 @@ def run_grid(
     [2.625, 1.75]
 
     Raises:
-        InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed, or one twice.
+        InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed,
+            or one twice.
     """
     if not isinstance(algorithms, Sequence):
         raise InvalidInput.of("run_grid(algorithms=...)", algorithms, "a list of algorithms")
@@ -160,7 +170,8 @@ def _run_each_seed(
 ) -> list[History]:
     """Runs each seed as its own program.
 
-    Symbolic hyperparameters resolve to other numbers at another initial model, and they are constants of a program.
+    Symbolic hyperparameters resolve to other numbers at another initial model, and they are
+    constants of a program.
     """
     columns: list[list[History]] = []
     for i, seed in enumerate(seeds):

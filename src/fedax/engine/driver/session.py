@@ -71,7 +71,8 @@ def program_key(algorithm: Algorithm[Any]) -> Any:
 class Grid:
     """Runs that one program serves: the first algorithm with all seeds, then the next.
 
-    Construction checks everything before anything is compiled, in steps: resolve the arguments, check that all ranks got the same
+    Construction checks everything before anything is compiled, in steps: resolve the arguments,
+        check that all ranks got the same
     ones, put the setup of a round together, and make the engine's program of rounds.
 
     Args:
@@ -245,7 +246,9 @@ class Session:
 
     @checked_call
     def step(self, state: RunState) -> tuple[RunState, Report]:
-        """Takes one round. The given state stays as it is, and the same state gives the same next one.
+        """Takes one round.
+
+        The given state stays as it is, and the same state gives the same next one.
 
         Raises:
             InvalidInput: the round would exceed the budget of `Privacy`.
@@ -315,7 +318,8 @@ def with_initial_params(task: Task, params: Any) -> Task:
 
     Args:
         task: of the run.
-        params: a pytree with leaves of the task's names and shapes, or the path of a file with such a model, and perhaps its state.
+        params: a pytree with leaves of the task's names and shapes, or the path of a file with such
+            a model, and perhaps its state.
 
     Raises:
         InvalidInput: a model that is not the task's; the message names the leaf.

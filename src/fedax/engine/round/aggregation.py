@@ -19,15 +19,18 @@ def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
     """Adds terms to a compensated sum, whose error does not grow with the number of terms.
 
     Args:
-        sums: the totals, and the compensation: what rounding has added to them so far. Both are zero at first.
+        sums: the totals, and the compensation: what rounding has added to them so far. Both are
+            zero at first.
         terms: to add.
 
-    Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1), 1965.
+    Source: Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8(1),
+    1965.
     """
     totals, compensation = sums
     corrected = jax.tree.map(jnp.subtract, terms, compensation)
     after = jax.tree.map(jnp.add, totals, corrected)
-    # (new - old) is what really was added; what it exceeds the term by is subtracted from the next one
+    # (new - old) is what really was added; what it exceeds the term by is subtracted from the next
+    # one
     return after, jax.tree.map(lambda new, old, term: (new - old) - term, after, totals, corrected)
 
 
@@ -54,8 +57,9 @@ def weighted_mean(sums: tuple[Any, ...], form: Any) -> Any:
     r"""Returns the weighted mean of the uploads of a phase, $\sum_k a_k u_k / \sum_k a_k$.
 
     Args:
-        sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the algorithm gave the uploads
-            its own weights, the same two with the cohort's weights follow.
+        sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the
+            algorithm gave the uploads its own weights, the same two with the cohort's weights
+            follow.
         form: shapes and types of one upload, which the mean takes.
     """
     total, weight, *default = sums
@@ -89,7 +93,8 @@ def _finite(values: Any, *, members: int) -> list[Any]:
     return [jnp.isfinite(values.reshape(members, -1)).all(1).astype(jnp.int32)]
 
 
-# arrays have any shape, so that no copy stands between them and the loop over clients: those of a batch follow each other
+# arrays have any shape, so that no copy stands between them and the loop over clients: those of a
+# batch follow each other
 accumulate_p = primitive(
     "fedax_accumulate", _accumulated, _accumulate, ("fedax_accumulate", lambda *_, **__: [0]), (False,) * 4, in_place=2
 )

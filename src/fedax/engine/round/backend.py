@@ -1,6 +1,7 @@
 """Interface between a round and a backend: dispatches one phase's work to the clients and returns the aggregated uploads.
 
-`PhaseWork` is what runs at a client, `PhaseResult` what comes back, and `Backend` what an engine implements.
+`PhaseWork` is what runs at a client, `PhaseResult` what comes back, and `Backend` what an engine
+implements.
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +34,10 @@ def is_finite(tree: PyTree) -> Bool[Array, ""]:
 
 
 def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
-    """Returns whether any previously finite array became non-finite. Initial infinities are allowed as sentinels."""
+    """Returns whether any previously finite array became non-finite.
+
+    Initial infinities are allowed as sentinels.
+    """
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     return jnp.any(jnp.array([is_finite(old) & ~is_finite(new) for old, new in pairs], bool))
 
@@ -41,7 +45,8 @@ def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
 class PhaseWork(eqx.Module):
     """One phase's work at a client: decodes what came down, runs the work function, encodes what goes up.
 
-    All traced values are fields, none comes by closure: `shard_map` over a mesh of devices sees arguments only.
+    All traced values are fields, none comes by closure: `shard_map` over a mesh of devices sees
+    arguments only.
 
     Attributes:
         work: the algorithm's work function.
@@ -50,9 +55,11 @@ class PhaseWork(eqx.Module):
         root, round, occurrence: name the clients' random streams.
         attack: what hostile clients do, if the channel has an attack.
         hostile: numbers of the hostile clients, ascending.
-        receives: whether this is the receiving half of an exchange, which returns the new memory and sends nothing.
+        receives: whether this is the receiving half of an exchange, which returns the new memory
+            and sends nothing.
         model_state: the model's state that the server sends beside `down`, None if it sends none.
-        sends_state: whether the state after the work goes up beside the upload, where the work trained the model.
+        sends_state: whether the state after the work goes up beside the upload, where the work
+            trained the model.
         local: clipping and noise at the client, for `Privacy(where="client")`.
         bounding: clipping of uploads at the server, for `Privacy(where="server")`.
     """
@@ -81,11 +88,13 @@ class PhaseWork(eqx.Module):
 
         Args:
             client: with its examples and its random streams.
-            held: what the client keeps, as far as there is such: its `own` memory of the algorithm, what it `received` from its
-                neighbours, what the codec `lost` of its last message, its `model` state.
+            held: what the client keeps, as far as there is such: its `own` memory of the algorithm,
+                what it `received` from its neighbours, what the codec `lost` of its last message,
+                its `model` state.
 
         Returns:
-            The upload, with messages not yet decoded, and what the client keeps afterwards, by the same names.
+            The upload, with messages not yet decoded, and what the client keeps afterwards, by the
+            same names.
         """
         held = self._set_model_state(client, held)
         inputs = *decode(self.down)[0], *(held[name] for name in ("own", "received") if name in held)
@@ -142,15 +151,20 @@ class PhaseResult(NamedTuple):
     """What the clients of a phase return, together.
 
     Attributes:
-        upload: one client's upload as it is sent, messages not yet decoded. Only its form is read, so shapes are enough.
-        sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the algorithm gave its own
-            weights, the same two with the cohort's weights follow. None if the uploads are gathered.
-        rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their weights, in the cohort's order.
+        upload: one client's upload as it is sent, messages not yet decoded. Only its form is read,
+            so shapes are enough.
+        sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the
+            algorithm gave its own weights, the same two with the cohort's weights follow. None if
+            the uploads are gathered.
+        rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their
+            weights, in the cohort's order.
         held: the clients' memories afterwards.
-        broken: for each place of the cohort whether the client's result is finite, see `PhaseWork.broken`; 0 for padding.
+        broken: for each place of the cohort whether the client's result is finite, see
+            `PhaseWork.broken`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
         notes: what the backend logs, by name.
-        sent: bits down and up, measured over all participants; None where they follow from the forms.
+        sent: bits down and up, measured over all participants; None where they follow from the
+            forms.
     """
 
     upload: Upload[Any]
@@ -192,7 +206,9 @@ class Backend(ABC):
         return Memory(jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial))
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
-        """Returns the key of the noise on a sum. In a simulation it follows from the seed, so that a run can be repeated.
+        """Returns the key of the noise on a sum.
+
+        In a simulation it follows from the seed, so that a run can be repeated.
 
         Args:
             key: of the run's seed.
@@ -225,6 +241,7 @@ class Backend(ABC):
             phase_work: what each client does.
             everyone: all clients.
             held: memories that the work reads and updates, by name.
-            neighbours: shape (clients, width), for each client itself and its neighbours; itself again as padding.
+            neighbours: shape (clients, width), for each client itself and its neighbours; itself
+                again as padding.
             weights: of the same shape, 0 for padding.
         """

@@ -1,8 +1,8 @@
 """A client inside a compiled program, from its rows in the flat training data to the gradient of a minibatch.
 
-One program serves all clients, so the client's number, its size and its number of steps are traced. All clients' examples lie
-in one flat array, and a client is an offset and a size in it. Minibatches have the static shape of the widest one; rows beyond
-the client's examples have weight 0.
+One program serves all clients, so the client's number, its size and its number of steps are traced.
+All clients' examples lie in one flat array, and a client is an offset and a size in it. Minibatches
+have the static shape of the widest one; rows beyond the client's examples have weight 0.
 """
 
 import math
@@ -31,8 +31,11 @@ FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
 """Limits of one fetch for several steps: examples, and bytes."""
 
 WINDOW_BYTES = 1 << 15
-"""Size up to which all of a client's examples are copied before it works. XLA splits every gather from a large array over all
-threads, however few rows it has, which takes longer than the work of a small client."""
+"""Size up to which all of a client's examples are copied before it works.
+
+XLA splits every gather from a large array over all threads, however few rows it has, which takes
+longer than the work of a small client.
+"""
 
 FEW_PIECES = 64
 """Number of pieces of a batch up to which a plain sum is as exact as the sum over one piece."""
@@ -44,14 +47,16 @@ class Setup(eqx.Module):
     """What a round needs beside the algorithm, its state and the random keys.
 
     Attributes:
-        task: the model, the loss and the examples on this process: those of all clients, or of one rank.
+        task: the model, the loss and the examples on this process: those of all clients, or of one
+            rank.
         solver: of local problems.
         schedule: sampling, local work and batches.
         layout: between the model's pytree and flat vectors of shape (dim,).
         population: sizes of all clients, also of those whose examples are on other processes.
         channel: codecs, attacks and privacy; None if messages arrive as they are sent.
         first: number of the client whose examples come first in `task`.
-        microbatch: the most examples that pass through the model at once; larger batches accumulate gradients.
+        microbatch: the most examples that pass through the model at once; larger batches accumulate
+            gradients.
         placement: how the clients of a cohort follow each other, see `Simulation`.
         chunk: clients that work at once with `placement="chunked"`.
         devices: over which a cohort is divided.
@@ -97,7 +102,8 @@ class Part(NamedTuple):
     def rows(self, position: Int[Array, "some"], singly: bool = False) -> dict[str, Array]:
         """Gathers examples by their position within the client; positions past the end give the last example.
 
-        `singly` copies them one after the other, as a fused kernel needs it, which cannot contain a gather.
+        `singly` copies them one after the other, as a fused kernel needs it, which cannot contain a
+        gather.
         """
         rows = self.offset + jnp.clip(position, 0, self.size - 1)
         if singly:
@@ -158,8 +164,9 @@ class CompiledClient(Client):
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Runs the local steps: `carry = step(carry, minibatch, ...)`, epoch after epoch, as many as the schedule says.
 
-        The steps of small models run as one fused kernel. Others run in blocks that fetch their examples together where that
-        pays. Both see the same minibatches and keys, so the choice changes speed only.
+        The steps of small models run as one fused kernel. Others run in blocks that fetch their
+        examples together where that pays. Both see the same minibatches and keys, so the choice
+        changes speed only.
         """
         loop = _LocalLoop(self, step, batches)
         if self.schedule.batch_size == "full" or self.schedule.order == "given":
@@ -171,7 +178,10 @@ class CompiledClient(Client):
         return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.epoch, start)[2]
 
     def run_steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
-        """Runs `step` `count` times. With one client at a time, steps update kernels of dense layers in place."""
+        """Runs `step` `count` times.
+
+        With one client at a time, steps update kernels of dense layers in place.
+        """
         if self.setup.placement == "sequential" and usable():
             whole = traced(step, jnp.int32(0), carry)
             faster = whole._replace(program=in_place(whole.program))
@@ -191,7 +201,8 @@ class CompiledClient(Client):
         with part("examples"):
             if self.setup.placement == "sequential":
                 return permutation_by_size(key, self.size, largest, largest + width)
-            # padded, because the slice of the last batch must not run over the end: XLA would move it back
+            # padded, because the slice of the last batch must not run over the end: XLA would move
+            # it back
             return jnp.pad(permutation(key, self.size, largest), (0, width))
 
     def steps_per_fetch(self) -> int:
@@ -215,8 +226,9 @@ class CompiledClient(Client):
 class _LocalLoop:
     """The local steps of one client, in three layers: an epoch, blocks of steps that fetch together, single steps.
 
-    In all of them `order` is the epoch's permutation of the examples (None for the given order), and `done` the number of steps
-    before the epoch. Counts are traced, because clients have different sizes.
+    In all of them `order` is the epoch's permutation of the examples (None for the given order),
+    and `done` the number of steps before the epoch. Counts are traced, because clients have
+    different sizes.
 
     Attributes:
         client: whose steps.
@@ -258,7 +270,7 @@ class _LocalLoop:
             first = b * self.per_block
             if self.per_block == 1:
                 return self.at(first, order, done, carry)
-            # arrays of shape (per_block * batch, ...), of which step i takes the rows from i * batch on
+            # arrays of shape (per_block * batch, ...); step i takes rows from i * batch on
             fetched = self.client.fetch(order, first * self.batch, self.per_block * self.client.widest)
 
             def one(i: Index, carry: Any) -> Any:
@@ -271,7 +283,10 @@ class _LocalLoop:
         return loop((count + self.per_block - 1) // self.per_block, block, carry)
 
     def at(self, number: Index, order: Any, done: Index, carry: Any, **fetched: Any) -> Any:
-        """Runs step `number` of the epoch. Its key follows from the steps of all epochs before it."""
+        """Runs step `number` of the epoch.
+
+        Its key follows from the steps of all epochs before it.
+        """
         noise = jax.random.fold_in(self.noise_key, done + number)
         following = [
             Slice(
@@ -290,7 +305,8 @@ class _LocalLoop:
 class Slice(Minibatch):
     """A minibatch: examples `begin` to `begin + width` of the client in some order, as far as it has them.
 
-    A minibatch of more examples than may pass through the model at once is a sum over pieces of equal shape.
+    A minibatch of more examples than may pass through the model at once is a sum over pieces of
+    equal shape.
 
     Args:
         client: whose examples they are.
@@ -368,7 +384,8 @@ class Slice(Minibatch):
 
         if not self.many:
             return narrow(jax.lax.fori_loop(0, pieces, add, zero))
-        # the error of a sum grows with its number of terms: n pieces are added in sqrt(n) groups of sqrt(n)
+        # the error of a sum grows with its number of terms: n pieces are added in sqrt(n) groups of
+        # sqrt(n)
         group = math.isqrt(-(-self.widest // self.piece))
 
         def add_group(j: Index, sums: Any) -> Any:

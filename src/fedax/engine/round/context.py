@@ -1,8 +1,8 @@
 """Executes one round: the verbs that algorithms call, the same on every backend.
 
-`average`, `gather` and `exchange` are phases. A phase encodes what the server sends, hands the clients' work to the backend,
-combines the uploads, and counts the traffic. In a simulation all of this is traced once and compiled; on the other backends
-it runs in Python, round after round.
+`average`, `gather` and `exchange` are phases. A phase encodes what the server sends, hands the
+clients' work to the backend, combines the uploads, and counts the traffic. In a simulation all of
+this is traced once and compiled; on the other backends it runs in Python, round after round.
 """
 
 import dataclasses
@@ -29,7 +29,10 @@ from fedax.utils.random import Index, stream
 
 
 class EmptyPhaseError(FedaxError):
-    """Raised by a phase without clients. The backend abandons the round and leaves the state as it was."""
+    """Raised by a phase without clients.
+
+    The backend abandons the round and leaves the state as it was.
+    """
 
 
 class RoundReport(NamedTuple):
@@ -59,13 +62,16 @@ class RoundContext(Federation):
         backend: dispatches the work to the clients.
         round: its number, from 0.
         root: root key of all random streams.
-        lost: for each phase, what the codec lost of each client's last message, if the channel has feedback.
-        model_state: the model's state (such as batch statistics), or the memory with one for each client; None without.
+        lost: for each phase, what the codec lost of each client's last message, if the channel has
+            feedback.
+        model_state: the model's state (such as batch statistics), or the memory with one for each
+            client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
 
     Attributes:
-        is_abandoned: whether a phase found no clients, so that the round must not change anything. A compiled round runs to
-            its end nevertheless, so there it is a traced boolean. A round in Python ends with the phase.
+        is_abandoned: whether a phase found no clients, so that the round must not change anything.
+            A compiled round runs to its end nevertheless, so there it is a traced boolean. A round
+            in Python ends with the phase.
     """
 
     def __init__(
@@ -108,12 +114,16 @@ class RoundContext(Federation):
         return self._cohort(*self.backend.present(ids, count), is_sampled=weights is None)
 
     def _cohort(self, ids: Int[Array, "capacity"], count: Index, is_sampled: bool) -> Cohort:
-        """Returns clients with their weights. `is_sampled` says that the schedule's own sampling chose them."""
+        """Returns clients with their weights.
+
+        `is_sampled` says that the schedule's own sampling chose them.
+        """
         population = self.setup.population
         share = share_of(population.sizes_of(ids), population.total, self.setup.layout.dtype)
         weights, objective, coverage = cohort_weights(self.setup.schedule, ids, share, count, self.clients, is_sampled)
         if self._is_noised and is_sampled and self.setup.schedule.cohort is not None:
-            # with Poisson sampling the number of clients is random, and it would leak; the expected number does not
+            # with Poisson sampling the number of clients is random, and it would leak; the expected
+            # number does not
             coverage = jnp.asarray(self.setup.schedule.cohort / self.clients, coverage.dtype)
         return Cohort(ids, count, weights, objective, coverage)
 
@@ -238,7 +248,10 @@ class RoundContext(Federation):
         return self.model_state is not None and self.setup.task.state_policy == "average"
 
     def _occurrence(self, work: Callable[..., Any]) -> int:
-        """Returns how often this work function ran before in the round. Random streams of a phase depend on it."""
+        """Returns how often this work function ran before in the round.
+
+        Random streams of a phase depend on it.
+        """
         name = getattr(work, "__name__", type(work).__name__)
         self._occurrences[name] = self._occurrences.get(name, -1) + 1
         return self._occurrences[name]
@@ -250,7 +263,8 @@ class RoundContext(Federation):
 
     def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
         """Returns the clients of a cohort whose uploads count."""
-        # with central privacy an upload that is not finite counts as 0, so that who was left out stays hidden
+        # with central privacy an upload that is not finite counts as 0, so that who was left out
+        # stays hidden
         if not self.setup.drop or self._is_noised:
             return cohort
         counts = self._counts(cohort, result)

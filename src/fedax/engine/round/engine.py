@@ -27,7 +27,10 @@ from fedax.utils.random import stream
 
 
 class Log(NamedTuple):
-    """The reports of rounds of one run, each array with a first axis (rounds,). See `RoundReport` for the last three."""
+    """The reports of rounds of one run, each array with a first axis (rounds,).
+
+    See `RoundReport` for the last three.
+    """
 
     notes: dict[str, np.ndarray]
     down: np.ndarray
@@ -37,7 +40,10 @@ class Log(NamedTuple):
     left_out: np.ndarray
 
     def failure(self, first: int) -> Outcome:
-        """Returns the outcome: ok, or the first part that is not finite. `first` is the number of the first of these rounds."""
+        """Returns the outcome: ok, or the first part that is not finite.
+
+        `first` is the number of the first of these rounds.
+        """
         bad = np.flatnonzero(self.broken)
         if not len(bad):
             return Outcome()
@@ -54,7 +60,8 @@ class RunCarry(NamedTuple):
     Attributes:
         state: the algorithm's own.
         lost: for each phase, what the codec lost of the clients' last messages.
-        model_state: the model's (such as batch statistics), or a memory with one for each client; None if none changes.
+        model_state: the model's (such as batch statistics), or a memory with one for each client;
+            None if none changes.
         bounds: of adaptive clipping; None where there is none.
     """
 
@@ -100,7 +107,10 @@ def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def merge_logs(logs: Sequence[Log]) -> Log:
-    """Concatenates logs of consecutive rounds. Notes that some of them lack are filled up, see `stack_notes`."""
+    """Concatenates logs of consecutive rounds.
+
+    Notes that some of them lack are filled up, see `stack_notes`.
+    """
     forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
         name: np.concatenate([log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs])
@@ -129,7 +139,8 @@ def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
 class Program(ABC):
     """Runs rounds of several algorithms with several seeds: the first algorithm with all seeds, then the next.
 
-    The caller keeps the states between calls. What they hold, such as a first axis over runs, is up to the engine.
+    The caller keeps the states between calls. What they hold, such as a first axis over runs, is up
+    to the engine.
 
     Attributes:
         fitted: numbers to which the engine resolved symbolic hyperparameters, see `History.fitted`.
@@ -140,7 +151,8 @@ class Program(ABC):
     def check(self, observers: Sequence[Observer], personal: bool) -> None:  # noqa: B027
         """Refuses observers that the engine cannot serve, and `personal` if the clients' own models stay with them.
 
-        Called before round 0, so that nothing is compiled or asked of clients for a run that cannot end well.
+        Called before round 0, so that nothing is compiled or asked of clients for a run that cannot
+        end well.
         """
 
     @abstractmethod
@@ -149,7 +161,10 @@ class Program(ABC):
 
     @abstractmethod
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
-        """Runs rounds `first` to `first + count - 1` of all runs. May consume the buffers of the given states."""
+        """Runs rounds `first` to `first + count - 1` of all runs.
+
+        May consume the buffers of the given states.
+        """
 
     @abstractmethod
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
@@ -178,7 +193,8 @@ class Engine(ABC):
 
     Attributes:
         team: the processes that take part.
-        checkpoint_seconds: the most time between checkpoints where rounds may take long; None for no bound.
+        checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
+            no bound.
     """
 
     team: Team = Team()
@@ -198,8 +214,8 @@ class Engine(ABC):
     ) -> Program:
         """Builds the program of rounds for all algorithms with all root keys.
 
-        Several algorithms are of one class and differ in real hyperparameters only. `setup` comes from `prepared`, and `longest`
-        is the most rounds that one `advance` will be asked for.
+        Several algorithms are of one class and differ in real hyperparameters only. `setup` comes
+        from `prepared`, and `longest` is the most rounds that one `advance` will be asked for.
         """
 
 

@@ -1,7 +1,7 @@
 """Evaluation for observers: passes over all clients' data in large pieces rather than client by client.
 
-`CompiledView` is what an observer sees. Sums per client are segment sums over the flat arrays of examples, compensated against
-rounding.
+`CompiledView` is what an observer sees. Sums per client are segment sums over the flat arrays of
+examples, compensated against rounding.
 """
 
 import dataclasses
@@ -39,7 +39,8 @@ def personal_models(
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
         if states is not None:
             client.model_state = states.of(k) if isinstance(states, Memory) else states
-        # without the barriers XLA would fuse, and so round, differently depending on where the memory is stored
+        # without the barriers XLA would fuse, and so round, differently depending on where the
+        # memory is stored
         down, own = jax.lax.optimization_barrier((how.down, () if how.memory is None else (how.memory.of(k),)))
         return jax.lax.optimization_barrier(how.work(client, *down, *own))
 
@@ -278,7 +279,10 @@ def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: 
 
 
 def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]) -> tuple[Any, Any]:
-    """Adds values to the compensated sums of their owners. Owners ascend, so only the entries of those present are touched."""
+    """Adds values to the compensated sums of their owners.
+
+    Owners ascend, so only the entries of those present are touched.
+    """
     local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
     groups = next(iter(sums[0].values())).shape[0]
     places = jnp.full_like(owner, groups).at[local].set(owner)

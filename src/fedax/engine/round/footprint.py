@@ -45,7 +45,8 @@ class PhaseCost(NamedTuple):
         down_bits, up_bits: the same in bits, without a channel.
         codable: the lengths of the vectors of the upload that a channel would code.
         step_gradients: gradients in every local step; a Hessian-vector product counts as one.
-        full_gradients: gradients over all the client's examples. One in a loop of unknown length counts once.
+        full_gradients: gradients over all the client's examples. One in a loop of unknown length
+            counts once.
     """
 
     work: str
@@ -89,7 +90,8 @@ def footprint(
     Args:
         algorithm: the method.
         task: for its model; by default a small one stands in.
-        solver: of local problems; `SGD(0.01)` by default. Hyperparameters given by a word count as their defaults.
+        solver: of local problems; `SGD(0.01)` by default. Hyperparameters given by a word count as
+            their defaults.
         clients: of the stand-in, of which all but two are drawn.
 
     >>> import fedax
@@ -229,7 +231,10 @@ def _minibatch(params: Any) -> Any:
 
 
 def _count(program: Any, mark: Any) -> int:
-    """Counts the calls of a mark in a jaxpr. A loop of known length counts with its trip count, any other loop once."""
+    """Counts the calls of a mark in a jaxpr.
+
+    A loop of known length counts with its trip count, any other loop once.
+    """
     total = 0
     for equation in program.eqns:
         if equation.params.get("name") == mark.__name__:

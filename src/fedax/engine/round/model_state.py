@@ -1,4 +1,7 @@
-"""State of the model between rounds, such as batch statistics. It travels beside uploads, hidden from the algorithm."""
+"""State of the model between rounds, such as batch statistics.
+
+It travels beside uploads, hidden from the algorithm.
+"""
 
 from typing import Any
 

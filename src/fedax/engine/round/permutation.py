@@ -12,16 +12,20 @@ from fedax.ops.primitives import Result, aligned, in_groups, primitive
 from fedax.utils.random import Index
 
 SMALL = 1 << 16
-"""Size up to which 16 random bits and the position share one 32-bit word. Sorting one array of words is four times faster."""
+"""Size up to which 16 random bits and the position share one 32-bit word.
+
+Sorting one array of words is four times faster.
+"""
 
 
-# `inline` makes it part of a surrounding program; outside of one it compiles to one program rather than one per operation
+# `inline` makes it part of a surrounding program; outside of one it compiles to one program rather
+# than one per operation
 @functools.partial(jax.jit, static_argnames="width", inline=True)
 def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
     """Returns a random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
 
-    Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and a tie (of probability
-    2^-16 a pair) keeps the given order.
+    Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and
+    a tie (of probability 2^-16 a pair) keeps the given order.
     """
     if not _quick(key, width):
         return _sorted(key, size, width)
@@ -42,7 +46,10 @@ def _sorted(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]
 
 
 def _quick(key: Key[Array, ""], width: int) -> bool:
-    """Returns whether the native call gives the same permutation. It only knows the words of JAX's default generator."""
+    """Returns whether the native call gives the same permutation.
+
+    It only knows the words of JAX's default generator.
+    """
     is_default = str(jax.random.key_impl(key)) == "threefry2x32" and jax.config.values["jax_threefry_partitionable"]
     return is_default and width <= SMALL and usable()
 
@@ -62,7 +69,8 @@ in_groups(shuffle_p)
 def permutation_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
     """As `permutation`, at a cost that follows this client's size rather than the largest one; `width` >= `largest`.
 
-    Sorts at the next power of two, by a switch. Under `vmap` a switch runs all of its branches, so it is for one client at a time.
+    Sorts at the next power of two, by a switch. Under `vmap` a switch runs all of its branches, so
+    it is for one client at a time.
     """
     if _quick(key, width):
         return permutation(key, size, width)

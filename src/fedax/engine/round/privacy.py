@@ -40,7 +40,8 @@ class Bounding(eqx.Module):
 
     Attributes:
         bounds: of the parts of a phase.
-        near: the number of the vector sent down to which the first vector that goes up is near, None for none.
+        near: the number of the vector sent down to which the first vector that goes up is near,
+            None for none.
     """
 
     bounds: Float[Array, "parts"]
@@ -150,7 +151,8 @@ class Private(NamedTuple):
         privacy, m = self.privacy, phase.expected
         deviation = privacy.count_noise_of(m) * math.sqrt(phase.parts) if privacy.noise else 0.0
         xi = jax.random.normal(jax.random.fold_in(key, 1), (phase.parts,), bounds.dtype)
-        # the sum of b - 1/2 is what has noise: b alone would change by 1 with one client, twice what the accountant counts on
+        # the sum of b - 1/2 is what has noise: b alone would change by 1 with one client, twice
+        # what the accountant counts on
         noisy = total.inside.astype(bounds.dtype) + jnp.asarray(deviation, bounds.dtype) * xi
         share = noisy / jnp.asarray(m, bounds.dtype) + jnp.asarray(0.5, bounds.dtype)
         mine = slice(phase.begin, phase.begin + phase.parts)
@@ -320,7 +322,8 @@ class _InspectionBackend(RecordingBackend):
         """Returns the number of the vector sent down whose difference to the upload is clipped; None without one."""
         if upload.reference is None:
             return None
-        # by identity: while tracing, a vector that was sent down is the very object that the work function saw
+        # by identity: while tracing, a vector that was sent down is the very object that the work
+        # function saw
         near = next((i for i, v in enumerate(_vectors(down)) if v is upload.reference), None)
         if near is None and self.central:
             raise _refused(self.name, f"the reference of uploads of phase {phase} is none of the vectors sent down")
@@ -364,8 +367,9 @@ def _expected(phase: _TracedPhase, setup: Setup) -> int:
 def _releases(round: list[_TracedPhase], schedule: Schedule, clients: int, central: bool) -> tuple[Release, ...]:
     """Returns the releases of a round.
 
-    Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and draws of a fixed number from all
-    clients. Among those who can be reached the chance is larger, and who drops out of a fixed draw is not exchangeable.
+    Sampling amplifies where a client's chance is the same for every draw: Poisson sampling, and
+    draws of a fixed number from all clients. Among those who can be reached the chance is larger,
+    and who drops out of a fixed draw is not exchangeable.
     """
     drawn: dict[int | None, int] = {}  # by draw, the number of phases with its clients
     for phase in round:
@@ -394,7 +398,8 @@ def privacy_spent(
 ) -> float:
     r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy; infinity without noise.
 
-    Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend more together.
+    Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend
+    more together.
 
     Args:
         algorithm, task, schedule, rounds: of the run.

@@ -40,6 +40,9 @@ class SingleClient(CompiledClient):
 
 @eqx.filter_jit
 def run_single_client(phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]) -> Any:
-    """Runs the work of the only client here. Returns its upload, its memories afterwards, and `PhaseWork.broken` of both."""
+    """Runs the work of the only client here.
+
+    Returns its upload, its memories afterwards, and `PhaseWork.broken` of both.
+    """
     upload, kept = phase_work(SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows)
     return upload, kept, phase_work.broken((decode(upload.value)[0], upload.weight), rows, kept)
