@@ -234,7 +234,11 @@ def _check_padding(task: Task, schedule: Schedule, sizes: list[int]) -> None:
 
 
 class Session:
-    """One run, stepped by hand. `start` returns it."""
+    """One run, stepped by hand. `start` returns it.
+
+    Args:
+        grid: the one run that it steps.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program = grid, grid.program

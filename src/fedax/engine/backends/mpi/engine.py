@@ -23,6 +23,7 @@ from fedax.engine.round.evaluation import (
     CompiledView,
     client_models_and_weights,
     constraints_of,
+    evaluate_held_back,
     has_equal_weights,
     personal_models,
 )
