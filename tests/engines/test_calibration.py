@@ -12,7 +12,7 @@ import fedax
 from fedax.core import InvalidInput
 from fedax.engine.backends.simulation import calibration
 from fedax.engine.backends.simulation.calibration import Way
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed.process_group import ProcessGroup
 from problems import vector
 
 OPTIONS = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(epochs=2, batch_size=2), "rounds": 2, "observe": ()}
@@ -143,10 +143,10 @@ def test_checkpoints_go_on_with_another_choice(measured, tmp_path):
 
 
 def test_several_hosts_do_not_measure(monkeypatch):
-    class Two(Team):
+    class Two(ProcessGroup):
         size = 2
 
-    monkeypatch.setattr("fedax.engine.backends.simulation.engine.team_of_hosts", Two)
+    monkeypatch.setattr("fedax.engine.backends.simulation.engine.multihost_group", Two)
     plain = inspect.unwrap(fedax.Simulation.__init__)
     with pytest.raises(InvalidInput, match=r"placement=...\): got 'measured'; allowed: 'auto', 'sequential' or 'chunked'"):
         plain(object.__new__(fedax.Simulation), "measured")

@@ -159,7 +159,7 @@ def run_grid(
     settings, before = RunOptions.of(options), list(resume or ())
     for history in before:
         check_kind("run(resume=...)", history, History)
-    with settings.engine.team.watched():
+    with settings.engine.process_group.abort_on_error():
         if len(seeds) > 1 and has_symbolic(algorithms, settings):
             histories = _run_each_seed(algorithms, task, seeds, settings, before)
         else:
@@ -190,7 +190,7 @@ def _run(grid: Grid, resume: list[History]) -> list[History]:
 
 
 def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> list[History]:
-    options, program, layout, team = grid.options, grid.program, grid.layout, grid.options.engine.team
+    options, program, layout, group = grid.options, grid.program, grid.layout, grid.options.engine.process_group
     rounds, every = grid.rounds, options.observe_every
     states = None if resume else grid.init()
     if resume:
@@ -224,7 +224,7 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
         report = Progress(done, rounds, clock.now, recorders[0].latest, clock.compiling)
         with interrupts.allowed(states):
             asked = options.progress and options.progress(report)
-        return team.any(bool(asked))
+        return group.any(bool(asked))
 
     def parts() -> list[Carried]:
         return [recorder.final or carried for recorder, carried in zip(recorders, program.split(states), strict=True)]
@@ -261,8 +261,8 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
             if checkpoints and settled and checkpoints.is_due():
                 save()
 
-    calls = CallLength(bounded=team.size == 1)
-    with Interrupts(enabled=team.size == 1) as interrupts:
+    calls = CallLength(bounded=group.size == 1)
+    with Interrupts(enabled=group.size == 1) as interrupts:
         try:
             asked = look() if not resume else False
             while done < rounds and not (asked or interrupts.asked) and any(recorder.goes_on for recorder in recorders):
@@ -279,7 +279,7 @@ def _advance(grid: Grid, resume: list[History], checkpoints: Checkpoints | None)
             for recorder in recorders if rounds < options.rounds else ():
                 recorder.stop(done)
         except KeyboardInterrupt:
-            if (team.size > 1 and not asked) or not is_intact(states) or not recorders[0].rounds:
+            if (group.size > 1 and not asked) or not is_intact(states) or not recorders[0].rounds:
                 raise  # other ranks do not know of it, a program has the state, or there is nothing to keep yet
             if checkpoints and settled:
                 save()
@@ -319,4 +319,4 @@ def _checkpoints(grid: Grid) -> Checkpoints | None:
     if options.checkpoint is None:
         return None
     engine, folder = options.engine, Path(options.checkpoint)
-    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
+    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.process_group, engine.checkpoint_seconds)

@@ -98,7 +98,7 @@ class Grid:
         make_room()
         hold_memory()
         schedule, engine, longest = options.schedule, options.engine, min(options.observe_every, max(options.rounds, 1))
-        with engine.team.jointly():
+        with engine.process_group.raise_on_all_ranks():
             check_kind("run(task=...)", task, Task)
             given = options.watching(task)
             for observer in given.observe or ():
@@ -119,10 +119,10 @@ class Grid:
             solver = as_arrays(options.solver, self.layout.dtype)
             self.algorithms, self.task, self.seeds, self.options = list(algorithms), task, [int(s) for s in seeds], options
             self.fitted = [numbers for numbers in found for _ in seeds]
-        self.identity = engine.team.agree(self._facts, **self._course(done))
+        self.identity = engine.process_group.check_same_config(self._facts, **self._course(done))
         setup = engine.prepared(Setup(task, solver, schedule, self.layout, task.train.population, options.channel))
         setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
-        with engine.team.jointly():
+        with engine.process_group.raise_on_all_ranks():
             if options.channel is not None and options.channel.attack is not None:
                 poisoned = options.channel.attack.poisoned(setup.task, setup.first, setup.population.clients)
                 setup = dataclasses.replace(setup, task=poisoned)

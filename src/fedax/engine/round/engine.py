@@ -13,7 +13,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import Outcome
 from fedax.core.task import Task
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Transport
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import Round, missing
@@ -168,11 +168,11 @@ class Engine(ABC):
     """A place for runs.
 
     Attributes:
-        team: the processes that take part.
+        process_group: the processes that take part.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for no bound.
     """
 
-    team: Team = Team()
+    process_group: ProcessGroup = ProcessGroup()
     checkpoint_seconds: float | None = None
 
     def has_all(self, task: Task) -> bool:

@@ -52,7 +52,7 @@ class MPI(Engine):
         if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
             raise InvalidInput.of("MPI(comm=...)", comm, "an mpi4py communicator, or None")
         self.comm = comm if comm is not None else _world()
-        self.team = Ranks(self.comm)
+        self.process_group = Ranks(self.comm)
 
     def check_clients(self, clients: int) -> None:
         """Refuses a task of another number of clients than ranks, before any of its data are made."""

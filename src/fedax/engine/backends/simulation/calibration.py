@@ -102,7 +102,9 @@ def likeness(engine: Any, algorithms: Sequence[Any], setup: Setup, seeds: int, c
     """All that the fastest placement depends on, as plain values: the machine, the versions, the work of a round."""
     model = jax.eval_shape(setup.task.start, jax.random.key(0))
     sizes = np.quantile(np.asarray(setup.population.sizes), np.linspace(0, 1, 11)).round().tolist()
-    settings = {name: value for name, value in vars(engine).items() if name not in ("placement", "chunk", "devices", "team")}
+    settings = {
+        name: value for name, value in vars(engine).items() if name not in ("placement", "chunk", "devices", "process_group")
+    }
     facts = {
         "machine": _machine(),
         "versions": {name: version(name) for name in ("fedax", "jax", "jaxlib")},

@@ -30,7 +30,7 @@ from fedax.engine.backends.simulation.sweep_axes import RunAxes
 from fedax.engine.compilation.cache import FEW, small_products, uncached
 from fedax.engine.compilation.fused_loop import available
 from fedax.engine.compilation.jaxpr import traced
-from fedax.engine.distributed.multihost import team_of_hosts
+from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import Round, bits_spent
 from fedax.engine.round.engine import Carried, Engine, Log, Program, begin, landed
@@ -100,19 +100,19 @@ class Simulation(Engine):
         usual = 1 if placement == "sequential" else chunk or (8 if cpu else 32)
         self.chunk = chunk if placement == "measured" else usual
         self.devices = devices
-        self.team = team_of_hosts()
-        if self.team.size > 1 and (devices or available) < available:
+        self.process_group = multihost_group()
+        if self.process_group.size > 1 and (devices or available) < available:
             hint = "Simulations on several hosts use the devices of all."
             raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
-        if self.team.size > 1 and placement == "measured":
+        if self.process_group.size > 1 and placement == "measured":
             hint = "Hosts that measure could choose differently."
             raise InvalidInput.of("Simulation(placement=...)", placement, "'auto', 'sequential' or 'chunked'", hint)
         self.microbatch = microbatch
-        if self.team.size > 1 and data == "host":
+        if self.process_group.size > 1 and data == "host":
             hint = "Simulations on several hosts keep the examples on the devices of all."
             raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
-        self.data = "device" if self.team.size > 1 else data
-        if self.team.size > 1 and memory != "device":
+        self.data = "device" if self.process_group.size > 1 else data
+        if self.process_group.size > 1 and memory != "device":
             hint = "Simulations on several hosts keep the clients' memories on the devices of all."
             raise InvalidInput.of("Simulation(memory=...)", memory, "'device'", hint)
         self.memory: Place = memory
@@ -134,7 +134,7 @@ class Simulation(Engine):
 
     def _small(self, setup: Setup, runs: int) -> bool:
         """Whether a round of all runs is too little work to be divided."""
-        if jax.default_backend() != "cpu" or self.team.size > 1:
+        if jax.default_backend() != "cpu" or self.process_group.size > 1:
             return False
         population, schedule = setup.population, setup.schedule
         size = max(1, population.total // population.clients)
