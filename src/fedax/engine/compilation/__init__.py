@@ -1,1 +1,1 @@
-"""Compiled programs: cache, fused loops, traced programs."""
+"""Compilation: the compilation cache, fused loops, rewritten descent steps, jaxprs, fingerprints of runs."""

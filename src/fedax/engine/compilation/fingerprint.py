@@ -26,7 +26,7 @@ _SHOWN = 16
 """Arrays of up to this many entries are kept as they are, larger ones as a hash."""
 
 
-def identity(
+def run_fingerprint(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     starts: Sequence[Any],
@@ -50,7 +50,7 @@ def identity(
         InvalidInput: a value of which it cannot be told whether another one is the same.
     """
     params = starts[0]
-    describe = Describer((params, Layout.of(params).ravel(params)))
+    describe = Fingerprinter((params, Layout.of(params).ravel(params)))
     sets = {"train": task.train, "test": task.test, "holdout": task.holdout}
     sets |= {} if task.validation is None else {"validation": task.validation}
     sets |= {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
@@ -60,8 +60,8 @@ def identity(
         "algorithms": list(algorithms),
         "seed": seeds[0] if len(seeds) == 1 else list(seeds),
         "task": {"name": task.name, "l2": task.l2, "clients": task.train.clients, **_state_of(task)},
-        "data": {name: hashed(data) for name, data in sets.items()},
-        "start": hashed(starts),
+        "data": {name: hash_arrays(data) for name, data in sets.items()},
+        "start": hash_arrays(starts),
         "versions": {name: version(name) for name in _PACKAGES},
         **more,
     }
@@ -70,7 +70,7 @@ def identity(
 
 def _state_of(task: Task) -> dict[str, Any]:
     """The model's state at the start and what becomes of it, of a model that has one."""
-    return {} if task.state is None else {"state": hashed(task.state), "state_policy": task.state_policy}
+    return {} if task.state is None else {"state": hash_arrays(task.state), "state_policy": task.state_policy}
 
 
 def random_settings() -> dict[str, Any]:
@@ -79,12 +79,12 @@ def random_settings() -> dict[str, Any]:
     return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
 
 
-def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
+def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
     """The first place at which two identities differ, with both values; None if they are the same.
 
-    >>> difference({"a": [1, 2]}, {"a": [1, 3]})
+    >>> first_difference({"a": [1, 2]}, {"a": [1, 3]})
     ('a[1]', 2, 3)
-    >>> difference({"a": 1}, {"a": 1, "b": 2})
+    >>> first_difference({"a": 1}, {"a": 1, "b": 2})
     ('b', None, 2)
     """
     if isinstance(mine, dict) and isinstance(kept, dict):
@@ -94,10 +94,10 @@ def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | 
         inner = [(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, kept, strict=True))]
     else:
         return None if mine == kept else (place, mine, kept)
-    return next((found for name, a, b in inner if (found := difference(a, b, name))), None)
+    return next((found for name, a, b in inner if (found := first_difference(a, b, name))), None)
 
 
-def hashed(tree: Any) -> str:
+def hash_arrays(tree: Any) -> str:
     """A hash of all arrays of a pytree, with its structure."""
     leaves, structure = jax.tree.flatten(tree)
     total = hashlib.sha256(_without_addresses(str(structure)).encode())
@@ -109,13 +109,13 @@ def hashed(tree: Any) -> str:
     return total.hexdigest()[:16]
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> str:
+def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
     """A hash of the program that a function traces to, with the constants it holds."""
     with jax.numpy_dtype_promotion("standard"):  # whatever the caller's setting
         closed = jax.make_jaxpr(function)(*arguments)
     total = hashlib.sha256(_without_addresses(str(closed)).encode())
     for constant in _constants(closed):
-        total.update(hashed(constant).encode())
+        total.update(hash_arrays(constant).encode())
     return total.hexdigest()[:16]
 
 
@@ -140,14 +140,16 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
         return jax.value_and_grad(lambda params, batch: functions["loss"](params, batch, key).sum())
 
     losses = {
-        "loss": traced(total(None), params, batch),
-        "loss in training": traced(total(jax.random.key(0)), params, batch),
+        "loss": hash_program(total(None), params, batch),
+        "loss in training": hash_program(total(jax.random.key(0)), params, batch),
     }
     scores = {name: score for name, score in functions.items() if name != "loss"}
-    return losses | {name: traced(lambda p, b, f=score: f(p, b, None), params, batch) for name, score in scores.items()}
+    return losses | {
+        name: hash_program(lambda p, b, f=score: f(p, b, None), params, batch) for name, score in scores.items()
+    }
 
 
-class Describer:
+class Fingerprinter:
     """Turns a value into plain ones that are equal for equal values.
 
     Args:
@@ -164,7 +166,7 @@ class Describer:
             return value if np.isfinite(value) else str(value)
         if isinstance(value, np.generic | np.ndarray | jax.Array):
             small = np.size(value) <= _SHOWN and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-            return [str(value.dtype), np.asarray(value).tolist()] if small else hashed(value)
+            return [str(value.dtype), np.asarray(value).tolist()] if small else hash_arrays(value)
         if isinstance(value, optax.GradientTransformation):
             return {"optimizer": self._optimizer(value, place)}
         if isinstance(value, Mapping):
@@ -189,7 +191,7 @@ class Describer:
         for probe in self.probes:
             try:
                 state = jax.eval_shape(value.init, probe)
-                return traced(value.init, probe) + traced(value.update, probe, state, probe)
+                return hash_program(value.init, probe) + hash_program(value.update, probe, state, probe)
             except Exception as error:
                 failed = error
         raise InvalidInput.found(f"run(checkpoint=...), {place}", "an optimizer that fails", "Optax optimizers", str(failed))

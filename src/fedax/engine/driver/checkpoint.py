@@ -21,7 +21,7 @@ from fedax.core.bound_model import looked_at
 from fedax.core.federation import Memory
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.fingerprint import difference
+from fedax.engine.compilation.fingerprint import first_difference
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.engine import Carried
 from fedax.errors import InvalidInput, WriteFailed
@@ -167,7 +167,7 @@ class Checkpoints:
         return None
 
     def _check(self, kept: dict[str, Any]) -> None:
-        if found := difference(self.identity, kept):
+        if found := first_difference(self.identity, kept):
             name, mine, before = found
             hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
             setting = name.removeprefix("random.").upper()

@@ -12,7 +12,7 @@ import numpy as np
 from fedax.core.directions import Mode, is_better
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.cache import compiling
+from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.driver.early_stopping import EarlyStopping
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Carried, Log, merged
@@ -71,7 +71,7 @@ class Clock:
     """Seconds of the run, those before a resumption included."""
 
     def __init__(self, before: History | None) -> None:
-        self._begun, self._compiled = time.perf_counter(), compiling().seconds
+        self._begun, self._compiled = time.perf_counter(), compile_clock().seconds
         if before is not None:
             self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
 
@@ -82,7 +82,7 @@ class Clock:
     @property
     def compiling(self) -> float:
         """Of these, the seconds of compiling."""
-        return compiling().seconds - self._compiled
+        return compile_clock().seconds - self._compiled
 
 
 class Recorder:

@@ -21,9 +21,9 @@ from fedax.core.client import Carry
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.task import Ragged
-from fedax.engine.backends.simulation.backend import SimulatedTransport, mesh_of
+from fedax.engine.backends.simulation.backend import SimulatedTransport, client_mesh
 from fedax.engine.backends.simulation.engine import SimulationProgram
-from fedax.engine.compilation.jaxpr import inner, turns
+from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Answer, Job
 from fedax.engine.round.client import CompiledClient, Part, Setup, Slice
 from fedax.engine.round.context import Round
@@ -56,7 +56,7 @@ class Uncountable(Exception):
     """Products that cannot be counted before they are done, such as those of a loop of unknown length."""
 
 
-def operations(program: Any) -> int:
+def count_flops(program: Any) -> int:
     """The floating-point operations of the matrix products and convolutions of a traced program, two for each multiplication.
 
     Raises:
@@ -64,7 +64,7 @@ def operations(program: Any) -> int:
     """
     total = 0
     for equation in program.eqns:
-        name, within = equation.primitive.name, [operations(program) for program in inner(equation)]
+        name, within = equation.primitive.name, [count_flops(program) for program in subjaxprs(equation)]
         if name in HIDDEN or (name.endswith(("_call", "callback")) and name != "debug_callback" and not within):
             raise Uncountable(name)
         if name == "cond":
@@ -72,7 +72,7 @@ def operations(program: Any) -> int:
                 raise Uncountable("branches")
             total += within[0]
         elif any(within):
-            if (count := turns(equation)) is None:
+            if (count := trip_count(equation)) is None:
                 raise Uncountable("a loop of unknown length")
             total += count * sum(within)
         else:
@@ -108,10 +108,10 @@ def _multiplications(equation: Any) -> int:
     return lead * outputs * inputs * math.prod(along)
 
 
-def traced_operations(function: Callable[[], Any]) -> int:
+def count_function_flops(function: Callable[[], Any]) -> int:
     """Of a function without arguments, as far as its results need them."""
     program = jax.make_jaxpr(function)().jaxpr
-    return operations(dce_jaxpr(program, [True] * len(program.outvars))[0])
+    return count_flops(dce_jaxpr(program, [True] * len(program.outvars))[0])
 
 
 class Cost(NamedTuple):
@@ -167,7 +167,9 @@ class _Counting(SimulatedTransport):
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
-        self.costs.append(Cost.of(lambda *numbers: traced_operations(lambda: job(_Counted(self.setup, job, numbers), rows))))
+        self.costs.append(
+            Cost.of(lambda *numbers: count_function_flops(lambda: job(_Counted(self.setup, job, numbers), rows)))
+        )
         there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         sizes = self.setup.population.sizes_of(cohort.ids)
         steps, examples = jax.vmap(functools.partial(self._steps, job))(cohort.ids, sizes)
@@ -181,7 +183,7 @@ class _Counting(SimulatedTransport):
         return jnp.int32(steps), jnp.int32(steps // epoch * size + jnp.minimum(steps % epoch * batch, size))
 
 
-def round_operations(program: SimulationProgram) -> Callable[[Any, int], int]:
+def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]:
     """The operations of one round of a simulation of one run, of the carry before it and its number.
 
     What is counted are the products of the clients' work with the examples that they have: no padding, nothing elementwise, not
@@ -206,10 +208,10 @@ def round_operations(program: SimulationProgram) -> Callable[[Any, int], int]:
 
 
 @functools.cache
-def peak(devices: int, dtype: str) -> float:
+def measure_peak(devices: int, dtype: str) -> float:
     """GFLOP/s of large products of two matrices, one on each of so many devices at once: the best of several, once in a process."""
     size = 1024 if jax.default_backend() == "cpu" else 8192
-    mesh, split = mesh_of(devices), P("clients")
+    mesh, split = client_mesh(devices), P("clients")
     matrices = jax.device_put(np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split))
     product = jax.jit(jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=split, out_specs=split))
     jax.block_until_ready(product(matrices))

@@ -17,11 +17,11 @@ from jax.profiler import ProfileData, ProfileOptions
 from fedax.core.algorithm import Algorithm
 from fedax.core.task import Task
 from fedax.engine.backends.simulation.engine import SimulationProgram, advance
-from fedax.engine.compilation.cache import compiling
+from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.compilation.scopes import part_of
 from fedax.engine.driver.options import RunOptions, Setting, check_count
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.flops import Uncountable, peak, round_operations
+from fedax.engine.profiling.flops import Uncountable, measure_peak, round_flops_counter
 from fedax.engine.round.engine import observed
 from fedax.errors import FedaxError, InvalidInput
 from fedax.utils.arguments import checked_call
@@ -129,7 +129,7 @@ def profile(
         raise InvalidInput.found("profile(engine=...)", name, "Simulation, which has programs that are traced")
     jax.clear_caches()  # programs of the same name would be taken for this one
     gc.collect()
-    older, before = _texts(), compiling().seconds
+    older, before = _round_programs(), compile_clock().seconds
     state: Any = grid.init()
 
     def restarted() -> None:
@@ -145,9 +145,9 @@ def profile(
 
     advanced()
     looked()
-    compiled = compiling().seconds - before
+    compiled = compile_clock().seconds - before
     round_ms, observe_ms = _milliseconds(advanced, restarted) / rounds, _milliseconds(looked)
-    texts = _texts()
+    texts = _round_programs()
     restarted()
     few = max(1, min(rounds, int(TRACED_MS / round_ms)))
     shares = _shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
@@ -155,13 +155,18 @@ def profile(
     restarted()
     spent = compiled, program.setup.devices, _operations(program, state, rounds)
     return Profile(
-        type(algorithm).__name__, parts, round_ms, observe_ms, *spent, peak(program.setup.devices, str(grid.layout.dtype))
+        type(algorithm).__name__,
+        parts,
+        round_ms,
+        observe_ms,
+        *spent,
+        measure_peak(program.setup.devices, str(grid.layout.dtype)),
     )
 
 
 def _operations(program: SimulationProgram, state: Any, rounds: int) -> float | None:
     """The mean over rounds from a state before the first one on, which is consumed."""
-    count, total = round_operations(program), 0
+    count, total = round_flops_counter(program), 0
     try:
         for number in range(rounds):
             total += count(state[0], number)
@@ -190,8 +195,8 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
             call()
         (path,) = Path(folder).rglob("*.xplane.pb")
         traced = ProfileData.from_file(str(path))
-    origins = {name: part for text in programs for name, part in origins_of(text).items()}
-    others = set[str]().union(*map(controls_of, programs))
+    origins = {name: part for text in programs for name, part in scopes_by_operation(text).items()}
+    others = set[str]().union(*map(control_operations, programs))
     times = defaultdict[str, float](float)
     for event in (event for plane in traced.planes for line in plane.lines for event in line.events):
         facts: dict[str, Any] = {key: value for key, value in event.stats if key in ("hlo_module", "hlo_op")}
@@ -205,33 +210,33 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
     return {part: duration / total for part, duration in times.items()}
 
 
-def _texts() -> list[str]:
+def _round_programs() -> list[str]:
     """The compiled programs of rounds in this process, as text."""
     executables = jax.local_devices()[0].client.live_executables()
     return [m.to_string() for executable in executables for m in executable.hlo_modules() if m.name.startswith(ROUNDS)]
 
 
-def controls_of(text: str) -> set[str]:
+def control_operations(text: str) -> set[str]:
     """The operations of a compiled program whose time is that of others.
 
     >>> text = '''  %call.1 = (s32[], f32[2]{0}) call(%x), to_apply=%loop, frontend_attributes={xla_cpu_small_call="true"}
     ...   %cond.2 = f32[2]{0} conditional(%p, %a, %b), branch_computations={%one, %two}
     ...   %call.3 = f32[2]{0} call(%x), to_apply=%some'''
-    >>> sorted(controls_of(text))
+    >>> sorted(control_operations(text))
     ['call.3', 'cond.2']
     """
     named = ((match[1], line) for line in text.splitlines() if (match := _INSTRUCTION.match(line)))
     return {name for name, line in named if (kind := _CONTROL.search(line)) and not (kind[1] == "call" and _KERNEL in line)}
 
 
-def origins_of(text: str) -> dict[str, str]:
+def scopes_by_operation(text: str) -> dict[str, str]:
     """The parts of the operations of a compiled program, as text.
 
     >>> text = '''body (x: f32[]) -> f32[] {
     ...   %add.1 = f32[] add(x, x), metadata={op_name="jit(advance)/fedax.work.train/fedax.gradients/add"}
     ...   ROOT copy.2 = f32[] copy(add.1)
     ... }'''
-    >>> origins_of(text)
+    >>> scopes_by_operation(text)
     {'add.1': 'train: gradients', 'copy.2': 'train: gradients'}
     """
     found: dict[str, str] = {}

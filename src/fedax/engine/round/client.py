@@ -13,12 +13,11 @@ from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
-from fedax.engine.compilation.descent import in_place
-from fedax.engine.compilation.fused_loop import in_one_kernel
-from fedax.engine.compilation.jaxpr import traced
+from fedax.engine.compilation.descent import can_rewrite_steps, rewrite_descent_steps
+from fedax.engine.compilation.fused_loop import fused_loop
+from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.compilation.scopes import part
 from fedax.engine.round.permutation import shuffled, shuffled_by_size
-from fedax.ops.extension import usable
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
 
@@ -43,7 +42,7 @@ class Setup(eqx.Module):
     `placement` is how the clients of a cohort follow each other (see `Simulation`). With `drop`, clients whose uploads are not
     finite are left out of their phase. With `offloads`, the clients' memories lie outside the devices. `private` is the
     `fedax.engine.round.privacy.Private` of a run with privacy. With `kernels`, the steps of small models are single kernels
-    where they can be (see `in_one_kernel`).
+    where they can be (see `fused_loop`).
     """
 
     task: Task
@@ -158,7 +157,7 @@ class CompiledClient(Client):
                 number = i % per_epoch
                 return at(number, order, done + i - number, carry, singly=True)
 
-            return in_one_kernel(count, one, carry) if self.setup.kernels else None
+            return fused_loop(count, one, carry) if self.setup.kernels else None
 
         def blocks(order: Any, done: Index, count: Index, carry: Carry) -> Carry:
             def block(b: Index, carry: Carry) -> Carry:
@@ -190,9 +189,9 @@ class CompiledClient(Client):
 
     def _steps(self, count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
         """So many steps; those of one client at a time change the kernels of fully connected layers in place."""
-        if self.setup.placement == "sequential" and usable():
-            whole = traced(step, jnp.int32(0), carry)
-            faster = whole._replace(program=in_place(whole.program))
+        if self.setup.placement == "sequential" and can_rewrite_steps():
+            staged = stage(step, jnp.int32(0), carry)
+            faster = staged._replace(jaxpr=rewrite_descent_steps(staged.jaxpr))
             return _loop(count, lambda i, carry: faster(i, carry), carry)
         return _loop(count, step, carry)
 

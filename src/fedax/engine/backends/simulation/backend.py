@@ -13,8 +13,8 @@ from jaxtyping import Array, Int, PyTree
 from fedax.communication.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.simulation.client_state_store import OffloadedMemory
-from fedax.engine.backends.simulation.placement import longest_first
-from fedax.engine.compilation.jaxpr import traced
+from fedax.engine.backends.simulation.placement import assign_longest_first
+from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.compilation.scopes import part
 from fedax.engine.round.aggregation import plus_weighted, total
 from fedax.engine.round.backend import Answer, Job, Transport
@@ -25,7 +25,7 @@ from fedax.utils.memory_check import bytes_of, check_memories, check_room
 from fedax.utils.random import Index, stream
 
 
-def mesh_of(devices: int) -> Mesh:
+def client_mesh(devices: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:devices]), ("clients",))
 
 
@@ -45,7 +45,7 @@ class SimulatedTransport(Transport):
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
         with part("cohort"):
-            table, counts = longest_first(self._load(job, cohort.ids), cohort.count, self.setup.devices)
+            table, counts = assign_longest_first(self._load(job, cohort.ids), cohort.count, self.setup.devices)
         with part("memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
         phase = _Phase(job, self.setup, cohort, rows)
@@ -72,7 +72,9 @@ class SimulatedTransport(Transport):
         filled = ((0, -clients % devices), (0, 0))
         tables = jnp.pad(neighbours, filled), jnp.pad(weights, filled)
         split = P("clients")
-        program = jax.shard_map(mixed, mesh=mesh_of(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False)
+        program = jax.shard_map(
+            mixed, mesh=client_mesh(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False
+        )
         return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
 
     def _load(self, job: Job, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
@@ -100,7 +102,9 @@ class SimulatedTransport(Transport):
             forms.append(form)
             return jax.lax.psum(results, "clients")
 
-        program = jax.shard_map(on_device, mesh=mesh_of(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False)
+        program = jax.shard_map(
+            on_device, mesh=client_mesh(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False
+        )
         with part("aggregation"):
             results = program(table, counts, arrays)
         return forms[0], results
@@ -108,8 +112,8 @@ class SimulatedTransport(Transport):
     def _work_off(self, phase: "_Phase", places: Array, count: Array, keep: bool) -> tuple[Upload[Any], Any]:
         """One device's clients in order, `chunk` at a time. Results of a place stand in its row; other rows are zero."""
         capacity, chunk = places.shape[0], self.setup.chunk
-        work = traced(phase, jnp.int32(0), jnp.bool_(True))
-        (value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape), form = work.shapes
+        work = stage(phase, jnp.int32(0), jnp.bool_(True))
+        (value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape), form = work.out_shapes
         if keep:
             check_room(f"gather({phase.job.name})", capacity, capacity * bytes_of(value_shape), "uploads together")
         places = jnp.pad(places, (0, chunk))

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedax.engine.compilation.cache import cache_folder
-from fedax.engine.compilation.fingerprint import hashed, random_settings
+from fedax.engine.compilation.fingerprint import hash_arrays, random_settings
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program
 from fedax.errors import WriteFailed
@@ -139,7 +139,7 @@ def _processor() -> str:
 
 def _form(part: Any) -> str:
     """A hash of a record without the values of its numbers, on which no time depends."""
-    return hashed(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), part))
+    return hash_arrays(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), part))
 
 
 def _kept(path: Path, key: dict[str, Any], choices: Sequence[Way]) -> Way | None:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PyTree
 from fedax.core.federation import Memory, rows_as, with_memories
 from fedax.engine.backends.simulation.host_callback import ask, over_lanes
 from fedax.engine.backends.simulation.row_store import BLOCK, STORES, Away, RowStore
-from fedax.engine.compilation.jaxpr import traced
+from fedax.engine.compilation.jaxpr import stage
 from fedax.errors import InvalidInput
 
 Place: TypeAlias = Literal["device", "host", "disk"]
@@ -100,9 +100,9 @@ class OffloadedMemory(Memory):
     def starting(cls, initial: PyTree, clients: int) -> "OffloadedMemory":
         """Of clients that all have their first rows; see `Federation.memory`."""
         first = initial if callable(initial) else lambda k: initial
-        row = traced(lambda k: jax.tree.map(jnp.asarray, first(k)), jnp.int32(0))
-        leaves, structure = jax.tree.flatten(row.shapes)
-        return cls(row.captured, Form(row.program, structure, tuple(leaves), clients), jnp.int32(0))
+        row = stage(lambda k: jax.tree.map(jnp.asarray, first(k)), jnp.int32(0))
+        leaves, structure = jax.tree.flatten(row.out_shapes)
+        return cls(row.consts, Form(row.jaxpr, structure, tuple(leaves), clients), jnp.int32(0))
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
         shapes = [jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype) for leaf in self.form.leaves]

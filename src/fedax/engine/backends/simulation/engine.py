@@ -27,9 +27,9 @@ from fedax.engine.backends.simulation.client_state_store import (
 )
 from fedax.engine.backends.simulation.host_dataset import Shelf, in_files
 from fedax.engine.backends.simulation.sweep_axes import RunAxes
-from fedax.engine.compilation.cache import FEW, small_products, uncached
-from fedax.engine.compilation.fused_loop import available
-from fedax.engine.compilation.jaxpr import traced
+from fedax.engine.compilation.cache import SMALL_MODEL, bypass_persistent_cache, small_matmul_options
+from fedax.engine.compilation.fused_loop import is_available
+from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import Round, bits_spent
@@ -170,13 +170,13 @@ class SimulationProgram(Program):
         self.setup = members.put(setup, "all")
         self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
         self.roots = members.put(members.rows(roots, "seeds"), "seeds")
-        self.small = setup.layout.dim <= FEW
+        self.small = setup.layout.dim <= SMALL_MODEL
 
     @functools.cached_property
     def working(self) -> Setup:
         """The setup of rounds: with kernels where they can be; under a `vmap` over settings products would be too large."""
         fits = self.small and self.setup.placement == "sequential" and self.members.settings == 1
-        return dataclasses.replace(self.setup, kernels=fits and available())
+        return dataclasses.replace(self.setup, kernels=fits and is_available())
 
     def join(self, carried: Sequence[Carried]) -> Any:
         # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
@@ -193,7 +193,7 @@ class SimulationProgram(Program):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.members.put(self.members.rows(models, "seeds"), "seeds")
-        with uncached(self.devices):
+        with bypass_persistent_cache(self.devices):
             carried, worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
         carried, stores = housed(carried, self.memory)
         return carried, worked, tuple(stores)
@@ -204,7 +204,7 @@ class SimulationProgram(Program):
         shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
         if self.shelf is not None and self.members.alone:
             self.shelf.read_ahead(self.setup, self.roots, first, count)
-        with uncached(self.devices):
+        with bypass_persistent_cache(self.devices):
             inner, report, worked = _compiled(self.small)((self.members, shared, self.algorithm, self.roots), carried)
         return (inner, worked, stores), [
             self._log(single, count) for single in self.members.split(self.members.on_host(report))
@@ -220,14 +220,14 @@ class SimulationProgram(Program):
         check(states[0])
         if not observers:
             return [{} for _ in range(self.members.settings * self.members.seeds)]
-        with uncached(self.devices):
+        with bypass_persistent_cache(self.devices):
             metrics = observe(self.members, shared, self.algorithm, self.roots, states[:2])
         singles = self.members.split(self.members.on_host(metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         check(states[0])
-        with uncached(self.devices):
+        with bypass_persistent_cache(self.devices):
             models = personal(self.members, self.setup, self.algorithm, self.roots, states[0])
         return self.members.split(models)
 
@@ -278,15 +278,15 @@ def advance(fixed: tuple[RunAxes, tuple[Setup, Index, Index, int], Algorithm[Any
 def _compiled(small: bool) -> Callable[..., Any]:
     """`advance`, compiled for small models or for others."""
     jit: Any = eqx.filter_jit  # hands the compiler's options on
-    return jit(advance, donate="all-except-first", compiler_options=small_products() if small else {})
+    return jit(advance, donate="all-except-first", compiler_options=small_matmul_options() if small else {})
 
 
 def _rounds(
     shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: Carried
 ) -> tuple[Carried, Any, Cohort]:
     setup, first, count, longest = shared
-    round_ = traced(functools.partial(one_round, setup, algorithm, root), first, state)
-    _, shape, who = round_.shapes
+    round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state)
+    _, shape, who = round_.out_shapes
     log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
     before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), who)
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Int
 from fedax.utils.random import Index
 
 
-def longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
+def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
     """Deals clients to devices, the longest first, each to the device with the least work so far.
 
     Returns:
