@@ -1,4 +1,4 @@
-"""Profiles of rounds: the parts that a simulated round spends its time in, from a trace of the compiled program."""
+"""Profiles simulated rounds: the time of each part, from a trace of the compiled program."""
 
 import dataclasses
 import gc
@@ -28,16 +28,16 @@ from fedax.utils.arguments import checked_call
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
-_CONTROL = re.compile(r"[])}] (while|conditional|call|tuple)\(")
-"""Operations whose time is that of others, which have events of their own; but for a call that is a kernel."""
-_KERNEL = 'xla_cpu_small_call="true"'
+_CONTROL_FLOW = re.compile(r"[])}] (while|conditional|call|tuple)\(")
+"""Control flow, whose time is that of inner operations with their own events; a fused loop is a call without inner events."""
+_FUSED_CALL = 'xla_cpu_small_call="true"'
 _COLLECTIVE = ("all-", "collective-", "reduce-scatter")
 ROUNDS = f"jit_{advance.__name__}"
 """The name of compiled rounds."""
-TIMED = 5
-"""Calls that are timed, of which the median counts."""
+TIMED_CALLS = 5
+"""Timed calls, of which the median counts."""
 TRACED_MS = 300.0
-"""Milliseconds of rounds in a trace, or one round: it takes a kilobyte of memory for every operation that runs."""
+"""Milliseconds of rounds in a trace, at least one round: a trace takes a kilobyte for every operation that runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ def profile(
     if not isinstance(program, SimulationProgram):
         name = type(options.engine).__name__
         raise InvalidInput.found("profile(engine=...)", name, "Simulation, which has programs that are traced")
-    jax.clear_caches()  # programs of the same name would be taken for this one
+    jax.clear_caches()  # the trace knows programs by name only, so older ones of this name would be mistaken for this one
     gc.collect()
     older, before = _round_programs(), compile_clock().seconds
     state: Any = grid.init()
@@ -146,14 +146,14 @@ def profile(
     advanced()
     looked()
     compiled = compile_clock().seconds - before
-    round_ms, observe_ms = _milliseconds(advanced, restarted) / rounds, _milliseconds(looked)
+    round_ms, observe_ms = _time_call(advanced, restarted) / rounds, _time_call(looked)
     texts = _round_programs()
     restarted()
     few = max(1, min(rounds, int(TRACED_MS / round_ms)))
-    shares = _shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
+    shares = _measure_shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
     parts = {name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])}
     restarted()
-    spent = compiled, program.setup.devices, _operations(program, state, rounds)
+    spent = compiled, program.setup.devices, _mean_flops(program, state, rounds)
     return Profile(
         type(algorithm).__name__,
         parts,
@@ -164,8 +164,8 @@ def profile(
     )
 
 
-def _operations(program: SimulationProgram, state: Any, rounds: int) -> float | None:
-    """The mean over rounds from a state before the first one on, which is consumed."""
+def _mean_flops(program: SimulationProgram, state: Any, rounds: int) -> float | None:
+    """Returns the mean operations of rounds, starting from a state before the first one, which is consumed; None if uncountable."""
     count, total = round_flops_counter(program), 0
     try:
         for number in range(rounds):
@@ -176,9 +176,9 @@ def _operations(program: SimulationProgram, state: Any, rounds: int) -> float | 
     return total / rounds
 
 
-def _milliseconds(call: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
+def _time_call(call: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
     times: list[float] = []
-    for _ in range(TIMED):
+    for _ in range(TIMED_CALLS):
         before()
         begin = time.perf_counter()
         call()
@@ -186,8 +186,8 @@ def _milliseconds(call: Callable[[], None], before: Callable[[], None] = lambda:
     return statistics.median(times)
 
 
-def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, float]:
-    """The shares of the parts in the time of the operations of rounds that a call runs."""
+def _measure_shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, float]:
+    """Traces a call and returns each part's share of the time of the rounds' operations."""
     options = ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -211,13 +211,13 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
 
 
 def _round_programs() -> list[str]:
-    """The compiled programs of rounds in this process, as text."""
+    """Returns the HLO texts of the compiled rounds in this process."""
     executables = jax.local_devices()[0].client.live_executables()
     return [m.to_string() for executable in executables for m in executable.hlo_modules() if m.name.startswith(ROUNDS)]
 
 
 def control_operations(text: str) -> set[str]:
-    """The operations of a compiled program whose time is that of others.
+    """Returns the control-flow operations of an HLO text, whose time is that of other operations.
 
     >>> text = '''  %call.1 = (s32[], f32[2]{0}) call(%x), to_apply=%loop, frontend_attributes={xla_cpu_small_call="true"}
     ...   %cond.2 = f32[2]{0} conditional(%p, %a, %b), branch_computations={%one, %two}
@@ -226,11 +226,17 @@ def control_operations(text: str) -> set[str]:
     ['call.3', 'cond.2']
     """
     named = ((match[1], line) for line in text.splitlines() if (match := _INSTRUCTION.match(line)))
-    return {name for name, line in named if (kind := _CONTROL.search(line)) and not (kind[1] == "call" and _KERNEL in line)}
+    return {
+        name
+        for name, line in named
+        if (kind := _CONTROL_FLOW.search(line)) and not (kind[1] == "call" and _FUSED_CALL in line)
+    }
 
 
 def scopes_by_operation(text: str) -> dict[str, str]:
-    """The parts of the operations of a compiled program, as text.
+    """Returns the profiler scope of each operation of an HLO text.
+
+    Operations without a name, which the compiler added, count to the most frequent scope of their computation.
 
     >>> text = '''body (x: f32[]) -> f32[] {
     ...   %add.1 = f32[] add(x, x), metadata={op_name="jit(advance)/fedax.work.train/fedax.gradients/add"}

@@ -1,4 +1,4 @@
-"""Transport among MPI peers: every rank runs the same round, and works for its own client."""
+"""Backend of the MPI engine: every rank runs the same round and does the work of its own client."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from jaxtyping import Array, PyTree
 
 from fedax.communication.channel import opened
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decoded, encoded
+from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decode_tree, encode_tree
 from fedax.engine.round.backend import Answer, Job, Transport
 from fedax.engine.round.client import Setup
 from fedax.engine.round.single_client import work_alone
 
 
 class PeerTransport(Transport):
-    """Means are sums over all ranks; what only a server would know, every rank computes alike."""
+    """Averages uploads by allreduce. Each rank computes the server's part itself, with the same result on all."""
 
     def __init__(self, setup: Setup, peers: Peers) -> None:
         self.setup, self.peers = setup, peers
@@ -38,7 +38,7 @@ class PeerTransport(Transport):
         if places:
             upload, after, broken = self._do(job, held)
             if broken and self.setup.drop:
-                places = []  # what it sent, and what it would keep, counts no more
+                places = []  # neither its upload nor its new state counts
             else:
                 (value, clipped), given, held = opened(upload.value), upload.weight, after
                 value = job.bounded(value)
@@ -47,14 +47,14 @@ class PeerTransport(Transport):
         if job.receives:
             return Answer(form, None, None, held, broken)
         if gather:
-            rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.rows(value))
-            weights = cohort.weights if given is None else jnp.asarray(peers.rows(given))[cohort.ids]
+            rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.allgather(value))
+            weights = cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
             return Answer(form, None, (rows, weights), held, broken, clipped)
         weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
         if given is not None:
             weight = len(places) * given.astype(default.dtype)
-            if not float(peers.sum(weight)) > 0:  # found out first: one sum over all ranks does
+            if not float(peers.sum(weight)) > 0:  # checked before the uploads are summed, so that one allreduce is enough
                 weight = default
         terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
         return Answer(form, peers.sum((terms, weight)), None, held, broken, clipped)
@@ -68,13 +68,13 @@ class PeerTransport(Transport):
         linked = near != near[0]
         others = near[linked].tolist()
         links = comm.Create_dist_graph_adjacent(others, others)
-        payload = encoded(upload.value)
+        payload = encode_tree(upload.value)
         arrived = links.neighbor_allgather(payload)
         links.Free()
         notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(others)))}
 
-        terms = [(shares[0], decoded(payload, upload.value))]
-        terms += [(w, decoded(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
+        terms = [(shares[0], decode_tree(payload, upload.value))]
+        terms += [(w, decode_tree(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
         scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms]
         received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
         clipped = opened(upload.value)[1]
@@ -83,13 +83,13 @@ class PeerTransport(Transport):
         return Answer(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
     def _do(self, job: Job, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
-        """The upload of the own client, all memories afterwards, and the part that is not finite (see `Job.broken`)."""
+        """Returns this rank's upload, all client states after the work, and the part that is not finite (see `Job.broken`)."""
         upload, kept, broken = work_alone(*self._inputs(job, held))
         rank = jnp.asarray([self.peers.rank])
         after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
         return upload, held | after, int(broken)
 
     def _inputs(self, job: Job, held: dict[str, Memory]) -> tuple[Job, Setup, dict[str, PyTree], Array]:
-        job = eqx.tree_at(lambda job: job.round, job, jnp.int32(job.round))  # traced: rounds are one program
+        job = eqx.tree_at(lambda job: job.round, job, jnp.int32(job.round))  # traced, so that all rounds are one program
         rows = {name: memory.of(self.peers.rank) for name, memory in held.items()}
         return job, self.setup, rows, jnp.int32(self.peers.rank)
