@@ -1,7 +1,8 @@
 """Secure aggregation: the server learns only the sum of the uploads, not single ones.
 
-Follows SecAgg with pairwise and personal masks and secret shares (see `fedax.flower.protocol.masks`). A sum takes four orders to each
-client: KEYS (public keys), DEAL (encrypted shares of the client's secrets for the others), HIDE (the masked upload) and SHOW (shares
+Follows SecAgg with pairwise and personal masks and secret shares (see
+`fedax.flower.protocol.masks`). A sum takes four orders to each client: KEYS (public keys), DEAL
+(encrypted shares of the client's secrets for the others), HIDE (the masked upload) and SHOW (shares
 that remove the masks, also those of clients that dropped out).
 """
 
@@ -31,8 +32,8 @@ FEWEST = 3
 class SecureTransport(FlowerTransport):
     """Sends four orders for each phase, see the module's description; `fedax.flower.client.member` is the client's side.
 
-    Uploads are scaled by the client's weight over the largest weight, so that no entry under a mask exceeds `secure`. More than half
-    of the clients that sent their keys have to stay until the end.
+    Uploads are scaled by the client's weight over the largest weight, so that no entry under a mask
+    exceeds `secure`. More than half of the clients that sent their keys have to stay until the end.
 
     Args:
         secure: the largest absolute value of an entry of an upload.
@@ -155,7 +156,8 @@ class SecureTransport(FlowerTransport):
     def _show(self, secure_sum: "_SecureSum", keys: Keys, letters: Any, uploads: Any) -> Any:
         """Asks the clients in the sum for the shares that open its masks (stage SHOW).
 
-        Of a client in the sum they show the share of its own mask's seed, of one that has gone the share of its key, never both.
+        Of a client in the sum they show the share of its own mask's seed, of one that has gone the
+        share of its key, never both.
         """
         if len(uploads) < secure_sum.threshold:  # too few to open the masks, so nobody is asked to show shares
             return self._stage(secure_sum.job, secure_sum.orders, {}, _share_reader(keys))
