@@ -1,1 +1,1 @@
-"""Compilation: the compilation cache, fused loops, rewritten descent steps, jaxprs, fingerprints of runs."""
+"""Compilation: cache, fused loops, descent steps in place, jaxprs, fingerprints of runs."""

@@ -32,9 +32,10 @@ _SMALL_MATMUL_OPTIONS: dict[str, str | bool] = {
 def small_matmul_options() -> dict[str, str | bool]:
     """Returns compiler options that keep small matrix products out of the library; empty where they do not apply.
 
-    XLA's CPU compiler hands products to a library (YNNPACK) whose workspaces all devices of a process take from one list, so steps
-    of a few microseconds wait for each other. The library is faster for large products. Returns no options for other devices than
-    CPUs and for versions of XLA without them.
+    XLA's CPU compiler hands products to a library (YNNPACK) whose workspaces all devices of a
+    process take from one list, so steps of a few microseconds wait for each other. The library is
+    faster for large products. Returns no options for other devices than CPUs and for versions of
+    XLA without them.
     """
     if jax.default_backend() != "cpu":
         return {}
@@ -82,9 +83,10 @@ def compile_clock() -> CompileClock:
 def evict_programs(share: float = EVICTION_SHARE) -> bool:
     """Drops all compiled programs of the process if it holds many memory maps; the next call of each compiles it again.
 
-    A program takes some ten maps on a CPU, a run on a new task some hundreds. JAX never drops programs, and beyond the kernel's
-    limit (65,530 maps by default on Linux) the compiler fails for lack of memory. The default share is reached after about fifty
-    runs on new tasks, at about a gigabyte; from there on memory stays flat.
+    A program takes some ten maps on a CPU, a run on a new task some hundreds. JAX never drops
+    programs, and beyond the kernel's limit (65,530 maps by default on Linux) the compiler fails for
+    lack of memory. The default share is reached after about fifty runs on new tasks, at about a
+    gigabyte; from there on memory stays flat.
 
     Args:
         share: the share of the allowed maps above which programs are dropped.
@@ -111,13 +113,15 @@ def evict_programs(share: float = EVICTION_SHARE) -> bool:
 def retain_freed_memory() -> bool:
     """Makes the C library retain up to 256 MB of freed memory, so that the next call of a program finds its working memory mapped.
 
-    By default glibc returns blocks above 32 MB to the system when they are freed. The working memory of a round with a large model
-    is one such block, and each call waits while the system maps and zeroes its pages again: 25,000 page faults, 30 of 260 ms, for a
-    round of the MNIST CNN (1.7 million parameters).
+    By default glibc returns blocks above 32 MB to the system when they are freed. The working
+    memory of a round with a large model is one such block, and each call waits while the system
+    maps and zeroes its pages again: 25,000 page faults, 30 of 260 ms, for a round of the MNIST CNN
+    (1.7 million parameters).
 
     Returns:
-        Whether it does. False on other devices than CPUs, with other C libraries than glibc, and where the environment configures
-        the allocator (`MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`, `GLIBC_TUNABLES`).
+        Whether it does. False on other devices than CPUs, with other C libraries than glibc, and
+        where the environment configures the allocator (`MALLOC_MMAP_THRESHOLD_`,
+        `MALLOC_TRIM_THRESHOLD_`, `GLIBC_TUNABLES`).
     """
     if jax.default_backend() != "cpu" or not _ALLOCATOR.isdisjoint(os.environ):
         return False
@@ -137,12 +141,14 @@ def cache_folder(name: str) -> Path:
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
     """Stores compiled programs on disk, so that the next process loads them instead of compiling them again.
 
-    The command line does so by itself. Call it before the first run. Programs over several CPU devices are not stored.
+    The command line does so by itself. Call it before the first run. Programs over several CPU
+    devices are not stored.
 
     Args:
-        folder: where to store them; by default `fedax/programs` in the user's cache folder (`XDG_CACHE_HOME`, or `~/.cache`).
-        seconds: programs that compile faster than this are not stored, at least 0. A first run compiles many small programs, which
-            together take as long as a large one.
+        folder: where to store them; by default `fedax/programs` in the user's cache folder
+            (`XDG_CACHE_HOME`, or `~/.cache`).
+        seconds: programs that compile faster than this are not stored, at least 0. A first run
+            compiles many small programs, which together take as long as a large one.
 
     Returns:
         The folder.
@@ -166,8 +172,9 @@ def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> 
 def bypass_persistent_cache(devices: int) -> Iterator[None]:
     """Keeps programs of several CPU devices out of JAX's persistent cache.
 
-    A program loaded from there has lost the order of its collectives: two devices may enter different ones, wait for each other and
-    be aborted after forty seconds (jaxlib 0.10.2; a second run of the same program hung in two of three cases).
+    A program loaded from there has lost the order of its collectives: two devices may enter
+    different ones, wait for each other and be aborted after forty seconds (jaxlib 0.10.2; a second
+    run of the same program hung in two of three cases).
     """
     if devices < 2 or jax.default_backend() != "cpu":
         yield

@@ -1,13 +1,15 @@
 r"""Descent steps in place: rewrites a dense layer's gradient and step into one native call.
 
-A step on the kernel of a fully connected layer is $w \leftarrow w + c\, x^\top g$, with inputs x (batch, in), gradients of the
-outputs g (batch, out) and w (in, out). Traced plainly, the gradient $x^\top g$ is written to memory, read again for the step, and
-dropped; for batches of some dozen examples that takes as long as the arithmetic, or longer.
+A step on the kernel of a fully connected layer is $w \leftarrow w + c\, x^\top g$, with inputs x
+(batch, in), gradients of the outputs g (batch, out) and w (in, out). Traced plainly, the gradient
+$x^\top g$ is written to memory, read again for the step, and dropped; for batches of some dozen
+examples that takes as long as the arithmetic, or longer.
 
-`rewrite_descent_steps` finds kernels whose gradient has no other use, and replaces the product and the step by one call. If the
-same equations also take the gradient of the inputs, $g w^\top$, it becomes part of the call: each block of w is then read from
-memory once for both. XLA can update w in place, because all equations that read w come before the call. See `rewrites` for the
-switch and the gain.
+`rewrite_descent_steps` finds kernels whose gradient has no other use, and replaces the product and
+the step by one call. If the same equations also take the gradient of the inputs, $g w^\top$, it
+becomes part of the call: each block of w is then read from memory once for both. XLA can update w
+in place, because all equations that read w come before the call. See `rewrites` for the switch and
+the gain.
 """
 
 import math
@@ -40,7 +42,8 @@ def _plain_step(
 
     Args:
         kernel: w, shape (in, out).
-        x: inputs of the layer, shape (1, batch, in); the first axis is the group axis of the native products.
+        x: inputs of the layer, shape (1, batch, in); the first axis is the group axis of the native
+            products.
         gradient: with respect to the outputs, shape (1, batch, out).
         factors: scalars, whose product is c.
         back: whether to return the gradient of the inputs too.
@@ -93,7 +96,10 @@ def rewrite_descent_steps(jaxpr: Any) -> Any:
 
 
 class _Graph:
-    """Def-use graph of a jaxpr: which equation defines a variable, and how often it is used. Equations go by their number."""
+    """Def-use graph of a jaxpr: which equation defines a variable, and how often it is used.
+
+    Equations go by their number.
+    """
 
     def __init__(self, jaxpr: Any) -> None:
         self.equations = jaxpr.eqns
@@ -130,7 +136,8 @@ class _Match(NamedTuple):
         position: the first of the equations; the call takes its place.
         replaced: all of the equations.
         call: the new equation.
-        moved_up: equations that compute the call's factors after `position`; they move in front of the call.
+        moved_up: equations that compute the call's factors after `position`; they move in front of
+            the call.
     """
 
     position: int
@@ -179,7 +186,8 @@ def _match_update(graph: _Graph, number: int, kernel: Any, change: Any) -> _Upda
         factor, change = sorted(graph.equations[scaling].invars, key=lambda operand: operand.aval.ndim)
         equations.append(scaling)
         factors.append(factor)
-    # the native product has a group axis of length 1, which the derivative of broadcasting the kernel sums over
+    # the native product has a group axis of length 1, which the derivative of broadcasting the
+    # kernel sums over
     if (summation := graph.defining_only(change, "reduce_sum")) is None:
         return None
     product = graph.defining_only(graph.equations[summation].invars[0], kernel_gradient_p.name)
@@ -195,7 +203,8 @@ def _build_match(graph: _Graph, number: int, update: _Update, minus: bool) -> _M
     operands = [update.kernel, x, gradient, *update.factors]
     if not _is_supported(update, product, operands):
         return None
-    # the gradient of the inputs is read by equations that follow it, so the call must stand where the first of both stood
+    # the gradient of the inputs is read by equations that follow it, so the call must stand where
+    # the first of both stood
     back = _find_input_gradient(graph, update.kernel, gradient)
     replaced = {*update.equations, *back}
     position = min([update.product, *back])

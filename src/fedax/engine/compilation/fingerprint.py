@@ -1,4 +1,4 @@
-"""The identity of a run: all that its numbers depend on, as plain values that can be kept and compared."""
+"""Fingerprint of a run: all that its results depend on, as plain values to store and compare."""
 
 import dataclasses
 import functools
@@ -33,11 +33,11 @@ def run_fingerprint(
     seeds: Sequence[int],
     **more: Any,
 ) -> dict[str, Any]:
-    """All that the numbers of a run depend on.
+    """Returns everything that the results of a run depend on.
 
-    Records such as algorithms, solvers and graphs count with all their fields; losses, scores and Optax optimizers by the program
-    they trace to, with derivatives; other functions, and classes from outside this package, by their code; data and starting
-    points by a hash.
+    Records such as algorithms, solvers and graphs count with all their fields; losses, scores and
+    Optax optimizers by the program they trace to, with derivatives; other functions, and classes
+    from outside this package, by their code; data and starting points by a hash.
 
     Args:
         algorithms: of the run.
@@ -55,7 +55,7 @@ def run_fingerprint(
     sets |= {} if task.validation is None else {"validation": task.validation}
     sets |= {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
     values = {
-        # first, because other settings of JAX change what follows, and are what a message should name
+        # first: other settings of JAX change what follows, and a message names the first difference
         "random": random_settings(),
         "algorithms": list(algorithms),
         "seed": seeds[0] if len(seeds) == 1 else list(seeds),
@@ -69,18 +69,18 @@ def run_fingerprint(
 
 
 def _state_of(task: Task) -> dict[str, Any]:
-    """The model's state at the start and what becomes of it, of a model that has one."""
+    """Returns the initial state of a stateful model, and the policy by which it is combined."""
     return {} if task.state is None else {"state": hash_arrays(task.state), "state_policy": task.state_policy}
 
 
 def random_settings() -> dict[str, Any]:
-    """JAX's settings on which random numbers and roundings depend."""
+    """Returns JAX's settings that affect random numbers and rounding."""
     names = ("default_prng_impl", "threefry_partitionable", "enable_x64", "default_matmul_precision")
     return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
 
 
 def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """The first place at which two identities differ, with both values; None if they are the same.
+    """Returns the first field in which two fingerprints differ, with both values; None if they are equal.
 
     >>> first_difference({"a": [1, 2]}, {"a": [1, 3]})
     ('a[1]', 2, 3)
@@ -98,9 +98,9 @@ def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, A
 
 
 def hash_arrays(tree: Any) -> str:
-    """A hash of all arrays of a pytree, with its structure."""
+    """Returns a hash of a pytree's arrays and structure."""
     leaves, structure = jax.tree.flatten(tree)
-    total = hashlib.sha256(_without_addresses(str(structure)).encode())
+    total = hashlib.sha256(_strip_addresses(str(structure)).encode())
     for leaf in leaves:
         array = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
         total.update(f"{array.dtype}{array.shape}".encode())
@@ -110,17 +110,17 @@ def hash_arrays(tree: Any) -> str:
 
 
 def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
-    """A hash of the program that a function traces to, with the constants it holds."""
-    with jax.numpy_dtype_promotion("standard"):  # whatever the caller's setting
+    """Returns a hash of the jaxpr that a function traces to, and of its constants."""
+    with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
         closed = jax.make_jaxpr(function)(*arguments)
-    total = hashlib.sha256(_without_addresses(str(closed)).encode())
+    total = hashlib.sha256(_strip_addresses(str(closed)).encode())
     for constant in _constants(closed):
         total.update(hash_arrays(constant).encode())
     return total.hexdigest()[:16]
 
 
 def _constants(closed: Any) -> list[Any]:
-    """The constants of a program and of those within it."""
+    """Returns the constants of a jaxpr and of the jaxprs within it."""
     is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
     found = list(closed.consts)
     for equation in closed.jaxpr.eqns:
@@ -132,7 +132,7 @@ def _constants(closed: Any) -> list[Any]:
 
 
 def _programs(task: Task, params: Any) -> dict[str, Any]:
-    """The loss with its gradient, with and without a random key, and the scores."""
+    """Returns hashes of the loss with its gradient, with and without a random key, and of the scores."""
     batch = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
     functions = dict(task.functions)
 
@@ -150,10 +150,10 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
 
 
 class Fingerprinter:
-    """Turns a value into plain ones that are equal for equal values.
+    """Converts values to plain ones (numbers, text, lists, dictionaries) that are equal for equal values.
 
     Args:
-        probes: models that an optimizer may be asked to update.
+        probes: models on which optimizers are traced.
     """
 
     def __init__(self, probes: Sequence[Any]) -> None:
@@ -197,7 +197,7 @@ class Fingerprinter:
         raise InvalidInput.found(f"run(checkpoint=...), {place}", "an optimizer that fails", "Optax optimizers", str(failed))
 
     def _kind(self, kind: type, place: str) -> Any:
-        """The name of a class, with the code of its methods if it is not of this package."""
+        """Returns the name of a class, with a hash of its methods' code if it is defined outside this package."""
         name = f"{kind.__module__}.{kind.__qualname__}"
         if kind.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
             return name
@@ -226,10 +226,10 @@ class Fingerprinter:
 
 
 def _code(code: types.CodeType) -> str:
-    """A hash of what a function does: its instructions, constants and names, not where it stands."""
+    """Returns a hash of a function's instructions, constants and names, independent of its location in the source."""
     constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
 
 
-def _without_addresses(text: str) -> str:
+def _strip_addresses(text: str) -> str:
     return re.sub(r"0x[0-9a-f]+", "", text)

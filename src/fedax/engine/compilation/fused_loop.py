@@ -1,8 +1,9 @@
 """Fused loops: a loop of small steps compiled as one CPU kernel.
 
-XLA's CPU compiler makes a kernel of each operation and schedules it again in every iteration of a loop, which takes some 200
-nanoseconds each: a step of a small model takes three times as long as its arithmetic. A call with the compiler's mark for small
-loops (`xla_cpu_small_call`) is compiled as a whole instead. See `rewrites` for the switch and the gain.
+XLA's CPU compiler makes a kernel of each operation and schedules it again in every iteration of a
+loop, which takes some 200 nanoseconds each: a step of a small model takes three times as long as
+its arithmetic. A call with the compiler's mark for small loops (`xla_cpu_small_call`) is compiled
+as a whole instead. See `rewrites` for the switch and the gain.
 """
 
 import functools
@@ -26,13 +27,14 @@ from fedax.utils.random import Index
 Carry = TypeVar("Carry")
 
 MAX_MULTIPLICATIONS, MAX_DEPTH = 1 << 14, 128
-"""Multiplications, and length of the contracted axis, up to which a matrix product is faster in a fused loop, which has plain
-loops in place of a library's product."""
+"""Multiplications, and length of the contracted axis, up to which a matrix product is faster in a
+fused loop, which has plain loops in place of a library's product."""
 MAX_RESULT = 1 << 13
 """Elements of a result up to which the time between kernels matters."""
 _MARK = {"inlineable": "false", "xla_cpu_small_call": "true"}
 TESTED = ("0.10.2",)
-"""Versions of jaxlib whose compiler takes all primitives below in such a call. Another version may abort the process."""
+"""Versions of jaxlib whose compiler takes all primitives below in such a call. Another version may
+abort the process."""
 JAXLIB = version("jaxlib")
 _PROBE = "from fedax.engine.compilation import fused_loop; raise SystemExit(not fused_loop._fuses_small_loop())"
 """Program of the child process that tries an untested version."""
@@ -49,16 +51,19 @@ FUSABLE_PRIMITIVES = frozenset({
     "stop_gradient", "sub", "tanh", "threefry2x32", "transpose", "xor", "closed_call", "cond", "custom_jvp_call",
     "custom_vjp_call", "jit", "pjit", "remat", "remat2", "checkpoint", "scan", "while",
 })  # fmt: skip
-"""Primitives that a fused loop may contain: none that XLA hands to a library or divides among threads, and no scatter."""
+"""Primitives that a fused loop may contain: none that XLA hands to a library or divides among
+threads, and no scatter."""
 
 
 def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry | None:
     """Runs `step(i, carry)` for i from 0 to `count` - 1 as one kernel.
 
-    Requires `is_available()`, and the surrounding program to be compiled with `small_matmul_options()`.
+    Requires `is_available()`, and the surrounding program to be compiled with
+    `small_matmul_options()`.
 
     Returns:
-        The last carry, or None if an operation cannot be fused or a product is too large; the caller then takes a plain loop.
+        The last carry, or None if an operation cannot be fused or a product is too large; the
+        caller then takes a plain loop.
     """
     loop = stage(lambda count, carry: jax.lax.fori_loop(jnp.int32(0), count, step, carry), count, carry)
     if not is_fusable(loop.jaxpr):
@@ -69,14 +74,16 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
         return loop._replace(consts=consts)(count, carry), jax.tree.map(_first_element, operands)
 
     def call(carry: Carry) -> Carry:
-        # An operand that the call does not read aborts the compiler. So one element of each operand is a result, and the
+        # An operand that the call does not read aborts the compiler. So one element of each operand
+        # is a result, and the
         # barriers keep XLA from folding operands to constants and from removing these results.
         operands = jax.lax.optimization_barrier((loop.consts, count, carry))
         with set_xla_metadata(**_MARK):
             results = jax.jit(kernel)(operands)
         return jax.lax.optimization_barrier(results)[0]
 
-    # Outside of a branch, XLA divides elementwise operations among threads, which fails within such a call.
+    # Outside of a branch, XLA divides elementwise operations among threads, which fails within such
+    # a call.
     return jax.lax.cond(count > 0, call, lambda carry: carry, carry)
 
 

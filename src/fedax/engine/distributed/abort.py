@@ -1,4 +1,4 @@
-"""Aborts all ranks of a job when one of them fails, so that the others do not wait for it forever."""
+"""Aborts all ranks of a job when one fails, so that the others do not wait forever."""
 
 import os
 import sys
@@ -14,7 +14,8 @@ GRACE = 1.0
 """Seconds that other ranks wait for rank 0, so that an error of all ranks is printed once."""
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its relatives."""
+"""Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its
+relatives."""
 
 
 class RankInfo(NamedTuple):
@@ -60,7 +61,8 @@ def _has_jax_processes() -> bool:
 def abort_all(say: Callable[[], None], code: int, here: RankInfo) -> None:
     """Prints the reason and aborts all ranks.
 
-    Returns if neither MPI nor JAX connects the ranks yet; the launcher then ends them when this process exits.
+    Returns if neither MPI nor JAX connects the ranks yet; the launcher then ends them when this
+    process exits.
 
     Args:
         say: prints the reason.

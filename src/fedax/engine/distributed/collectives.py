@@ -20,7 +20,8 @@ from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import InvalidInput, RankFailed
 
 ERROR_TIMEOUT = 3.0
-"""Seconds that a rank with an error waits for the others to report one too, before it aborts them."""
+"""Seconds that a rank with an error waits for the others to report one too, before it aborts
+them."""
 _SHOWN = 3
 """The most differences in one message."""
 
@@ -36,9 +37,10 @@ class RankStatus(NamedTuple):
 class Collectives(ProcessGroup):
     """Group of several processes, built on one blocking `allgather`.
 
-    Every collective of this class is a call of `allgather`, wherever each rank is in its program. A rank that brings an error
-    therefore passes it to all the others at their next collective. A rank in the middle of a round does not get there, so a
-    rank whose error is not received within `ERROR_TIMEOUT` aborts the job.
+    Every collective of this class is a call of `allgather`, wherever each rank is in its program. A
+    rank that brings an error therefore passes it to all the others at their next collective. A rank
+    in the middle of a round does not get there, so a rank whose error is not received within
+    `ERROR_TIMEOUT` aborts the job.
     """
 
     name: str
@@ -99,7 +101,8 @@ class Collectives(ProcessGroup):
         Returns an empty list on timeout.
 
         Raises:
-            BaseException: if any rank brings an error: its own error on that rank, `RankFailed` on the others.
+            BaseException: if any rank brings an error: its own error on that rank, `RankFailed` on
+                the others.
         """
         if self.size == 1:
             if error is not None:

@@ -30,15 +30,18 @@ _POLL = 5.0
 def connect_hosts(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> ProcessGroup:
     """Connects this process to those on other hosts; later simulations use the devices of all hosts.
 
-    Call it on every host before anything is computed, then run the same program everywhere: `fedax.run` returns the same history
-    on all hosts. It calls `jax.distributed.initialize` with a shorter heartbeat timeout, unless that has been called already.
-    Under Slurm, Open MPI and Kubernetes no argument is needed.
+    Call it on every host before anything is computed, then run the same program everywhere:
+    `fedax.run` returns the same history on all hosts. It calls `jax.distributed.initialize` with a
+    shorter heartbeat timeout, unless that has been called already. Under Slurm, Open MPI and
+    Kubernetes no argument is needed.
 
     Args:
-        coordinator: address and port of process 0, such as `"10.0.0.5:1234"`; by default the variable `JAX_COORDINATOR_ADDRESS`,
-            or the launcher's.
-        processes: the number of processes; by default the variable `JAX_NUM_PROCESSES`, or the launcher's.
-        process: the number of this one, from 0; by default the variable `JAX_PROCESS_ID`, or the launcher's.
+        coordinator: address and port of process 0, such as `"10.0.0.5:1234"`; by default the
+            variable `JAX_COORDINATOR_ADDRESS`, or the launcher's.
+        processes: the number of processes; by default the variable `JAX_NUM_PROCESSES`, or the
+            launcher's.
+        process: the number of this one, from 0; by default the variable `JAX_PROCESS_ID`, or the
+            launcher's.
 
     Returns:
         The group of all processes, with `rank` and `size`.
@@ -90,8 +93,9 @@ _calls = itertools.count()
 class HostProcesses(Collectives):
     """Group of processes connected by JAX.
 
-    Statuses go through the key-value store of JAX's coordinator, because waiting there can time out, unlike a collective on
-    devices. All processes hold all examples and the same state, so `scatter` is a broadcast.
+    Statuses go through the key-value store of JAX's coordinator, because waiting there can time
+    out, unlike a collective on devices. All processes hold all examples and the same state, so
+    `scatter` is a broadcast.
     """
 
     name = "simulation on several hosts"

@@ -52,7 +52,7 @@ class ProcessGroup:
     def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
         """Distributes the arrays of rank 0.
 
-        Arrays named in `rows` have a first axis (clients,), of which each rank gets its own client's row; the others are
-        broadcast.
+        Arrays named in `rows` have a first axis (clients,), of which each rank gets its own
+        client's row; the others are broadcast.
         """
         return arrays

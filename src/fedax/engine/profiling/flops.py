@@ -1,4 +1,4 @@
-"""FLOP counting: the multiplications and additions of the clients' matrix products and convolutions, from their jaxprs."""
+"""FLOP counting: matrix products and convolutions of the clients' work, from their jaxprs."""
 
 import dataclasses
 import functools
@@ -47,7 +47,8 @@ FACTORIZATIONS = (
 )
 OPAQUE = ("custom_linear_solve", "triangular_solve", "tridiagonal", "tridiagonal_solve", "schur", "fft", *FACTORIZATIONS)
 OPAQUE += ("pallas_call", "ragged_dot_general", "scaled_matmul")
-"""Primitives whose products a jaxpr does not show; calls out of the program do not show them either."""
+"""Primitives whose products a jaxpr does not show; calls out of the program do not show them
+either."""
 REPEATS = 15
 """Matrix products that are timed for the peak, of which the fastest counts."""
 
@@ -60,7 +61,8 @@ def count_flops(program: Any) -> int:
     """Counts the floating-point operations of a jaxpr's matrix products and convolutions, two for each multiplication.
 
     Raises:
-        Uncountable: products in a loop of unknown length, branches with different counts, opaque primitives.
+        Uncountable: products in a loop of unknown length, branches with different counts, opaque
+            primitives.
     """
     total = 0
     for equation in program.eqns:
@@ -124,7 +126,10 @@ class Cost(NamedTuple):
 
     @classmethod
     def of(cls, work: Callable[[int, int, int], int]) -> "Cost":
-        """Solves for the four costs. `work(steps, examples in a step, examples)` counts operations and is linear in each."""
+        """Solves for the four costs.
+
+        `work(steps, examples in a step, examples)` counts operations and is linear in each.
+        """
         # at least one step, because dead code elimination would remove what only steps use
         one, more, two, wider = work(1, 2, 2), work(1, 2, 3), work(2, 2, 2), work(2, 3, 2)
         example, step, step_example = more - one, two - one, (wider - two) // 2
@@ -186,8 +191,9 @@ class _FlopBackend(SimulatedTransport):
 def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]:
     """Returns a function that counts the operations of one round, given the carry before it and its number.
 
-    It counts the products of the clients' work with the examples that they have: no padding, nothing elementwise, not the server's
-    work. The cohorts and the numbers of steps are those that the round samples. For simulations of a single run.
+    It counts the products of the clients' work with the examples that they have: no padding,
+    nothing elementwise, not the server's work. The cohorts and the numbers of steps are those that
+    the round samples. For simulations of a single run.
     """
     costs: list[Cost] = []
 

@@ -18,7 +18,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.task import Task
 from fedax.engine.backends.simulation.engine import SimulationProgram, advance
 from fedax.engine.compilation.cache import compile_clock
-from fedax.engine.compilation.scopes import part_of
+from fedax.engine.compilation.scopes import innermost_scope
 from fedax.engine.driver.options import RunOptions, Setting, check_count
 from fedax.engine.driver.session import Grid
 from fedax.engine.profiling.flops import Uncountable, measure_peak, round_flops_counter
@@ -29,7 +29,8 @@ from fedax.utils.arguments import checked_call
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 _CONTROL_FLOW = re.compile(r"[])}] (while|conditional|call|tuple)\(")
-"""Control flow, whose time is that of inner operations with their own events; a fused loop is a call without inner events."""
+"""Control flow, whose time is that of inner operations with their own events; a fused loop is a
+call without inner events."""
 _FUSED_CALL = 'xla_cpu_small_call="true"'
 _COLLECTIVE = ("all-", "collective-", "reduce-scatter")
 ROUNDS = f"jit_{advance.__name__}"
@@ -37,7 +38,8 @@ ROUNDS = f"jit_{advance.__name__}"
 TIMED_CALLS = 5
 """Timed calls, of which the median counts."""
 TRACED_MS = 300.0
-"""Milliseconds of rounds in a trace, at least one round: a trace takes a kilobyte for every operation that runs."""
+"""Milliseconds of rounds in a trace, at least one round: a trace takes a kilobyte for every
+operation that runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +48,23 @@ class Profile:
 
     Attributes:
         algorithm: the name of its class.
-        parts: milliseconds of a round by part, in order of their share; they add up to `round_ms`. `PHASE: gradients`, `examples`
-            (shuffling and fetching) and `steps` (the rest) are the clients' work; `cohort` draws and orders them, `memory` reads
-            and writes what they keep, `aggregation` adds up and checks uploads, `between devices` they add up theirs and wait for
-            each other, `server` is the rest.
+        parts: milliseconds of a round by part, in order of their share; they add up to `round_ms`.
+            `PHASE: gradients`, `examples` (shuffling and fetching) and `steps` (the rest) are the
+            clients' work; `cohort` draws and orders them, `memory` reads and writes what they keep,
+            `aggregation` adds up and checks uploads, `between devices` they add up theirs and wait
+            for each other, `server` is the rest.
         round_ms: milliseconds of a round, the median of several calls without a trace.
         observe_ms: of one observation by all observers, likewise.
         compile_s: seconds of compiling both programs.
-        devices: the devices of the simulation, over which parts are added up before they are shares.
-        operations: floating-point operations of a round, the mean over these rounds: two for each multiplication of matrix products
-            and convolutions in the clients' work, with the examples that they have. Not counted are elementwise work, zeros of
-            paddings, and the server's products. None where they cannot be counted: products in a loop of unknown length, calls
-            out of the program, matrix factorizations.
-        peak: GFLOP/s of large matrix products in the model's type on the same devices, measured beside the rounds.
+        devices: the devices of the simulation, over which parts are added up before they are
+            shares.
+        operations: floating-point operations of a round, the mean over these rounds: two for each
+            multiplication of matrix products and convolutions in the clients' work, with the
+            examples that they have. Not counted are elementwise work, zeros of paddings, and the
+            server's products. None where they cannot be counted: products in a loop of unknown
+            length, calls out of the program, matrix factorizations.
+        peak: GFLOP/s of large matrix products in the model's type on the same devices, measured
+            beside the rounds.
     """
 
     algorithm: str
@@ -102,8 +108,9 @@ def profile(
 
     Takes the simulation engine.
 
-    Shares are those of the compiled operations in a trace of one round or some; the time of a round is measured without it. The
-    compiler fuses operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
+    Shares are those of the compiled operations in a trace of one round or some; the time of a round
+    is measured without it. The compiler fuses operations, and a fused one counts where its result
+    does: steps of a small model may contain their gradients.
 
     Args:
         algorithm, task, seed: as `run`.
@@ -236,7 +243,8 @@ def control_operations(text: str) -> set[str]:
 def scopes_by_operation(text: str) -> dict[str, str]:
     """Returns the profiler scope of each operation of an HLO text.
 
-    Operations without a name, which the compiler added, count to the most frequent scope of their computation.
+    Operations without a name, which the compiler added, count to the most frequent scope of their
+    computation.
 
     >>> text = '''body (x: f32[]) -> f32[] {
     ...   %add.1 = f32[] add(x, x), metadata={op_name="jit(advance)/fedax.work.train/fedax.gradients/add"}
@@ -248,7 +256,9 @@ def scopes_by_operation(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for block in text.split("\n\n"):
         lines = {match[1]: line for line in block.splitlines() if (match := _INSTRUCTION.match(line))}
-        named = {name: part_of(origin[1]) if (origin := _ORIGIN.search(line)) else None for name, line in lines.items()}
+        named = {
+            name: innermost_scope(origin[1]) if (origin := _ORIGIN.search(line)) else None for name, line in lines.items()
+        }
         own = [part for part in named.values() if part is not None]
         usual = max(set(own), key=own.count) if own else "server"
         has_origin = {name for name, line in lines.items() if _ORIGIN.search(line)}

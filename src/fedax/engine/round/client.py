@@ -16,7 +16,7 @@ from fedax.core.task import Population, Ragged, Task, piece
 from fedax.engine.compilation.descent import can_rewrite_steps, rewrite_descent_steps
 from fedax.engine.compilation.fused_loop import fused_loop
 from fedax.engine.compilation.jaxpr import stage
-from fedax.engine.compilation.scopes import part
+from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.permutation import shuffled, shuffled_by_size
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
@@ -204,7 +204,7 @@ class CompiledClient(Client):
         if self.schedule.order == "given":
             return None
         largest, width = self.task.train.largest, self.widest * self._fetched_at_once()
-        with part("examples"):
+        with profiler_scope("examples"):
             if self.setup.placement == "sequential":
                 return shuffled_by_size(key, self.size, largest, largest + width)
             return jnp.pad(
@@ -223,7 +223,7 @@ class CompiledClient(Client):
     def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int, singly: bool = False) -> dict[str, Array]:
         """The client's examples `begin` to `begin + count` in the given order."""
         position = begin + jnp.arange(count, dtype=jnp.int32)
-        with part("examples"):
+        with profiler_scope("examples"):
             return self.examples.rows(
                 position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count), singly
             )
@@ -261,13 +261,13 @@ class Slice(Minibatch):
         self.widest, self.whole, self.many = widest, self.piece == widest, widest > FEW_PIECES * self.piece
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
-        with part("gradients"):
+        with profiler_scope("gradients"):
             value = self._total(self._objective, params)
         l2 = self.client.task.l2
         return value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if l2 else value
 
     def gradient(self, params: PyTree) -> PyTree:
-        with part("gradients"):
+        with profiler_scope("gradients"):
             if self.key is not None and self.client.model_state is not None:
                 gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
                 self.client.take_over(state)

@@ -13,7 +13,7 @@ from fedax.communication.channel import bits_of, coded, opened
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
-from fedax.engine.compilation.scopes import part
+from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.backend import STATE, Answer, Job, Transport, turned
 from fedax.engine.round.model_state import Sent, mean_of_rows, settled
 from fedax.errors import FedaxError, InvalidInput
@@ -89,7 +89,7 @@ class Round(Federation):
         if schedule.reach is not None:
             there = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
             self.note(available=there.sum(dtype=jnp.int32))
-        with part("cohort"):
+        with profiler_scope("cohort"):
             drawn = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, there)
         if there is not None:
             self.note(drawn=jnp.asarray(drawn[1], jnp.int32))

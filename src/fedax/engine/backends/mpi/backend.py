@@ -17,7 +17,10 @@ from fedax.engine.round.single_client import work_alone
 
 
 class PeerTransport(Transport):
-    """Averages uploads by allreduce. Each rank computes the server's part itself, with the same result on all."""
+    """Averages uploads by allreduce.
+
+    Each rank computes the server's part itself, with the same result on all.
+    """
 
     def __init__(self, setup: Setup, peers: Peers) -> None:
         self.setup, self.peers = setup, peers

@@ -35,10 +35,12 @@ from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 class MPI(Engine):
     """One rank, one client, whose examples never leave it; there is no server process.
 
-    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes that its codec makes. Every
-    rank calls `run` with the same arguments and gets the same history. The task is either the same everywhere, of as many
-    clients as there are ranks, or holds the rank's own examples alone (one client); then nothing but sizes, messages and
-    metrics is ever exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
+    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes
+    that its codec makes. Every rank calls `run` with the same arguments and gets the same history.
+    The task is either the same everywhere, of as many clients as there are ranks, or holds the
+    rank's own examples alone (one client); then nothing but sizes, messages and metrics is ever
+    exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE
+    --engine mpi`.
 
     Args:
         comm: an mpi4py communicator; `MPI.COMM_WORLD` by default.

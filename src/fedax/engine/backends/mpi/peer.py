@@ -1,4 +1,4 @@
-"""What one MPI rank knows: its own client's examples, the sizes of all clients, and the communicator."""
+"""Ranks of an MPI run: this rank's examples, the sizes of all clients, and the communicator."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -31,7 +31,8 @@ class Peers(eqx.Module):
     def of(cls, comm: Any, task: Task) -> "tuple[Peers, Task]":
         """Returns the peers, and the task with only this rank's examples.
 
-        `task` holds either the examples of all clients, of which the rank takes its own, or only the rank's own.
+        `task` holds either the examples of all clients, of which the rank takes its own, or only
+        the rank's own.
         """
         if task.train.clients not in (1, comm.size):
             allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"

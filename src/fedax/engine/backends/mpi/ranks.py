@@ -15,7 +15,8 @@ from fedax.engine.distributed.collectives import Collectives, RankStatus
 class Ranks(Collectives):
     """Group of the ranks of an MPI communicator.
 
-    Statuses go over a duplicate of the communicator, so that they cannot be mistaken for messages of a round.
+    Statuses go over a duplicate of the communicator, so that they cannot be mistaken for messages
+    of a round.
 
     Args:
         comm: an mpi4py communicator.
@@ -30,7 +31,8 @@ class Ranks(Collectives):
             _report_exit(self)
 
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        # ranks that hold one client each may differ in their data; a task of all clients must be the same everywhere
+        # ranks that hold one client each may differ in their data; a task of all clients must be
+        # the same everywhere
         is_split = all(config.get("task", {}).get("clients") == 1 for config in facts) and self.size > 1
         if not is_split:
             return facts[self.rank]
@@ -55,7 +57,8 @@ class Ranks(Collectives):
     def allgather(self, status: RankStatus, timeout: float) -> list[RankStatus] | None:
         deadline = time.monotonic() + timeout
         comm = _status_communicator(self.comm, deadline)
-        # the barrier can be given up, `allgather` cannot; after the barrier all ranks are about to call it
+        # the barrier can be given up, `allgather` cannot; after the barrier all ranks are about to
+        # call it
         if comm is None or not _wait(comm.Ibarrier(), deadline):
             return None
         return comm.allgather(status)
@@ -80,7 +83,8 @@ def _status_communicator(comm: Any, deadline: float) -> Any:
 def _wait(request: Any, deadline: float) -> bool:
     """Returns whether a request completes before the deadline.
 
-    Sleeps between polls: with more ranks than cores, a busy wait would take the core from the rank it waits for.
+    Sleeps between polls: with more ranks than cores, a busy wait would take the core from the rank
+    it waits for.
     """
     pause = 0.0
     while not request.Test():

@@ -1,6 +1,7 @@
 """Backend of the compiled simulation: runs clients one by one or in chunks, on one device or a mesh.
 
-A cohort is padded to its capacity, so that all rounds are one program. A *slot* is a position in the padded cohort.
+A cohort is padded to its capacity, so that all rounds are one program. A *slot* is a position in
+the padded cohort.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.simulation.offloaded_state import OffloadedMemory
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.compilation.jaxpr import stage
-from fedax.engine.compilation.scopes import part
+from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import plus_weighted, total
 from fedax.engine.round.backend import Answer, Job, Transport
 from fedax.engine.round.client import CompiledClient, Setup
@@ -48,18 +49,20 @@ class SimulatedTransport(Transport):
         return super().memory(initial)
 
     def work(self, job: Job, cohort: Cohort, held: dict[str, Memory], gather: bool) -> Answer:
-        with part("cohort"):
-            # slots by device in order of work (devices, capacity), and how many each device has (devices,)
+        with profiler_scope("cohort"):
+            # slots by device in order of work (devices, capacity), and how many each device has
+            # (devices,)
             table, counts = assign_longest_first(self._client_loads(job, cohort.ids), cohort.count, self.setup.devices)
-        with part("memory"):
+        with profiler_scope("memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
         client_work = _ClientWork(job, self.setup, cohort, rows)
         upload, results = self._run_devices(client_work, table, counts, gather)
-        # rows of padding and of clients that are left out get an id out of range, which `put` ignores
+        # rows of padding and of clients that are left out get an id out of range, which `put`
+        # ignores
         participates = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         participates = participates & (results.broken == 0) if self.setup.drop else participates
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
-        with part("memory"):
+        with profiler_scope("memory"):
             after = {name: held[name].put(ids, rows) for name, rows in results.client_state.items()}
         return Answer(upload, results.sums, results.rows, after, results.broken, results.clipped)
 
@@ -100,13 +103,14 @@ class SimulatedTransport(Transport):
             One client's upload, of which only shapes and types matter, and the results.
         """
         if self.setup.devices == 1:
-            with part("aggregation"):
+            with profiler_scope("aggregation"):
                 return self._run_device(client_work, table[0], counts[0], gather)
 
         arrays, static = eqx.partition(client_work, eqx.is_array)
         forms = []
 
-        # Every device gets the whole table. Sharded by device, XLA would exchange parts of it after every slot.
+        # Every device gets the whole table. Sharded by device, XLA would exchange parts of it after
+        # every slot.
         def on_device(table: Array, counts: Array, arrays: Any) -> Any:
             device = jax.lax.axis_index("clients")
             form, results = self._run_device(eqx.combine(arrays, static), table[device], counts[device], gather)
@@ -116,7 +120,7 @@ class SimulatedTransport(Transport):
         program = jax.shard_map(
             on_device, mesh=client_mesh(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False
         )
-        with part("aggregation"):
+        with profiler_scope("aggregation"):
             results = program(table, counts, arrays)
         return forms[0], results
 
@@ -127,7 +131,8 @@ class SimulatedTransport(Transport):
 
         Args:
             client_work: the work for one slot.
-            slots: the device's slots in order of work, shape (capacity,), of which the first `count` are in use.
+            slots: the device's slots in order of work, shape (capacity,), of which the first
+                `count` are in use.
             count: how many clients the device has.
             gather: whether to return all uploads, not their sum.
         """
@@ -202,9 +207,10 @@ class _Results(NamedTuple):
     """Results of all clients on one device. Rows are by slot, shape (capacity, ...); those of other devices' slots are zero.
 
     Attributes:
-        sums: None if uploads are gathered. During the loop a compensated pair (totals, compensations), then the totals. They are
-            the weighted sum of the values and the sum of the weights; if uploads have their own weights, also both with the
-            cohort's weights, which count if all own ones are zero.
+        sums: None if uploads are gathered. During the loop a compensated pair (totals,
+            compensations), then the totals. They are the weighted sum of the values and the sum of
+            the weights; if uploads have their own weights, also both with the cohort's weights,
+            which count if all own ones are zero.
         rows: the values and their weights, None unless uploads are gathered.
         client_state: what the clients store, by name.
         broken: see `_ClientResult`.
@@ -251,7 +257,7 @@ class _ClientWork(eqx.Module):
     def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
         """Returns the client's upload, messages unopened, and the states that it stores."""
         job = self.job
-        with part(f"work.{job.name}"):
+        with profiler_scope(f"work.{job.name}"):
             client = CompiledClient(self.setup, self.cohort.ids[slot], job.round, job.root, job.occurrence, active)
             return job(client, self.state_before(slot))
 

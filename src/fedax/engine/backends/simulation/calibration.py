@@ -1,4 +1,4 @@
-"""Measured placement: times a few placements on rounds of the run, and stores the fastest one for this machine."""
+"""Measured placement: times a few placements on the run's rounds and stores the fastest."""
 
 import contextlib
 import copy
@@ -24,7 +24,8 @@ from fedax.errors import WriteFailed
 from fedax.utils.files import write, writing
 
 TIMED_ROUNDS, REPEATS = 2, 2
-"""Rounds of a timed call, and timed calls, of which the fastest counts. One more call before them compiles."""
+"""Rounds of a timed call, and timed calls, of which the fastest counts. One more call before them
+compiles."""
 
 
 class Placement(NamedTuple):

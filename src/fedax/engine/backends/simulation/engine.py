@@ -40,34 +40,42 @@ from fedax.observe.base import Observer, joined
 from fedax.utils.random import Index
 
 SMALL = 4_000_000
-"""Parameters times examples of a round, up to which a run takes one device: one CPU core runs such a round in a few milliseconds,
-and compiling for two cores takes longer than they save in hundreds of rounds."""
+"""Parameters times examples of a round, up to which a run takes one device: one CPU core runs such
+a round in a few milliseconds, and compiling for two cores takes longer than they save in hundreds
+of rounds."""
 
 
 class Simulation(Engine):
     """The compiled engine, on one machine or, after `connect_hosts`, on several.
 
     Args:
-        placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
-            nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`,
-            by backend and size; `"measured"`, the fastest of a few, timed before the run on rounds of its own: the choice is kept
-            for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in `~/.cache`) and alike runs take it without measuring.
-            `History.fitted` has its `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
+        placement: `"sequential"`, one client after the other with a dynamic number of steps, so
+            that power-law sizes waste nothing (best on CPU); `"chunked"`, `chunk` clients of
+            similar length at a time by `vmap` (best on GPU); `"auto"`, by backend and size;
+            `"measured"`, the fastest of a few, timed before the run on rounds of its own: the
+            choice is kept for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in
+            `~/.cache`) and alike runs take it without measuring. `History.fitted` has its
+            `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
         chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
-        devices: devices of the mesh that clients are spread over, longest first; None means all, or one CPU device if a round takes
-            a few milliseconds only: its program is compiled sooner, and can be kept (`fedax.keep_programs`).
-        microbatch: the most examples that pass through the model at once, at least 1; larger batches are accumulated.
-        data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in memory or in files, and a
-            client's come when it works, those of the next cohorts being read ahead. `"auto"`: on the host if any lie in files
-            (`fedax.data.open_clients`). On several hosts they lie on the devices.
-        memory: where the clients' memories (control variates, multipliers, models, ...) lie between their rounds: `"device"`, for
-            every client; `"host"`, in the process's memory; `"disk"`, in a file in the system's temporary folder (`TMPDIR`), which
-            goes with the run and its history. Of the latter two, a round moves the rows of the clients that work, and only clients
-            that ever worked have rows. Not on several hosts.
+        devices: devices of the mesh that clients are spread over, longest first; None means all, or
+            one CPU device if a round takes a few milliseconds only: its program is compiled sooner,
+            and can be kept (`fedax.keep_programs`).
+        microbatch: the most examples that pass through the model at once, at least 1; larger
+            batches are accumulated.
+        data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in
+            memory or in files, and a client's come when it works, those of the next cohorts being
+            read ahead. `"auto"`: on the host if any lie in files (`fedax.data.open_clients`). On
+            several hosts they lie on the devices.
+        memory: where the clients' memories (control variates, multipliers, models, ...) lie between
+            their rounds: `"device"`, for every client; `"host"`, in the process's memory; `"disk"`,
+            in a file in the system's temporary folder (`TMPDIR`), which goes with the run and its
+            history. Of the latter two, a round moves the rows of the clients that work, and only
+            clients that ever worked have rows. Not on several hosts.
 
-    The placement, the number of devices, the microbatch and the place of the data do not change a trajectory beyond rounding; the
-    place of the memories does not change a bit of it.
-    Several runs in one program (`fedax.run_grid`) share the devices between them, where there are enough of them.
+    The placement, the number of devices, the microbatch and the place of the data do not change a
+    trajectory beyond rounding; the place of the memories does not change a bit of it. Several runs
+    in one program (`fedax.run_grid`) share the devices between them, where there are enough of
+    them.
     """
 
     def __init__(
@@ -153,8 +161,9 @@ def _check_multihost(placement: str, devices: int | None, data: str, memory: str
 class SimulationProgram(Program):
     """Compiled program of one run or of a sweep, see `SweepAxes`. Holds its inputs on the devices.
 
-    A state is a tuple of the carry, the cohorts that worked last (see `View.cohort`; None before the first round), which the next
-    observation needs, and the stores of client states outside the devices.
+    A state is a tuple of the carry, the cohorts that worked last (see `View.cohort`; None before
+    the first round), which the next observation needs, and the stores of client states outside the
+    devices.
     """
 
     def __init__(
@@ -186,7 +195,8 @@ class SimulationProgram(Program):
         return dataclasses.replace(self.setup, kernels=fits and is_available())
 
     def join(self, carried: Sequence[Carried]) -> Any:
-        # on the devices where `start` puts them, so that the same program is used; a resumed run works before it is observed
+        # on the devices where `start` puts them, so that the same program is used; a resumed run
+        # works before it is observed
         if self.memory == "device":
             return self.axes.put(self.axes.stack_runs([landed(one) for one in carried]), "runs"), None, ()
         stored = [offload_state(one) for one in carried]
@@ -276,7 +286,10 @@ def one_round(
 
 
 def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
-    """Runs `count` rounds from round `first` on. `count` is traced and at most `longest`, so that any number is one program."""
+    """Runs `count` rounds from round `first` on.
+
+    `count` is traced and at most `longest`, so that any number is one program.
+    """
     axes, shared, algorithm, roots = fixed
     return axes.vectorize(_rounds)(shared, algorithm, roots, states)
 
@@ -303,7 +316,8 @@ def _rounds(
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 
     state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
-    # as many slots as before the first round, so that one program observes both; the population's size would take too long
+    # as many slots as before the first round, so that one program observes both; the population's
+    # size would take too long
     return state, log, worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0]))
 
 

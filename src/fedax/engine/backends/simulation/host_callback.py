@@ -1,8 +1,9 @@
 """Host callbacks of compiled programs, for arrays of any size.
 
-`jax.pure_callback` copies its arguments to a device for the function on the host. The CPU client copies arrays above 100 KiB in
-its own threads. While one device waits in a callback and another waits for that device, no thread may be left, and both hang
-(jaxlib 0.10.2). Here the function gets the program's arrays without a copy.
+`jax.pure_callback` copies its arguments to a device for the function on the host. The CPU client
+copies arrays above 100 KiB in its own threads. While one device waits in a callback and another
+waits for that device, no thread may be left, and both hang (jaxlib 0.10.2). Here the function gets
+the program's arrays without a copy.
 """
 
 import itertools
@@ -27,8 +28,9 @@ def call_host(
     """Calls a pure function on the host. It may be called again or not at all, on one device of a mesh or on all.
 
     Args:
-        function: a hashable function of NumPy arrays. Below `vmap`, arguments and results have one more leading axis, of length 1
-            for arguments that are the same in all lanes (see `map_lanes`).
+        function: a hashable function of NumPy arrays. Below `vmap`, arguments and results have one
+            more leading axis, of length 1 for arguments that are the same in all lanes (see
+            `map_lanes`).
         shapes: shapes and types of the results.
         operands: its arguments.
     """

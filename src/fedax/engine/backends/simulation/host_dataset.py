@@ -1,4 +1,4 @@
-"""Keeps training data on the host, in memory or in files, and streams it to the devices client by client."""
+"""Keeps training data on the host and streams it to the devices client by client."""
 
 import itertools
 import threading
@@ -119,7 +119,8 @@ class HostDataset:
     def prefetch(self, setup: Setup, root: Key[Array, ""], first: int, count: int) -> None:
         """Prefetches the examples of the next rounds' cohorts in a thread, while the rounds run.
 
-        The cohorts are those that the schedule draws. Clients that an algorithm chooses otherwise are read when they work.
+        The cohorts are those that the schedule draws. Clients that an algorithm chooses otherwise
+        are read when they work.
         """
         train = self._sets[0]
         if setup.schedule.cohort is None or not any(reader.in_file for reader in train.readers.values()):

@@ -1,7 +1,7 @@
 """Clients' states outside the devices, in host memory or on disk.
 
-A compiled program reads and writes the rows of the clients that work in a round, through host callbacks. States are pure values to
-the program: a write returns a new version, see `state_store`.
+A compiled program reads and writes the rows of the clients that work in a round, through host
+callbacks. States are pure values to the program: a write returns a new version, see `state_store`.
 """
 
 import dataclasses
@@ -85,8 +85,9 @@ class RowFormat:
 class OffloadedMemory(Memory):
     """Client states in a `ClientStateStore`. A program sees the store's handle and a version of its rows.
 
-    `_rows` has the arrays that initial rows are computed from. Reads and writes are pure: a write returns a new version, and later
-    reads take it as an argument. This data dependency makes XLA keep the order of the callbacks.
+    `_rows` has the arrays that initial rows are computed from. Reads and writes are pure: a write
+    returns a new version, and later reads take it as an argument. This data dependency makes XLA
+    keep the order of the callbacks.
 
     Attributes:
         row_format: see `RowFormat`.

@@ -16,7 +16,8 @@ def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: i
         devices: number of devices.
 
     Returns:
-        Slots of each device in order of work, shape (devices, capacity), and the number of slots of each device, shape (devices,).
+        Slots of each device in order of work, shape (devices, capacity), and the number of slots of
+        each device, shape (devices,).
     """
     capacity = steps.shape[0]
     present = jnp.arange(capacity, dtype=jnp.int32) < count

@@ -1,7 +1,8 @@
 """Store of clients' rows outside the devices, sparse and versioned, in host memory or in a file.
 
-A compiled program may execute a host callback more than once, or not at all, so reads and writes have to look pure. The store
-therefore keeps a short undo log: earlier versions stay readable, and a repeated write returns the version that it made before.
+A compiled program may execute a host callback more than once, or not at all, so reads and writes
+have to look pure. The store therefore keeps a short undo log: earlier versions stay readable, and a
+repeated write returns the version that it made before.
 """
 
 import itertools
@@ -19,15 +20,18 @@ from fedax.errors import FedaxError
 OffloadPlacement: TypeAlias = Literal["host", "disk"]
 """Where rows outside the devices are stored."""
 BLOCK_BYTES, GROWTH_BYTES = 1 << 22, 1 << 26
-"""Bytes of rows copied at a time, and bytes by which host memory grows. The system maps pages only as they are written."""
+"""Bytes of rows copied at a time, and bytes by which host memory grows. The system maps pages only
+as they are written."""
 MIN_UNDO_WRITES, UNDO_BYTES = 4, 1 << 24
-"""Writes that can be undone: at least so many, and more while their rows take at most so many bytes."""
+"""Writes that can be undone: at least so many, and more while their rows take at most so many
+bytes."""
 
 
 class Change(NamedTuple):
     """A write: the versions before and after it, and the rows that it replaced.
 
-    `there` marks the clients that had a row before; `rows` has shape (clients, bytes), undefined for the others.
+    `there` marks the clients that had a row before; `rows` has shape (clients, bytes), undefined
+    for the others.
     """
 
     before: int
@@ -40,13 +44,15 @@ class Change(NamedTuple):
 class ClientStateStore:
     """Versioned rows of bytes by client id. A row exists once it has been written.
 
-    A write makes a new version and leaves earlier ones readable, as far as `MIN_UNDO_WRITES` and `UNDO_BYTES` reach. A write to an
-    older version undoes the later ones. A write that was made before is recognized and returns the same version.
+    A write makes a new version and leaves earlier ones readable, as far as `MIN_UNDO_WRITES` and
+    `UNDO_BYTES` reach. A write to an older version undoes the later ones. A write that was made
+    before is recognized and returns the same version.
 
     Args:
         clients: number of clients of the population.
         width: bytes of a row.
-        place: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which ends with the store or the process.
+        place: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which ends
+            with the store or the process.
 
     Attributes:
         number: handle by which compiled programs know the store.
@@ -221,7 +227,10 @@ class _MemoryRows:
 
 
 class _FileRows:
-    """Rows in an unnamed file. Rows are read, not memory-mapped, so that they do not stay in the process's memory."""
+    """Rows in an unnamed file.
+
+    Rows are read, not memory-mapped, so that they do not stay in the process's memory.
+    """
 
     def __init__(self, width: int) -> None:
         self.width = width

@@ -15,17 +15,20 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 _MIN_USED = 0.75
-"""Least fraction of the devices that must have runs for the sweep, not its clients, to be sharded over them."""
+"""Least fraction of the devices that must have runs for the sweep, not its clients, to be sharded
+over them."""
 
 
 class SweepAxes(NamedTuple):
     """Axes of a program's runs: arrays that differ between runs have leading axes (seeds, settings), those of a single run none.
 
-    On several devices the runs are sharded without any communication; the last run is repeated until all devices have equally many.
-    If that leaves too many devices without work, they share each run's clients instead.
+    On several devices the runs are sharded without any communication; the last run is repeated
+    until all devices have equally many. If that leaves too many devices without work, they share
+    each run's clients instead.
 
-    The settings of one seed are one `vmap`, because they see the same examples. Seeds are vmapped only if `lanes`; otherwise they
-    run one after the other, because a `vmap` over cohorts of different sizes takes as many steps as the largest.
+    The settings of one seed are one `vmap`, because they see the same examples. Seeds are vmapped
+    only if `lanes`; otherwise they run one after the other, because a `vmap` over cohorts of
+    different sizes takes as many steps as the largest.
 
     Args:
         settings: number of algorithms.
@@ -92,7 +95,10 @@ class SweepAxes(NamedTuple):
         )
 
     def put(self, tree: Any, of: Literal["settings", "seeds", "runs", "all"]) -> Any:
-        """Puts a tree on the devices that need it. Arrays of all runs may alias host memory, because programs only read them."""
+        """Puts a tree on the devices that need it.
+
+        Arrays of all runs may alias host memory, because programs only read them.
+        """
         arrays, rest = eqx.partition(tree, eqx.is_array)
         place = NamedSharding(self.mesh, self._spec(of))
         if jax.process_count() == 1:
