@@ -29,7 +29,7 @@ from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.single_client import run_single_client
 from fedax.flower.deploy.processes import environment, free_port, process, supernode
 from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import follow, make, serving, submit
+from fedax.flower.deploy.trial import follow, make, run_server, submit
 from fedax.flower.deploy.worker import device_for, work
 from fedax.flower.server.roster import PAUSES
 from fedax.observe.base import Observer
@@ -182,7 +182,7 @@ def main(clients, rounds, epochs):
         deployment = Deployment(folder, clients, port=free_port())
         make(deployment, file)
         (folder / "app" / "fedax_app" / "server.py").write_text(SERVER.format(benchmarks=str(Path(__file__).parent)))
-        control = stack.enter_context(serving(deployment, print))
+        control = stack.enter_context(run_server(deployment, print))
         env = environment(deployment)
         for k in range(clients):
             command = [sys.executable, __file__, "--client", str(k), str(folder)]

@@ -76,7 +76,7 @@ class Rounds:
         import jax
         import numpy as np
 
-        from fedax.engine.backends.simulation.placement import longest_first
+        from fedax.engine.backends.simulation.placement import assign_longest_first
         from fedax.utils.random import stream
 
         sizes, schedule = np.asarray(self.task.train.sizes), self.grid.options.schedule
@@ -84,7 +84,7 @@ class Rounds:
         for t in range(self.count):
             ids, count = schedule.draw(stream(self.grid.program.roots, "cohort", t, 0), self.task.train.offsets)
             load = sizes[np.asarray(ids)] * schedule.epochs
-            table, held = map(np.asarray, longest_first(jax.numpy.asarray(load), count, 2))
+            table, held = map(np.asarray, assign_longest_first(jax.numpy.asarray(load), count, 2))
             whole += load.sum()
             busier += max(load[table[d, : held[d]]].sum() for d in range(2))
         return float(whole / busier)

@@ -36,10 +36,10 @@ def people(clients: int, features: int) -> Iterator[dict[str, np.ndarray]]:
 def measure(folder: str, ahead: bool, cold: bool) -> dict[str, float]:
     """Seconds of opening, of a round, and of the loss of everybody, and the most memory of the process in GB."""
     import fedax
-    from fedax.engine.backends.simulation.host_dataset import Shelf
+    from fedax.engine.backends.simulation.host_dataset import HostDataset
 
     if not ahead:
-        Shelf.read_ahead = lambda *arguments: None  # type: ignore[method-assign]
+        HostDataset.prefetch = lambda *arguments: None  # type: ignore[method-assign]
     begun = time.perf_counter()
     data = fedax.data.stored_clients(folder)
     task = fedax.tasks.classification(data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES))

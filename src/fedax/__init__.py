@@ -68,10 +68,10 @@ from typing import Any
 
 import lazy_loader as _lazy
 
-from fedax.engine.distributed import abort as _ending  # of the standard library alone
+from fedax.engine.distributed import abort as _abort  # imports the standard library only
 
-if _ending.launched():  # from here on, because data are often made before there is an engine
-    _ending.install()
+if _abort.is_launched():  # now, because scripts prepare their data before they make an engine
+    _abort.install_excepthook()
 
 _load, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 __version__ = _version("fedax")

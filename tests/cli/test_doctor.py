@@ -47,7 +47,7 @@ def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, reme
 )
 def test_doctor_says_how_small_models_take_their_steps(monkeypatch, value, said):
     monkeypatch.setenv(kernel.VARIABLE, value)
-    monkeypatch.setattr(kernel, "OWN", "9.9.9")
-    monkeypatch.setattr(kernel, "_works", lambda: True)
+    monkeypatch.setattr(kernel, "JAXLIB", "9.9.9")
+    monkeypatch.setattr(kernel, "_compiler_fuses", lambda: True)
     assert said in answer(monkeypatch)
-    assert kernel.available() == (value == "1")
+    assert kernel.is_available() == (value == "1")

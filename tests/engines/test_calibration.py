@@ -11,8 +11,8 @@ import pytest
 import fedax
 from fedax.core import InvalidInput
 from fedax.engine.backends.simulation import calibration
-from fedax.engine.backends.simulation.calibration import Way
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.backends.simulation.calibration import Placement
+from fedax.engine.distributed.process_group import ProcessGroup
 from problems import vector
 
 OPTIONS = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(epochs=2, batch_size=2), "rounds": 2, "observe": ()}
@@ -26,11 +26,11 @@ def measured(monkeypatch, tmp_path):
     times, seen = {}, []
 
     def seconds(program, models):
-        way = Way(program.setup.placement, program.setup.chunk, program.setup.devices)
-        seen.append(way)
-        return times.get(way, 9.0)
+        placement = Placement(program.setup.placement, program.setup.chunk, program.setup.devices)
+        seen.append(placement)
+        return times.get(placement, 9.0)
 
-    monkeypatch.setattr(calibration, "seconds", seconds)
+    monkeypatch.setattr(calibration, "time_rounds", seconds)
     return times, seen, tmp_path / "fedax" / "placements"
 
 
@@ -44,12 +44,17 @@ def numbers(history):
 
 def test_the_fastest_is_taken_and_kept(measured):
     times, seen, folder = measured
-    times[Way("chunked", 3, 1)] = 1.0
+    times[Placement("chunked", 3, 1)] = 1.0
     first = run()
-    assert seen == [Way("sequential", 1, 1), Way("sequential", 1, 2), Way("chunked", 3, 1), Way("chunked", 3, 2)]
+    assert seen == [
+        Placement("sequential", 1, 1),
+        Placement("sequential", 1, 2),
+        Placement("chunked", 3, 1),
+        Placement("chunked", 3, 2),
+    ]
     assert numbers(first) == {"engine.chunk": 3, "engine.devices": 1}
     (file,) = folder.iterdir()
-    times[Way("sequential", 1, 2)] = 0.1  # another mood of the machine
+    times[Placement("sequential", 1, 2)] = 0.1  # another mood of the machine
     assert numbers(run()) == numbers(first)
     assert len(seen) == 4
     assert json.loads(file.read_text())["choice"] == ["chunked", 3, 1]
@@ -61,7 +66,7 @@ def test_the_fastest_is_taken_and_kept(measured):
 def test_numbers_of_the_user_stay(measured):
     _, seen, _ = measured
     run(devices=1, chunk=2)
-    assert seen == [Way("sequential", 1, 1), Way("chunked", 2, 1)]
+    assert seen == [Placement("sequential", 1, 1), Placement("chunked", 2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_numbers_of_the_user_stay(measured):
 )
 def test_files_that_are_damaged_or_foreign_are_written_anew(measured, damage):
     times, seen, folder = measured
-    times[Way("sequential", 1, 2)] = 1.0
+    times[Placement("sequential", 1, 2)] = 1.0
     run()
     (file,) = folder.iterdir()
     whole = file.read_text()
@@ -124,18 +129,18 @@ def test_times_are_those_of_warm_rounds(monkeypatch):
     program = types.SimpleNamespace(start=lambda models: 0, advance=advance)
 
     monkeypatch.setattr(calibration.time, "perf_counter", lambda: now[0])
-    assert inspect.unwrap(calibration.seconds)(program, []) == 1.5
+    assert inspect.unwrap(calibration.time_rounds)(program, []) == 1.5
     assert calls == [0, 2, 4]
 
 
 def test_checkpoints_go_on_with_another_choice(measured, tmp_path):
     times, _, folder = measured
-    times[Way("sequential", 1, 2)] = 1.0
+    times[Placement("sequential", 1, 2)] = 1.0
     options = OPTIONS | {"engine": fedax.Simulation("measured"), "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
     fedax.run(fedax.SCAFFOLD(), TASK, **options)
     for file in folder.iterdir():
         file.unlink()
-    times[Way("sequential", 1, 1)] = 0.5
+    times[Placement("sequential", 1, 1)] = 0.5
     resumed = fedax.run(fedax.SCAFFOLD(), TASK, **(options | {"rounds": 4}))
     whole = fedax.run(fedax.SCAFFOLD(), TASK, **(OPTIONS | {"rounds": 4}))
     assert numbers(resumed)["engine.devices"] == 1
@@ -143,10 +148,10 @@ def test_checkpoints_go_on_with_another_choice(measured, tmp_path):
 
 
 def test_several_hosts_do_not_measure(monkeypatch):
-    class Two(Team):
+    class Two(ProcessGroup):
         size = 2
 
-    monkeypatch.setattr("fedax.engine.backends.simulation.engine.team_of_hosts", Two)
+    monkeypatch.setattr("fedax.engine.backends.simulation.engine.multihost_group", Two)
     plain = inspect.unwrap(fedax.Simulation.__init__)
     with pytest.raises(InvalidInput, match=r"placement=...\): got 'measured'; allowed: 'auto', 'sequential' or 'chunked'"):
         plain(object.__new__(fedax.Simulation), "measured")

@@ -10,16 +10,16 @@ import pytest
 
 import fedax
 from fedax.engine.compilation import cache as programs
-from fedax.engine.compilation.cache import Compiling, compiling
+from fedax.engine.compilation.cache import CompileClock, compile_clock
 from fedax.engine.driver import session
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.profile import _texts
+from fedax.engine.profiling.profile import _round_programs
 from problems import regression
 
 
 def test_only_the_first_run_compiles(monkeypatch):
-    monkeypatch.setattr(session, "make_room", lambda: None)  # which may drop the programs in between
+    monkeypatch.setattr(session, "evict_programs", lambda: None)  # which may drop the programs in between
     task = regression()
     options = {"solver": fedax.SGD(0.01), "schedule": fedax.Schedule(batch_size=3), "rounds": 4, "observe_every": 2}
     first, second = (fedax.run(fedax.FedAvg(), task, seed=seed, **options) for seed in (0, 1))
@@ -40,7 +40,7 @@ def test_a_resumed_run_counts_on(tmp_path):
 
 
 def test_programs_within_programs_count_once():
-    clock, begun = Compiling(), time.perf_counter()
+    clock, begun = CompileClock(), time.perf_counter()
 
     @jax.jit
     def inner(x):
@@ -59,10 +59,10 @@ def test_progress_says_it():
     fedax.run(fedax.FedAvg(), regression(), schedule=fedax.Schedule(batch_size=6), rounds=2, progress=seen.append)
     assert all(0 <= one.compiling <= one.seconds for one in seen)
     assert seen[-1].compiling > 0
-    assert compiling() is compiling()
+    assert compile_clock() is compile_clock()
 
 
-@pytest.mark.skipif(not programs.small_products(), reason="this compiler does not have the option")
+@pytest.mark.skipif(not programs.small_matmul_options(), reason="this compiler does not have the option")
 @pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
     """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
@@ -72,7 +72,7 @@ def test_products_of_small_models_alone_are_left_to_the_compiler(features, expec
     grid = Grid([fedax.FedAvg()], task, [0], options)
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
-    (text,) = (text for text in _texts())
+    (text,) = (text for text in _round_programs())
     assert ("%ynn_fusion" in text) == expected
 
 
@@ -84,12 +84,12 @@ def test_devices_meet_for_the_sums_of_a_phase_alone(method):
     grid = Grid([method], regression(), [0], RunOptions.of(options | {"engine": fedax.Simulation(devices=2)}))
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
-    (text,) = _texts()
+    (text,) = _round_programs()
     meetings = [line for line in text.splitlines() if re.search(r" (all-|reduce-scatter|collective-)[-a-z]*\(", line)]
     assert meetings
     assert all("fedax.aggregation/shard_map/psum" in line for line in meetings), meetings
 
 
 def test_an_option_that_the_compiler_does_not_have_is_left_out(monkeypatch):
-    monkeypatch.setattr(programs, "_OWN", {"xla_cpu_no_such_option": ""})
-    assert programs.small_products.__wrapped__() == {}
+    monkeypatch.setattr(programs, "_SMALL_MATMUL_OPTIONS", {"xla_cpu_no_such_option": ""})
+    assert programs.small_matmul_options.__wrapped__() == {}

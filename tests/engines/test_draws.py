@@ -17,7 +17,7 @@ from fedax.core.scheduling.sampling import subset, successive_subset
 from fedax.core.task import Population
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.engine import one_round
-from fedax.engine.backends.simulation.placement import longest_first
+from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.round import permutation as orders
 from fedax.engine.round.client import Part, Setup
 from fedax.engine.round.engine import initial_carry
@@ -244,7 +244,7 @@ def test_shuffle_is_uniform():
 @settings(max_examples=25, deadline=None)
 def test_longest_first_places_everybody_once(steps, devices, data):
     count = data.draw(st.integers(0, len(steps)))
-    table, held = longest_first(jnp.array(steps, jnp.int32), jnp.int32(count), devices)
+    table, held = assign_longest_first(jnp.array(steps, jnp.int32), jnp.int32(count), devices)
     places = [int(p) for row, n in zip(np.asarray(table), np.asarray(held), strict=True) for p in row[:n]]
     assert sorted(places) == list(range(count))
     loads = [sum(steps[p] for p in row[:n]) for row, n in zip(np.asarray(table), np.asarray(held), strict=True)]

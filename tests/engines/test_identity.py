@@ -14,7 +14,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Solver
-from fedax.engine.compilation.fingerprint import Describer, difference, identity
+from fedax.engine.compilation.fingerprint import Fingerprinter, first_difference, run_fingerprint
 from problems import regression, squares
 
 TASK = regression()
@@ -76,7 +76,7 @@ def dropped(rate):
 def run_of(method=None, task=TASK, solver=None, schedule=None, seed=0, **more):
     starts = [task.start(None)] if task is not TASK else [{"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}]
     setting = {"solver": solver or fedax.SGD(0.1), "schedule": schedule or fedax.Schedule(), **more}
-    return identity([method or fedax.FedAvg()], task, starts, [seed], **setting)
+    return run_fingerprint([method or fedax.FedAvg()], task, starts, [seed], **setting)
 
 
 def rings(clients):
@@ -116,9 +116,9 @@ OTHERS = {
 @pytest.mark.parametrize("pair", OTHERS.values(), ids=OTHERS)
 def test_another_run_has_another_identity(pair):
     first, second = (json.loads(json.dumps(run_of(**options))) for options in pair)
-    assert difference(first, json.loads(json.dumps(run_of(**pair[0])))) is None
-    assert difference(first, second) is not None
-    assert difference(second, first) is not None
+    assert first_difference(first, json.loads(json.dumps(run_of(**pair[0])))) is None
+    assert first_difference(first, second) is not None
+    assert first_difference(second, first) is not None
 
 
 def test_the_run_itself_is_refused_to_another(tmp_path):
@@ -134,7 +134,7 @@ def test_the_run_itself_is_refused_to_another(tmp_path):
 
 def test_values_that_cannot_be_compared_are_refused():
     with pytest.raises(InvalidInput, match=r"solver.rule: got a value of object; allowed"):
-        Describer([])(Noted(rule=object()), "solver")
+        Fingerprinter([])(Noted(rule=object()), "solver")
 
 
 def test_jaxs_random_settings_count():
@@ -146,15 +146,15 @@ def test_jaxs_random_settings_count():
     }
     for name, other in settings.items():
         with other:
-            found = difference(run_of(), before)
+            found = first_difference(run_of(), before)
         assert found is not None
         assert found[0] == f"random.jax_{name}"
 
 
 def test_a_key_that_is_gone_is_a_difference():
     """Whichever side lacks it, and at any depth."""
-    assert difference({"a": {"b": 1}}, {"a": {"b": 1, "c": 0}}) == ("a.c", None, 0)
-    assert difference({"a": {"b": 1, "c": 0}}, {"a": {"b": 1}}) == ("a.c", 0, None)
+    assert first_difference({"a": {"b": 1}}, {"a": {"b": 1, "c": 0}}) == ("a.c", None, 0)
+    assert first_difference({"a": {"b": 1, "c": 0}}, {"a": {"b": 1}}) == ("a.c", 0, None)
 
 
 def test_other_versions_are_another_run(monkeypatch):
@@ -162,7 +162,7 @@ def test_other_versions_are_another_run(monkeypatch):
 
     before = run_of()
     monkeypatch.setattr(module, "version", lambda name: "0.0.1" if name == "optax" else before["versions"][name])
-    assert difference(run_of(), before) == ("versions.optax", "0.0.1", before["versions"]["optax"])
+    assert first_difference(run_of(), before) == ("versions.optax", "0.0.1", before["versions"]["optax"])
 
 
 PROGRAM = """
@@ -184,7 +184,7 @@ def test_other_processes_agree():
         for _ in range(2)
     ]
     first, second = (json.loads(text.splitlines()[-1]) for text in found)
-    assert difference(first, second) is None
+    assert first_difference(first, second) is None
 
 
 def test_records_count_with_all_their_fields():
@@ -193,7 +193,7 @@ def test_records_count_with_all_their_fields():
         a: int
         b: tuple
 
-    describe = Describer([])
+    describe = Fingerprinter([])
     assert (
         describe(Record(1, (2.0, "x")), "r") == describe(Record(1, (2.0, "x")), "r") != describe(Record(1, (2.5, "x")), "r")
     )

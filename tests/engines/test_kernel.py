@@ -8,15 +8,17 @@ from jax import lax
 
 import fedax
 from fedax.engine.compilation import fused_loop as kernel
-from fedax.engine.compilation.cache import small_products
-from fedax.engine.compilation.jaxpr import inner
+from fedax.engine.compilation.cache import small_matmul_options
+from fedax.engine.compilation.descent import can_rewrite_steps
+from fedax.engine.compilation.jaxpr import subjaxprs
+from fedax.engine.compilation.rewrites import VARIABLE
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.profile import _texts
+from fedax.engine.profiling.profile import _round_programs
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
 
-pytestmark = pytest.mark.skipif(not kernel.available(), reason="this compiler makes no such kernels")
+pytestmark = pytest.mark.skipif(not kernel.is_available(), reason="this compiler makes no such kernels")
 KEY = jax.random.key(3)
 BITS = jnp.uint32(7)
 
@@ -76,16 +78,16 @@ OPERATIONS["custom_vjp_call"].defvjp(lambda x: (x + 1, None), lambda _, g: (g,))
 
 
 def names(program):
-    return {e.primitive.name for e in program.eqns}.union(*(names(p) for e in program.eqns for p in inner(e)))
+    return {e.primitive.name for e in program.eqns}.union(*(names(p) for e in program.eqns for p in subjaxprs(e)))
 
 
 def compiled(function, *arguments):
-    return jax.jit(function).lower(*arguments).compile(compiler_options=small_products())
+    return jax.jit(function).lower(*arguments).compile(compiler_options=small_matmul_options())
 
 
 def repeated(step):
     """Functions of a number of turns and a carry: the loop as it is, and as a kernel."""
-    return lambda n, x: lax.fori_loop(0, n, step, x), lambda n, x: kernel.in_one_kernel(n, step, x)
+    return lambda n, x: lax.fori_loop(0, n, step, x), lambda n, x: kernel.fused_loop(n, step, x)
 
 
 def alike(step, x, **tolerance):
@@ -111,7 +113,7 @@ def test_operations(dtype):
 
 def test_every_operation_has_its_test():
     others = {"closed_call", "copy_p", "pcast", "pjit", "pvary", "checkpoint", "remat", "reshard", "threefry2x32"}
-    assert set(OPERATIONS) | others == kernel.ALLOWED
+    assert set(OPERATIONS) | others == kernel.FUSABLE_PRIMITIVES
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_operands_that_nothing_reads():
     large, key = jnp.asarray(np.random.default_rng(0).normal(size=3000)), jax.random.key(0)
 
     def single(n, unread, x):
-        return kernel.in_one_kernel(n, lambda i, c: (c[0] + 1 + large[:2] * 0 + (unread * 0).astype(float), c[1]), (x, key))
+        return kernel.fused_loop(n, lambda i, c: (c[0] + 1 + large[:2] * 0 + (unread * 0).astype(float), c[1]), (x, key))
 
     program = compiled(single, jnp.int32(2), jnp.int32(4), jnp.zeros(2))
     assert program(jnp.int32(2), jnp.int32(4), jnp.zeros(2))[0].tolist() == [2, 2]
@@ -142,7 +144,7 @@ def test_operands_that_nothing_reads():
 
 def test_steps_that_the_compiler_would_divide_among_threads():
     rng = np.random.default_rng(0)
-    rows = [jnp.asarray(row) for row in rng.uniform(-0.5, 0.5, (8, kernel.WIDEST))]
+    rows = [jnp.asarray(row) for row in rng.uniform(-0.5, 0.5, (8, kernel.MAX_RESULT))]
     alike(lambda i, x: sum((x * row + row) * (x - row) for row in rows), rows[0], rtol=1e-9, atol=1e-12)
 
 
@@ -151,10 +153,10 @@ def histories(monkeypatch, algorithm, task, **setting):
     for on in (True, False):
         with monkeypatch.context() as patch:
             if not on:
-                patch.setattr("fedax.engine.backends.simulation.engine.available", lambda: False)
+                patch.setattr("fedax.engine.backends.simulation.engine.is_available", lambda: False)
             jax.clear_caches()
             found.append(fedax.run(algorithm, task, rounds=3, **setting))
-            assert any("xla_cpu_small_call" in text and "jit(kernel)" in text for text in _texts()) == on
+            assert any("xla_cpu_small_call" in text and "jit(kernel)" in text for text in _round_programs()) == on
     return found
 
 
@@ -193,6 +195,20 @@ def test_noise_of_a_model(monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), with_.params, without.params)
 
 
+def test_one_switch_turns_off_both_rewrites(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "0")
+    assert kernel.unavailable_reason() == "the environment variable FEDAX_KERNELS is 0"
+    assert not can_rewrite_steps()
+
+
+def test_an_untested_compiler_that_aborts_ends_a_child_process_only(monkeypatch):
+    monkeypatch.setattr(kernel, "JAXLIB", "9.9.9")
+    assert kernel._compiler_fuses.__wrapped__()
+    monkeypatch.setattr(kernel, "_PROBE", "import os; os.abort()")
+    monkeypatch.setattr(kernel, "_fuses_small_loop", lambda: pytest.fail("compiled in this process"))
+    assert not kernel._compiler_fuses.__wrapped__()
+
+
 def test_large_products_stay_with_the_library():
     clients = [{"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}]
     task = classification(fedax.data.FederatedData(clients, classes=10), Softmax(600, 10))
@@ -201,5 +217,5 @@ def test_large_products_stay_with_the_library():
     )
     jax.clear_caches()
     grid.program.advance(grid.init(), 0, 1)
-    (text,) = _texts()
+    (text,) = _round_programs()
     assert "jit(kernel)" not in text

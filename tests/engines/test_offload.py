@@ -15,7 +15,7 @@ from fedax import InvalidInput
 from fedax.core import Upload
 from fedax.core.federation import Memory, with_memories
 from fedax.engine.backends.simulation import engine as simulation
-from fedax.engine.backends.simulation.row_store import LEAST, STORES, RowStore
+from fedax.engine.backends.simulation.state_store import MIN_UNDO_WRITES, STORES, ClientStateStore
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from fedax.errors import FedaxError
@@ -169,14 +169,18 @@ def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
         same(one, third)
 
 
-PLACES = ["device", "host", "disk"]
+STATE_PLACEMENTS = ["device", "host", "disk"]
 SOONER = [("device", "device"), ("device", "disk"), ("host", "device")]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("first", "then"),
-    [("device", "disk"), ("host", "device"), *(thorough(a, b) for a in PLACES for b in PLACES if (a, b) not in SOONER)],
+    [
+        ("device", "disk"),
+        ("host", "device"),
+        *(thorough(a, b) for a in STATE_PLACEMENTS for b in STATE_PLACEMENTS if (a, b) not in SOONER),
+    ],
 )
 def test_either_place_continues_what_the_other_began(first, then, tmp_path):
     method, straight = METHODS["FedBC, lam and gamma of each"], go(METHODS["FedBC, lam and gamma of each"], "device")
@@ -249,7 +253,7 @@ def test_stores_end_with_those_who_hold_them():
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_versions(place):
     """Old versions can be read; a write onto one takes back what came after it; the same write again is none."""
-    store = RowStore(1000, 3, place)
+    store = ClientStateStore(1000, 3, place)
     rows = lambda *values: np.array([[v] * 3 for v in values], np.uint8)  # noqa: E731
     a = store.write(0, np.array([5, 7, 1000, -1]), rows(1, 2, 9, 9))
     b = store.write(a, np.array([7, 8]), rows(3, 4))
@@ -278,10 +282,10 @@ def test_versions(place):
 
 
 def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
-    monkeypatch.setattr("fedax.engine.backends.simulation.row_store.UNDO", 10)
-    store = RowStore(10, 4, "host")
+    monkeypatch.setattr("fedax.engine.backends.simulation.state_store.UNDO_BYTES", 10)
+    store = ClientStateStore(10, 4, "host")
     versions = [0]
-    for i in range(LEAST + 2):
+    for i in range(MIN_UNDO_WRITES + 2):
         versions.append(store.write(versions[-1], np.array([0]), np.full((1, 4), i, np.uint8)))
     store.check(versions[2])
     for gone in versions[:2]:
@@ -291,7 +295,7 @@ def test_old_versions_end_where_their_rows_would_fill_memory(monkeypatch):
     program = Grid([fedax.SCAFFOLD()], TASK, [0], options)
     first = states = program.init()
     keep = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, first)
-    for t in range(LEAST + 1):
+    for t in range(MIN_UNDO_WRITES + 1):
         states, _ = program.program.advance(states, t, 1)
     with pytest.raises(FedaxError, match="which is gone"):
         program.program.advance(keep, 0, 1)

@@ -14,7 +14,7 @@ from fedax.core import InvalidInput
 from fedax.engine.compilation import fused_loop as kernel
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.flops import Uncountable, round_operations
+from fedax.engine.profiling.flops import Uncountable, round_flops_counter
 from fedax.models import MLP, Softmax
 from fedax.ops import LSTM
 from fedax.tasks import classification
@@ -78,7 +78,7 @@ def test_heavy_servers_are_servers_and_phases_have_their_own_names(monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(not kernel.available(), reason=kernel.unavailable())
+@pytest.mark.skipif(not kernel.is_available(), reason=kernel.unavailable_reason())
 @pytest.mark.parametrize("devices", [1, 2])
 def test_steps_in_a_kernel_are_most_of_the_work(devices):
     data = fedax.data.synthetic(0.5, 0.5, seed=0, test_fraction=0.0)
@@ -130,7 +130,7 @@ def counted(task, algorithm=None, **schedule):
     """Multiplications of everybody's products in a round."""
     setting = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(**({"batch_size": 4} | schedule)), "observe": ()}
     grid = Grid([algorithm or fedax.FedAvg()], task, [0], RunOptions.of(setting | ONE))
-    return round_operations(grid.program)(grid.init()[0], 0) / 2
+    return round_flops_counter(grid.program)(grid.init()[0], 0) / 2
 
 
 def test_operations_of_dense_models_are_those_of_the_closed_form():

@@ -34,7 +34,7 @@ def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.Mon
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
     share = (maps() + 300) / limit
     dropped: list[bool] = []
-    monkeypatch.setattr(session, "make_room", lambda: dropped.append(programs.make_room(share)))
+    monkeypatch.setattr(session, "evict_programs", lambda: dropped.append(programs.evict_programs(share)))
     for k in range(1, 5):
         assert run_on_a_new_task(k) == first
     assert True in dropped  # each run needs some two hundred
@@ -46,17 +46,17 @@ def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
     def megabytes() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    programs.make_room(share=0.0)
+    programs.evict_programs(share=0.0)
     for k in range(4):
         run_on_a_new_task(10 + k)
     before = megabytes()
-    assert programs.make_room(share=0.0)
+    assert programs.evict_programs(share=0.0)
     assert megabytes() < before - 4  # each has two to three
 
 
 FAULTS = """
 import ctypes, resource
-from fedax.engine.compilation.cache import hold_memory
+from fedax.engine.compilation.cache import retain_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -67,7 +67,7 @@ def faults():
 
 libc, size = ctypes.CDLL(None), 100 << 20
 libc.malloc.restype = ctypes.c_void_p
-held = hold_memory()
+held = retain_freed_memory()
 faults()
 print(held, faults() * resource.getpagesize() < size / 10)
 """
@@ -85,7 +85,7 @@ def test_freed_memory_is_at_hand(environment: dict[str, str]) -> None:
 
 
 def test_programs_stay_while_there_is_room() -> None:
-    assert not programs.make_room(share=1.0)
+    assert not programs.evict_programs(share=1.0)
 
 
 COMPILE = """

@@ -8,7 +8,7 @@ import pytest
 
 import fedax
 from fedax.data import stored_clients, write_clients
-from fedax.engine.backends.simulation.host_dataset import Shelf, Shelved, _Ahead
+from fedax.engine.backends.simulation.host_dataset import HostDataset, HostExamples, _Prefetcher
 from marks import quick
 
 SCHEDULE = fedax.Schedule(cohort=4, epochs=1, batch_size=7)
@@ -149,7 +149,7 @@ def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
 def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
     """A round of four clients asks for four, each once; nothing is read for everybody."""
     asked = []
-    monkeypatch.setattr(Shelved, "rows", lambda self, begin, count, places, own=Shelved.rows: (
+    monkeypatch.setattr(HostExamples, "rows", lambda self, begin, count, places, own=HostExamples.rows: (
         asked.append((begin, count)), own(self, begin, count, places))[1])  # fmt: skip
     engine = fedax.Simulation(data="host", devices=1)
     fedax.run(fedax.FedAvg(), task_of(data), schedule=SCHEDULE, rounds=3, observe=[], engine=engine)
@@ -160,12 +160,12 @@ def test_rounds_read_their_cohorts_and_no_one_else(data, monkeypatch):
 def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch):
     """The clients that are read ahead are those that work, drawn for the rounds to come."""
     ahead, worked = [], []
-    monkeypatch.setattr(Shelved, "ahead", lambda self, k: ahead.append(k))
-    monkeypatch.setattr(Shelved, "client", lambda self, k, own=Shelved.client: (worked.append(k), own(self, k))[1])
+    monkeypatch.setattr(HostExamples, "ahead", lambda self, k: ahead.append(k))
+    monkeypatch.setattr(HostExamples, "client", lambda self, k, own=HostExamples.client: (worked.append(k), own(self, k))[1])
     engine = fedax.Simulation(devices=1)
     fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), schedule=SCHEDULE, rounds=5, observe=[], engine=engine)
     for thread in threading.enumerate():
-        if isinstance(thread, _Ahead):
+        if isinstance(thread, _Prefetcher):
             thread.join(10)
     assert len(ahead) == 5 * 4
     for t in range(5):
@@ -173,9 +173,9 @@ def test_cohorts_are_read_ahead_in_the_order_of_their_rounds(folder, monkeypatch
 
 
 def test_reading_ahead_waits_for_the_work_and_ends_when_told(folder, monkeypatch):
-    shelved, ahead = Shelved(task_of(stored_clients(folder)).train), []
-    monkeypatch.setattr(Shelved, "ahead", lambda self, k: ahead.append(k))
-    thread = _Ahead(shelved, iter([0] * 10**6))
+    shelved, ahead = HostExamples(task_of(stored_clients(folder)).train), []
+    monkeypatch.setattr(HostExamples, "ahead", lambda self, k: ahead.append(k))
+    thread = _Prefetcher(shelved, iter([0] * 10**6))
     thread.window = 20
     thread.start()
     while len(ahead) <= 20:
@@ -214,4 +214,4 @@ def _sets():
 def test_data_in_files_stay_there(data, folder):
     engine = fedax.Simulation()
     session = [fedax.start(fedax.FedAvg(), task_of(each), engine=engine) for each in (data, stored_clients(folder))]
-    assert [isinstance(each._program.shelf, Shelf) for each in session] == [False, True]
+    assert [isinstance(each._program.host_dataset, HostDataset) for each in session] == [False, True]

@@ -35,7 +35,9 @@ def test_without_options_the_file_is_as_it_was():
     without = Experiment.parse(TEXT.removesuffix("[simulation]\n"))
     assert "simulation" not in without.toml()
     usual, given = (vars(engine) for engine in (without.plan().arguments["engine"], engine_of("")))
-    assert {name: usual[name] for name in usual if name != "team"} == {name: given[name] for name in given if name != "team"}
+    assert {name: usual[name] for name in usual if name != "process_group"} == {
+        name: given[name] for name in given if name != "process_group"
+    }
 
 
 def test_a_file_written_again_has_them():

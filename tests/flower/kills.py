@@ -21,7 +21,7 @@ from deployed import experiment, fedax_command, server_process
 
 from fedax.flower.deploy.processes import free_port
 from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import client_process, follow, serving, submit
+from fedax.flower.deploy.trial import client_process, follow, run_server, submit
 
 CLIENTS, ROUNDS = 3, 8
 
@@ -44,7 +44,7 @@ def checkpoint(out):
 
 def whole(deployment, out, resume):
     """A run to its end; the seconds from its order."""
-    with serving(deployment, quiet) as control:
+    with run_server(deployment, quiet) as control:
         begun = time.monotonic()
         result = follow(control, submit(deployment, out, resume), quiet)
         assert result.complete, result.details
@@ -53,7 +53,7 @@ def whole(deployment, out, resume):
 
 def killed(deployment, out, after):
     """A run whose server is killed some seconds after its order; whether it was still running."""
-    with serving(deployment, quiet):
+    with run_server(deployment, quiet):
         submit(deployment, out, False)
         time.sleep(after)
         os.killpg(server_process(deployment.port), signal.SIGKILL)

@@ -33,8 +33,8 @@ import fedax
 from fedax.cli import app
 from fedax.flower.deploy.processes import free_port
 from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import client_process, serving, submit
-from fedax.flower.deploy.worker import device_for, own_data
+from fedax.flower.deploy.trial import client_process, run_server, submit
+from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
@@ -242,7 +242,7 @@ def test_own_data(code, message, made, tmp_path):
         return
     task = Deployment.load(made).experiment("simulation").plan().task
     with pytest.raises(fedax.InvalidInput, match=message):
-        own_data(task, 1, path)
+        load_client_data(task, 1, path)
 
 
 @pytest.mark.thorough
@@ -297,7 +297,7 @@ def test_killed_processes(tmp_path):
     options = ["--clients", 3, "--port", free_port(), "--deadline", 30]
     assert fedax_command("deploy", "init", folder, "--experiment", file, *options).returncode == 0
     deployment, said = Deployment.load(folder), []
-    with serving(deployment, said.append) as control, contextlib.ExitStack() as stack:
+    with run_server(deployment, said.append) as control, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(client_process(deployment, k)) for k in range(3)]
         submit(deployment, out, False)
         wait_for_round(folder, 0, 1)
@@ -327,7 +327,7 @@ def test_a_server_killed_within_its_first_minute(tmp_path):
     assert fedax_command("deploy", "init", folder, "--experiment", file, "--port", port).returncode == 0
     deployment, said = Deployment.load(folder), []
     assert deployment.checkpoint_seconds == 60.0
-    with serving(deployment, said.append), contextlib.ExitStack() as stack:
+    with run_server(deployment, said.append), contextlib.ExitStack() as stack:
         for k in range(3):
             stack.enter_context(client_process(deployment, k))
         assert fedax_command("deploy", "status", folder).returncode == 0

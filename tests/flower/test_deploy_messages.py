@@ -92,7 +92,7 @@ def test_a_client_says_that_it_waits_and_that_the_server_is_there(deployment, mo
             assert time.monotonic() < finish, said
             time.sleep(0.01)
 
-    with trial.watching(deployment, said.append):
+    with trial.watch_connection(deployment, said.append):
         wait_for(1)
         time.sleep(0.1)  # several looks, one line
         with tls_server(deployment):
@@ -109,7 +109,7 @@ def test_a_client_without_its_files_is_refused(deployment, name):
     keys.client_key(deployment.path("keys"), 1)
     deployment.path("keys", name).unlink()
     with pytest.raises(fedax.InvalidInput, match=rf"keys/{name}: no such file. Client 1 needs ca.crt and client-1 from"):
-        trial.be_client(deployment, 1, None, print)
+        trial.run_client(deployment, 1, None, print)
 
 
 class Server(Control):

@@ -12,7 +12,7 @@ from fedax.core import FedaxError
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.processes import check_address, last_line
 from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import be_client, serving
+from fedax.flower.deploy.trial import run_client, run_server
 
 
 def test_an_address_in_use_is_named(tmp_path):
@@ -22,7 +22,7 @@ def test_an_address_in_use_is_named(tmp_path):
         deployment = Deployment(tmp_path, port=other.getsockname()[1])
         keys.certificates(tmp_path / "keys", "127.0.0.1")
         message = rf"127.0.0.1:{deployment.port} is in use by another program.*another port in"
-        with pytest.raises(FedaxError, match=message), serving(deployment, lambda line: None):
+        with pytest.raises(FedaxError, match=message), run_server(deployment, lambda line: None):
             pass
     check_address(deployment)  # free again
     check_address(dataclasses.replace(deployment, host="not-a-host-of-this-machine.invalid"))
@@ -35,7 +35,7 @@ def test_certificates_that_are_not_valid_are_named(tmp_path, monkeypatch, days):
     with monkeypatch.context() as patch:
         patch.setattr(keys, "_now", lambda: then)
         keys.certificates(tmp_path / "keys", "127.0.0.1")
-    for begin in (lambda: serving(deployment, print).__enter__(), lambda: be_client(deployment, 0, None, print)):
+    for begin in (lambda: run_server(deployment, print).__enter__(), lambda: run_client(deployment, 0, None, print)):
         with pytest.raises(FedaxError, match=r"ca.crt is valid from \d{4}-\d\d-\d\d to \d{4}-\d\d-\d\d, and today is"):
             begin()
 

@@ -17,7 +17,7 @@ from fedax import codecs
 from fedax.flower.client import member
 from fedax.flower.deploy.processes import free_port
 from fedax.flower.deploy.settings import FILE
-from fedax.flower.protocol.masks import LEVELS, Member, numbers, opened, unmasked, whole
+from fedax.flower.protocol.masks import LEVELS, Member, from_fixed_point, open_secrets, remove_masks, to_fixed_point
 from fedax.flower.protocol.records import Refused
 from marks import thorough
 from problems import vector
@@ -38,18 +38,18 @@ def test_the_sum_of_those_who_stay(gone):
     letters = {m.number: m.deal(keys, 3) for m in everyone}
     rng = np.random.default_rng(0)
     uploads = {k: rng.uniform(-LARGEST, LARGEST, 50) for k in range(5) if k not in gone}
-    hidden = {k: everyone[k].hide(whole(uploads[k], LARGEST), keys) for k in uploads}
+    hidden = {k: everyone[k].hide(to_fixed_point(uploads[k], LARGEST), keys) for k in uploads}
     shown = {k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, uploads, gone) for k in uploads}
     commitments = {m.number: m.commitment for m in everyone}
-    secrets, liars = opened(shown, keys, commitments, uploads, 3)
+    secrets, liars = open_secrets(shown, keys, commitments, uploads, 3)
     assert liars == {}
     total = sum(hidden.values(), np.zeros(50, np.uint64))
-    found = numbers(unmasked(total, keys, uploads, secrets), LARGEST)
+    found = from_fixed_point(remove_masks(total, keys, uploads, secrets), LARGEST)
     np.testing.assert_allclose(found, sum(uploads.values()), rtol=0, atol=len(uploads) * STEP / 2)
     for k in uploads:  # each alone is spread over all numbers of 64 bits
-        assert np.abs(numbers(hidden[k], LARGEST)).max() > 1e4 * LARGEST
+        assert np.abs(from_fixed_point(hidden[k], LARGEST)).max() > 1e4 * LARGEST
     few = dict(list(shown.items())[:2])
-    assert opened(few, keys, commitments, uploads, 2).secrets == {}
+    assert open_secrets(few, keys, commitments, uploads, 2).secrets == {}
 
 
 CORRUPTIONS = {
@@ -71,7 +71,7 @@ def test_a_corrupt_share_names_its_sender_and_ends_nothing(corrupt, gone, liar):
     there = [k for k in range(5) if k not in gone]
     shown = {k: everyone[k].shares({j: letters[j][k] for j in keys}, keys, there, gone) for k in there}
     shown[liar] = {k: corrupt(share) for k, share in shown[liar].items()}
-    secrets, liars = opened(shown, keys, {m.number: m.commitment for m in everyone}, there, 3)
+    secrets, liars = open_secrets(shown, keys, {m.number: m.commitment for m in everyone}, there, 3)
     assert liars == {liar: list(range(5))}
     assert secrets == {k: everyone[k].secret if k in gone else everyone[k].seed for k in range(5)}
 

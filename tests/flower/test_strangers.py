@@ -18,7 +18,7 @@ from deployed import check_equal, experiment, fedax_command, left_out, replayed,
 from fedax.flower.deploy.keys import certificates, client_key
 from fedax.flower.deploy.processes import environment, free_port, process, supernode, wait_until
 from fedax.flower.deploy.settings import FILE, Deployment
-from fedax.flower.deploy.trial import client_process, follow, serving, submit
+from fedax.flower.deploy.trial import client_process, follow, run_server, submit
 
 ROGUE = 2
 REASONS = {
@@ -41,7 +41,7 @@ def test_strangers_and_a_rogue_are_refused(tmp_path):
     settings = folder / FILE
     settings.write_text(settings.read_text().replace("upload_limit = 256.0", "upload_limit = 32.0"))
     deployment = Deployment.load(folder)
-    with serving(deployment, lambda line: None) as control, contextlib.ExitStack() as stack:
+    with run_server(deployment, lambda line: None) as control, contextlib.ExitStack() as stack:
         for k in (0, 1):
             stack.enter_context(client_process(deployment, k))
         rogue = [sys.executable, str(Path(__file__).with_name("rogue.py")), str(folder), str(ROGUE)]

@@ -162,7 +162,7 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
 @every_algorithm
 def test_one_trace_for_many_rounds(kind, monkeypatch):
     """More rounds, other seeds and other real hyperparameters are the same program."""
-    monkeypatch.setattr(session, "make_room", lambda: None)  # which may drop it in between
+    monkeypatch.setattr(session, "evict_programs", lambda: None)  # which may drop it in between
     traces = []
 
     class Counted(kind):

@@ -8,7 +8,7 @@ import pytest
 
 import fedax
 from fedax.data import FederatedData
-from fedax.engine.compilation.descent import in_place, step_p
+from fedax.engine.compilation.descent import descent_step_p, rewrite_descent_steps
 from fedax.models import MLP
 from fedax.ops import affine
 from fedax.ops.extension import status
@@ -35,7 +35,9 @@ def test_a_step_is_the_product_and_the_sum(sizes, share, dtype):
     exact = np.asarray(x, "float64").T @ np.asarray(gradient, "float64") * 0.3
     for minus in (False, True):
         for back in (False, True):
-            after, *inputs = step_p.bind(kernel, x[None], gradient[None], factor, back=back, minus=minus, native=True)
+            after, *inputs = descent_step_p.bind(
+                kernel, x[None], gradient[None], factor, back=back, minus=minus, native=True
+            )
             near(after, np.asarray(kernel) + (-exact if minus else exact), dtype)
             for got in inputs:
                 near(got[0], np.asarray(gradient, "float64") @ np.asarray(kernel, "float64").T, dtype)
@@ -46,7 +48,7 @@ def test_the_kernel_is_read_before_it_changes_and_left_alone_without_a_change():
     rng = np.random.default_rng(1)
     kernel, gradient = normal(rng, (70, 40), "float32"), normal(rng, (9, 40), "float32")
     x = jnp.zeros((1, 9, 70), "float32").at[0, :, 3].set(1.0)
-    after, inputs = step_p.bind(kernel, x, gradient[None], jnp.float32(1), back=True, minus=False, native=True)
+    after, inputs = descent_step_p.bind(kernel, x, gradient[None], jnp.float32(1), back=True, minus=False, native=True)
     assert (np.delete(after, 3, 0) == np.delete(kernel, 3, 0)).all()
     assert (after[3] != kernel[3]).all()
     (alone,) = affine.input_gradient_p.bind(gradient[None], kernel[None], native=True)
@@ -132,10 +134,10 @@ LEFT = [by_its_own_size, reversed_sign, towards, with_gradients, shared]
 
 def steps_of(function, *arguments):
     program = jax.make_jaxpr(function)(*arguments)
-    changed = in_place(program.jaxpr)
+    changed = rewrite_descent_steps(program.jaxpr)
     if changed is program.jaxpr:
         return 0, 0, None
-    found = [equation for equation in changed.eqns if equation.primitive is step_p]
+    found = [equation for equation in changed.eqns if equation.primitive is descent_step_p]
     leaves = jax.core.eval_jaxpr(changed, program.consts, *jax.tree.leaves(arguments))
     return len(found), sum(equation.params["back"] for equation in found), leaves
 
@@ -160,7 +162,7 @@ def test_groups_and_derivatives_of_a_step():
     program = jax.make_jaxpr(lambda params: descend(params, 0.5))(params)
 
     def changed(params):
-        return jax.core.eval_jaxpr(in_place(program.jaxpr), program.consts, *jax.tree.leaves(params))
+        return jax.core.eval_jaxpr(rewrite_descent_steps(program.jaxpr), program.consts, *jax.tree.leaves(params))
 
     def plain(params):
         return jax.tree.leaves(descend(params, 0.5))
@@ -185,17 +187,17 @@ def test_runs_have_them_and_keep_their_numbers(kind, monkeypatch):
     seen = []
 
     def counted(program):
-        changed = in_place(program)
-        seen.append(sum(equation.primitive is step_p for equation in changed.eqns))
+        changed = rewrite_descent_steps(program)
+        seen.append(sum(equation.primitive is descent_step_p for equation in changed.eqns))
         return changed
 
     def trained():
         schedule = fedax.Schedule(epochs=2, batch_size=130)
         return fedax.run(algorithm, task, solver=fedax.SGD(0.2), schedule=schedule, rounds=3, seed=0, observe=[]).params
 
-    monkeypatch.setattr("fedax.engine.round.client.in_place", counted)
+    monkeypatch.setattr("fedax.engine.round.client.rewrite_descent_steps", counted)
     own = trained()
-    monkeypatch.setattr("fedax.engine.round.client.in_place", lambda program: program)
+    monkeypatch.setattr("fedax.engine.round.client.rewrite_descent_steps", lambda program: program)
     for got, expected in zip(jax.tree.leaves(own), jax.tree.leaves(trained()), strict=True):
         assert np.abs(got - expected).max() < 2e-6 * np.abs(expected).max()
     assert set(seen) == ({2} if kind == "FedAvg" else {0})  # the gradient of FedProx has a second term

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.engine.profiling.flops import operations
+from fedax.engine.profiling.flops import count_flops
 from fedax.models import lenet
 from fedax.ops import activate, convolve, convolve_activate, pooled
 from fedax.ops.extension import status
@@ -146,7 +146,7 @@ def test_products_are_counted():
     pieces = partial(convolve, stride=1, padding="VALID")
 
     def counted(function):
-        return operations(jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum(), (0, 1)))(*operands).jaxpr)
+        return count_flops(jax.make_jaxpr(jax.grad(lambda *a: function(*a).sum(), (0, 1)))(*operands).jaxpr)
 
     assert counted(ours) == counted(lambda x, k, b: activate(pieces(x, k), b, 2)) == 3 * 2 * 4 * 16 * 25 * 3 * 6
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from fedax.engine.profiling.flops import operations
+from fedax.engine.profiling.flops import count_flops
 from fedax.models import MLP
 from fedax.ops import activate, affine, convolve
 from fedax.ops.extension import status
@@ -190,7 +190,7 @@ def test_products_are_counted_in_either_form():
     params = model.init(jax.random.key(0))
     program = jax.make_jaxpr(jax.grad(lambda params: model(params, x).sum()))(params).jaxpr
     assert all(name in str(program) for name in affine.PRODUCTS)
-    assert operations(program) == 2 * 50 * (2 * 784 * 200 + 3 * 200 * 200 + 3 * 200 * 10)
+    assert count_flops(program) == 2 * 50 * (2 * 784 * 200 + 3 * 200 * 200 + 3 * 200 * 10)
 
 
 def test_smaller_instruction_sets():

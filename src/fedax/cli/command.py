@@ -55,9 +55,9 @@ def _refuse(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fedax.engine.distributed import abort as ending
+    from fedax.engine.distributed import abort
 
-    here = ending.place()
+    here = abort.current_rank()
     head = f"Error ({here}): " if here and here.rank else "Error: "
     text = Text.assemble((head, "bold red"), (message, "red"))
 
@@ -65,6 +65,6 @@ def _refuse(message: str) -> None:
         Console(stderr=True).print(text, soft_wrap=True)
 
     if here:
-        ending.end_all(say, 2, here)
+        abort.abort_all(say, 2, here)
     else:
         say()

@@ -248,9 +248,9 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from fedax.engine.distributed import abort as ending
+        from fedax.engine.distributed import abort
 
-        if (here := ending.place()) is None:
+        if (here := abort.current_rank()) is None:
             raise
-        ending.end_by(error, here)
+        abort.abort_with(error, here)
         raise

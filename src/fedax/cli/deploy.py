@@ -90,9 +90,9 @@ def client(
     examples.
     """
     from fedax.flower.deploy.settings import Deployment
-    from fedax.flower.deploy.trial import be_client
+    from fedax.flower.deploy.trial import run_client
 
-    be_client(Deployment.load(folder), partition, data, typer.echo, parent)
+    run_client(Deployment.load(folder), partition, data, typer.echo, parent)
 
 
 @app.command(cls=NeedsFlower)
@@ -132,7 +132,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
     from fedax.flower.deploy.processes import CONNECTION, Control
     from fedax.flower.deploy.settings import Deployment
-    from fedax.flower.deploy.trial import ServerLost, all_here, follow, submit
+    from fedax.flower.deploy.trial import ServerLost, follow, run_all_processes, submit
 
     deployment = Deployment.load(folder)
     again = f"fedax deploy resume {folder} {out}" + (" --trial" if trial else "")
@@ -159,7 +159,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         typer.echo(f"Results: {out}")
 
     if trial:
-        with all_here(deployment, typer.echo) as control:
+        with run_all_processes(deployment, typer.echo) as control:
             through(control)
         return
     control = Control(deployment)

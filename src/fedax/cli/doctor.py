@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 import fedax
-from fedax.engine.compilation.fused_loop import unavailable
+from fedax.engine.compilation.fused_loop import unavailable_reason
 from fedax.ops.extension import VARIABLE, status
 
 COST = "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of LeNet 5, of the LSTM 1.2 times."
@@ -23,7 +23,7 @@ def diagnosis() -> list[str]:
     native = status()
     if jax.default_backend() != "cpu":
         return [*lines, "native layers: not needed; XLA's own run on this device"]
-    missing = unavailable()
+    missing = unavailable_reason()
     lines.append(f"steps of small models: {f'an operation at a time, because {missing}' if missing else 'one kernel'}")
     if native.used:
         return [*lines, f"native layers: in use, compiled for {native.level}"]

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,8 +168,9 @@ def _feddane(question: Question) -> Answer:
             continue
         rho, source = _rho(found, given, method, plan, label)
         rows.append(Row(f"rho of {label}", rho, source))
-        if np.ndim(method.mu) == 0 and isinstance(rho, float) and rho > 0:
-            chosen[label] = float(method.mu), rho
+        mu = method.mu
+        if not isinstance(mu, Mapping) and np.ndim(mu) == 0 and isinstance(rho, float) and rho > 0:
+            chosen[label] = float(mu), rho
     return Answer(rows, figures.feddane_panels(given, gap, question.accuracy, chosen))
 
 

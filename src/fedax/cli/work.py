@@ -15,7 +15,7 @@ from fedax.core import UnknownName
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.distributed.abort import INTERRUPTED
 from fedax.engine.distributed.multihost import connect_hosts
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.experiments import recipes as shipped
 from fedax.experiments.config import schema as schemas
 from fedax.experiments.config.experiment import Experiment
@@ -52,14 +52,14 @@ def run(file: Path, settings: Sequence[str], out: Path | None, jobs: int, engine
     if _follows(team()):
         return
     experiment = Experiment.read(file, [*settings, *([] if engine is None else [f'engine="{engine}"'])])
-    if experiment.engine == "mpi" and _follows(MPI().team):  # of a launcher that is not known by its environment
+    if experiment.engine == "mpi" and _follows(MPI().process_group):  # of a launcher that is not known by its environment
         return
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
     close(runner.run_experiment(experiment, path, display_for(console), jobs), console)
 
 
-def _follows(ranks: Team) -> bool:
+def _follows(ranks: ProcessGroup) -> bool:
     """Whether this is a rank other than 0; then it has worked along, and is done."""
     if ranks.rank == 0:
         return False

@@ -1,1 +1,1 @@
-"""Compiled programs: cache, fused loops, traced programs."""
+"""Compilation: cache, fused loops, descent steps in place, jaxprs, fingerprints of runs."""

@@ -1,4 +1,4 @@
-"""Compiled programs and the memory that they hold."""
+"""Compilation cache, compiler options, and the memory that compiled programs hold."""
 
 import contextlib
 import ctypes
@@ -17,52 +17,56 @@ import jax.errors
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_call
 
-SHARE = 0.25
-"""Of the memory maps that the kernel allows a process, the share from which on programs are dropped."""
+EVICTION_SHARE = 0.25
+"""Share of the memory maps allowed for a process, above which compiled programs are dropped."""
 
-
-FEW = 65_536
-"""Parameters of a model up to which programs of rounds have `small_products`."""
-_OWN: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_multi_thread_eigen": False}
+SMALL_MODEL = 65_536
+"""Parameters of a model up to which rounds are compiled with `small_matmul_options`."""
+_SMALL_MATMUL_OPTIONS: dict[str, str | bool] = {
+    "xla_cpu_experimental_ynn_fusion_type": "",
+    "xla_cpu_multi_thread_eigen": False,
+}
 
 
 @functools.cache
-def small_products() -> dict[str, str | bool]:
-    """The option that leaves small products to the compiler; none on other devices than CPUs, and where XLA does not have it.
+def small_matmul_options() -> dict[str, str | bool]:
+    """Returns compiler options that keep small matrix products out of the library; empty where they do not apply.
 
-    XLA's CPU compiler hands products to a library (YNNPACK), whose workspaces all devices of a process take from one list: steps of
-    some microseconds wait for each other. Larger products are faster in the library.
+    XLA's CPU compiler hands products to a library (YNNPACK) whose workspaces all devices of a
+    process take from one list, so steps of a few microseconds wait for each other. The library is
+    faster for large products. Returns no options for other devices than CPUs and for versions of
+    XLA without them.
     """
     if jax.default_backend() != "cpu":
         return {}
     try:
-        jax.jit(lambda: 0, compiler_options=_OWN).lower().compile()
+        jax.jit(lambda: 0, compiler_options=_SMALL_MATMUL_OPTIONS).lower().compile()
     except jax.errors.JaxRuntimeError:
         return {}
-    return _OWN
+    return _SMALL_MATMUL_OPTIONS
 
 
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from malloc.h
 
 
-class Compiling:
-    """The seconds that this process has spent on tracing, lowering and compiling (or loading) programs, as JAX reports them."""
+class CompileClock:
+    """Clock of the seconds that this process spends on tracing, lowering and compiling (or loading) programs."""
 
     def __init__(self) -> None:
         self._before, self._spans = 0.0, list[tuple[float, float]]()
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        jax.monitoring.register_event_duration_secs_listener(self._record)
 
     @property
     def seconds(self) -> float:
         return self._before + sum(end - begin for begin, end in self._spans)
 
-    def _hear(self, event: str, duration_secs: float, **_: Any) -> None:
+    def _record(self, event: str, duration_secs: float, **_: Any) -> None:
         if not event.startswith("/jax/core/compile/"):
             return
         end = time.perf_counter()
         begin = end - duration_secs
-        while self._spans and self._spans[-1][0] >= begin:  # a program within this one, which has its seconds too
+        while self._spans and self._spans[-1][0] >= begin:  # an inner program, whose seconds are part of this span
             self._spans.pop()
         self._spans.append((max(begin, self._spans[-1][1] if self._spans else begin), end))
         if len(self._spans) > 256:
@@ -71,20 +75,24 @@ class Compiling:
 
 
 @functools.cache
-def compiling() -> Compiling:
-    """The clock of this process's compiling, which counts from the first call on."""
-    return Compiling()
+def compile_clock() -> CompileClock:
+    """Returns the process's compile clock, which counts from the first call on."""
+    return CompileClock()
 
 
-def make_room(share: float = SHARE) -> bool:
+def evict_programs(share: float = EVICTION_SHARE) -> bool:
     """Drops all compiled programs of the process if it holds many memory maps; the next call of each compiles it again.
 
-    A program on the CPU takes some ten maps, a run on a new task some hundreds. JAX keeps programs for ever, and beyond the
-    kernel's limit (65,530 by default on Linux) the compiler fails for lack of memory. A quarter of it is about fifty runs on new
-    tasks, and a gigabyte; what is dropped is used again, so that memory stays flat from there on.
+    A program takes some ten maps on a CPU, a run on a new task some hundreds. JAX never drops
+    programs, and beyond the kernel's limit (65,530 maps by default on Linux) the compiler fails for
+    lack of memory. The default share is reached after about fifty runs on new tasks, at about a
+    gigabyte; from there on memory stays flat.
+
+    Args:
+        share: the share of the allowed maps above which programs are dropped.
 
     Returns:
-        Whether programs were dropped. Never on systems that show no maps.
+        Whether programs were dropped. Always False on systems that do not list a process's maps.
     """
     try:
         limit = int(Path("/proc/sys/vm/max_map_count").read_bytes())
@@ -96,47 +104,51 @@ def make_room(share: float = SHARE) -> bool:
         return False
     jax.clear_caches()
     gc.collect()
-    with contextlib.suppress(AttributeError):  # glibc keeps what is freed, in pieces that later programs do not fit
+    with contextlib.suppress(AttributeError):  # glibc keeps freed memory in fragments that later programs do not fit into
         ctypes.CDLL(None).malloc_trim(0)
     return True
 
 
 @functools.cache
-def hold_memory() -> bool:
-    """Lets the process hold up to 256 MB of freed memory, so that the next call of a program finds its working memory in place.
+def retain_freed_memory() -> bool:
+    """Makes the C library retain up to 256 MB of freed memory, so that the next call of a program finds its working memory mapped.
 
-    By default glibc returns blocks of more than 32 MB to the system as soon as they are freed. The working memory of a round
-    with a large model is one such block, and each call then waits for the system to fill its pages with zeros again: 25,000 page
-    faults, 30 of 260 ms, for a round of the MNIST CNN (1.7 million parameters).
+    By default glibc returns blocks above 32 MB to the system when they are freed. The working
+    memory of a round with a large model is one such block, and each call waits while the system
+    maps and zeroes its pages again: 25,000 page faults, 30 of 260 ms, for a round of the MNIST CNN
+    (1.7 million parameters).
 
     Returns:
-        Whether it does. Not on other devices than CPUs, with other C libraries than glibc, or where the environment says
-        something about the allocator (`MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`, `GLIBC_TUNABLES`).
+        Whether it does. False on other devices than CPUs, with other C libraries than glibc, and
+        where the environment configures the allocator (`MALLOC_MMAP_THRESHOLD_`,
+        `MALLOC_TRIM_THRESHOLD_`, `GLIBC_TUNABLES`).
     """
     if jax.default_backend() != "cpu" or not _ALLOCATOR.isdisjoint(os.environ):
         return False
     try:
         option = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # the last on Windows
+    except (AttributeError, OSError, TypeError):  # TypeError on Windows
         return False
     return all(option(name, size) == 1 for name, size in ((_MMAP_THRESHOLD, 128 << 20), (_TRIM_THRESHOLD, 256 << 20)))
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of fedax in the user's cache folder, which need not exist."""
+    """Returns a folder of fedax in the user's cache folder; it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / name
 
 
 @checked_call
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
-    """Keeps compiled programs between processes: what was compiled once is loaded by the next start.
+    """Stores compiled programs on disk, so that the next process loads them instead of compiling them again.
 
-    The command line does so by itself. Call it before the first run; programs over several CPU devices are not kept.
+    The command line does so by itself. Call it before the first run. Programs over several CPU
+    devices are not stored.
 
     Args:
-        folder: where; by default `fedax/programs` in the user's cache folder (`XDG_CACHE_HOME`, or `~/.cache`).
-        seconds: the least time of compiling that makes a program worth keeping, at least 0. A first run compiles many small ones,
-            which together take as long as a large one.
+        folder: where to store them; by default `fedax/programs` in the user's cache folder
+            (`XDG_CACHE_HOME`, or `~/.cache`).
+        seconds: programs that compile faster than this are not stored, at least 0. A first run
+            compiles many small programs, which together take as long as a large one.
 
     Returns:
         The folder.
@@ -157,11 +169,12 @@ def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> 
 
 
 @contextlib.contextmanager
-def uncached(devices: int) -> Iterator[None]:
-    """Compiles programs of several CPU devices without leaving them in JAX's persistent cache.
+def bypass_persistent_cache(devices: int) -> Iterator[None]:
+    """Keeps programs of several CPU devices out of JAX's persistent cache.
 
-    Loaded from there, such a program has lost the order of its collectives: two devices may enter different ones, wait for each
-    other and be aborted after forty seconds (jaxlib 0.10.2; a second run of the same program hung in two of three cases).
+    A program loaded from there has lost the order of its collectives: two devices may enter
+    different ones, wait for each other and be aborted after forty seconds (jaxlib 0.10.2; a second
+    run of the same program hung in two of three cases).
     """
     if devices < 2 or jax.default_backend() != "cpu":
         yield

@@ -1,9 +1,15 @@
-r"""Steps of descent on the kernels of fully connected layers, $w \leftarrow w + c\, x^\top g$, without an array for the gradient.
+r"""Descent steps in place: rewrites a dense layer's gradient and step into one native call.
 
-The gradient of a large kernel is written, read again for the step, and gone; with a batch of some dozen examples that takes as long
-as the arithmetic, or longer. In a traced step, `in_place` finds kernels whose gradient has no other use, and makes one call of the
-product and the step. Where the gradient by the examples is taken from the same kernel, it belongs to the call: each part of the
-kernel is then read once for both, and the kernel changes where it is, because all that reads it comes before.
+A step on the kernel of a fully connected layer is $w \leftarrow w + c\, x^\top g$, with inputs x
+(batch, in), gradients of the outputs g (batch, out) and w (in, out). Traced plainly, the gradient
+$x^\top g$ is written to memory, read again for the step, and dropped; for batches of some dozen
+examples that takes as long as the arithmetic, or longer.
+
+`rewrite_descent_steps` finds kernels whose gradient has no other use, and replaces the product and
+the step by one call. If the same equations also take the gradient of the inputs, $g w^\top$, it
+becomes part of the call: each block of w is then read from memory once for both. XLA can update w
+in place, because all equations that read w come before the call. See `rewrites` for the switch and
+the gain.
 """
 
 import math
@@ -14,139 +20,226 @@ import jax
 from jax.extend.core import Literal
 from jax.interpreters import batching
 
+from fedax.engine.compilation.rewrites import disabled_reason
 from fedax.ops.affine import NARROWEST, input_gradient_p, kernel_gradient_p
+from fedax.ops.extension import usable
 from fedax.ops.primitives import Result, differentiate_by, primitive
 
 
-def _results(kernel: Any, x: Any, gradient: Any, *factors: Any, back: bool, **_: Any) -> list[Result]:
+def can_rewrite_steps() -> bool:
+    """Returns whether descent steps may be rewritten: the switch allows it and the native extension is loaded."""
+    return not disabled_reason() and usable()
+
+
+def _result_shapes(kernel: Any, x: Any, gradient: Any, *factors: Any, back: bool, **_: Any) -> list[Result]:
     return [Result(kernel.shape, kernel.dtype, False)] + [Result(x.shape, x.dtype, False)] * back
 
 
-def _apart(kernel: Any, x: Any, gradient: Any, *factors: Any, back: bool, minus: bool, native: bool = False) -> list[Any]:
-    """The step as it is traced: a product for the gradient, then the step."""
+def _plain_step(
+    kernel: Any, x: Any, gradient: Any, *factors: Any, back: bool, minus: bool, native: bool = False
+) -> list[Any]:
+    """Computes the step as it is traced without the rewrite: first the gradient, then the step.
+
+    Args:
+        kernel: w, shape (in, out).
+        x: inputs of the layer, shape (1, batch, in); the first axis is the group axis of the native
+            products.
+        gradient: with respect to the outputs, shape (1, batch, out).
+        factors: scalars, whose product is c.
+        back: whether to return the gradient of the inputs too.
+        minus: whether to subtract.
+        native: whether the products are native calls.
+    """
     change = math.prod(factors) * kernel_gradient_p.bind(x, gradient, native=native)[0][0]
     after = kernel - change if minus else kernel + change
     return [after, input_gradient_p.bind(gradient, kernel[None], native=native)[0]] if back else [after]
 
 
-step_p = primitive(
+descent_step_p = primitive(
     "fedax_affine_step",
-    _results,
-    _apart,
+    _result_shapes,
+    _plain_step,
     ("fedax_affine_step", lambda *_, minus, **__: [int(minus)]),
     (False,) * 3,
     in_place=1,
 )
-differentiate_by(step_p, _apart)
+differentiate_by(descent_step_p, _plain_step)
 
 
-def _batched(operands: Any, dims: Any, **params: Any) -> Any:
-    """The products have forms of their own for many models or examples."""
-    outs = jax.vmap(lambda *single: _apart(*single, **params), tuple(dims))(*operands)
+def _batch_step(operands: Any, dims: Any, **params: Any) -> Any:
+    """Batches the plain step, because the products have batched native forms and the call has none."""
+    outs = jax.vmap(lambda *single: _plain_step(*single, **params), tuple(dims))(*operands)
     return outs, [0] * len(outs)
 
 
-batching.primitive_batchers[step_p] = _batched
+batching.primitive_batchers[descent_step_p] = _batch_step
 
 
-def in_place(program: Any) -> Any:
-    """A traced program whose steps on kernels are single calls, where the extension has their products; the same if it has none."""
-    text = _Text(program)
-    steps = [step for number in range(len(program.eqns)) if (step := _step(text, number)) is not None]
-    if not steps:
-        return program
-    at = {step.place: step for step in steps}
-    done = set().union(*(step.replaced for step in steps))
+def rewrite_descent_steps(jaxpr: Any) -> Any:
+    """Returns a jaxpr whose descent steps on kernels are single calls, or the same jaxpr if it has none."""
+    graph = _Graph(jaxpr)
+    matches = [match for number in range(len(jaxpr.eqns)) if (match := _match_step(graph, number)) is not None]
+    if not matches:
+        return jaxpr
+    by_position = {match.position: match for match in matches}
+    emitted = set().union(*(match.replaced for match in matches))
     equations = []
-    for number, equation in enumerate(program.eqns):
-        if number in at:
-            before = [n for n in at[number].before if n not in done]
-            equations += [*(program.eqns[n] for n in before), at[number].equation]
-            done.update(before)
-        elif number not in done:
+    for number, equation in enumerate(jaxpr.eqns):
+        if number in by_position:
+            match = by_position[number]
+            moved = [n for n in match.moved_up if n not in emitted]
+            equations += [*(jaxpr.eqns[n] for n in moved), match.call]
+            emitted.update(moved)
+        elif number not in emitted:
             equations.append(equation)
-    return program.replace(eqns=equations)
+    return jaxpr.replace(eqns=equations)
 
 
-class _Text:
-    """The equations of a program, and for each variable the number of the one that makes it and how often it is used."""
+class _Graph:
+    """Def-use graph of a jaxpr: which equation defines a variable, and how often it is used.
 
-    def __init__(self, program: Any) -> None:
-        self.equations = program.eqns
-        self.made = {out: number for number, equation in enumerate(program.eqns) for out in equation.outvars}
-        used = [operand for equation in program.eqns for operand in equation.invars] + program.outvars
-        self.uses = Counter(operand for operand in used if not isinstance(operand, Literal))
+    Equations go by their number.
+    """
 
-    def maker(self, variable: Any) -> int:
-        """The number of the equation; -1 for what the program is given."""
-        return -1 if isinstance(variable, Literal) else self.made.get(variable, -1)
+    def __init__(self, jaxpr: Any) -> None:
+        self.equations = jaxpr.eqns
+        self.definition = {out: number for number, equation in enumerate(jaxpr.eqns) for out in equation.outvars}
+        operands = [operand for equation in jaxpr.eqns for operand in equation.invars] + jaxpr.outvars
+        self.uses = Counter(operand for operand in operands if not isinstance(operand, Literal))
 
-    def only(self, variable: Any, name: str) -> int:
-        """The same if the equation has that name and nothing else uses the variable; -1 otherwise."""
-        number = self.maker(variable)
-        return number if number >= 0 and self.uses[variable] == 1 and self.equations[number].primitive.name == name else -1
+    def defining(self, variable: Any) -> int | None:
+        """Returns the equation that defines a variable; None for literals and the jaxpr's inputs."""
+        return None if isinstance(variable, Literal) else self.definition.get(variable)
 
-    def since(self, variable: Any, place: int) -> set[int]:
-        """The equations from a place on that a variable depends on."""
-        found, left = set[int](), [self.maker(variable)]
-        while left:
-            number = left.pop()
-            if number >= place and number not in found:
-                found.add(number)
-                left += map(self.maker, self.equations[number].invars)
-        return found
+    def defining_only(self, variable: Any, name: str) -> int | None:
+        """Returns the defining equation if it has that primitive and the variable is used once; None otherwise."""
+        number = self.defining(variable)
+        if number is None or self.uses[variable] != 1 or self.equations[number].primitive.name != name:
+            return None
+        return number
+
+    def dependencies(self, variable: Any, since: int) -> set[int]:
+        """Returns the equations from number `since` on that a variable depends on."""
+        reached, pending = set[int](), [self.defining(variable)]
+        while pending:
+            number = pending.pop()
+            if number is not None and number >= since and number not in reached:
+                reached.add(number)
+                pending += map(self.defining, self.equations[number].invars)
+        return reached
 
 
-class _Step(NamedTuple):
-    """Equations of a program, by their numbers, that are one step; the equation in their place, and those that go before it."""
+class _Match(NamedTuple):
+    """Equations that are one descent step, and the call that replaces them.
 
-    place: int
+    Attributes:
+        position: the first of the equations; the call takes its place.
+        replaced: all of the equations.
+        call: the new equation.
+        moved_up: equations that compute the call's factors after `position`; they move in front of
+            the call.
+    """
+
+    position: int
     replaced: set[int]
-    equation: Any
-    before: list[int]
+    call: Any
+    moved_up: list[int]
 
 
-def _step(text: _Text, number: int) -> _Step | None:
-    """The step that an equation ends."""
-    last = text.equations[number]
+class _Update(NamedTuple):
+    """The pattern `kernel ± f1 * f2 * ... * reduce_sum(kernel_gradient(x, gradient))`.
+
+    Attributes:
+        kernel: the variable that takes the step.
+        factors: f1, f2, ...
+        change: the variable under the factors, of the kernel's shape.
+        product: the number of the equation `kernel_gradient`.
+        equations: numbers of all equations of the pattern.
+    """
+
+    kernel: Any
+    factors: list[Any]
+    change: Any
+    product: int
+    equations: list[int]
+
+
+def _match_step(graph: _Graph, number: int) -> _Match | None:
+    """Returns the descent step that an equation `w + change` or `w - change` ends, if it ends one."""
+    last = graph.equations[number]
     if last.primitive.name not in ("add", "sub"):
         return None
     minus = last.primitive.name == "sub"
-    for kernel, change in [tuple(last.invars)] + [tuple(last.invars[::-1])] * (not minus):
-        replaced, factors = [number], []
-        while (scaled := text.only(change, "mul")) >= 0:
-            factor, change = sorted(text.equations[scaled].invars, key=lambda operand: operand.aval.ndim)
-            replaced.append(scaled)
-            factors.append(factor)
-        summed = text.only(change, "reduce_sum")
-        taken = text.only(text.equations[summed].invars[0], kernel_gradient_p.name) if summed >= 0 else -1
-        if taken < 0:
-            continue
-        gradient = text.equations[taken]
-        x, other = gradient.invars
-        back = _input_gradient(text, kernel, other)
-        replaced += [summed, taken, *back]
-        fits = factors and all(factor.aval.ndim == 0 for factor in factors) and change.aval.shape == kernel.aval.shape
-        fits = fits and x.aval.shape[0] == 1 and min(kernel.aval.shape) >= NARROWEST and gradient.params["native"]
-        operands = [kernel, x, other, *factors]
-        if not fits or len({operand.aval.dtype for operand in operands}) > 1:
-            continue
-        place = min([taken, *back])  # the gradient by the examples is used from there on
-        before = set().union(*(text.since(operand, place) for operand in operands))
-        if before.isdisjoint(replaced) and all(out.aval.ndim == 0 for n in before for out in text.equations[n].outvars):
-            outs = [*last.outvars, *(out for n in back for out in text.equations[n].outvars)]
-            params = {"native": True, "back": bool(back), "minus": minus}
-            equation = gradient.replace(primitive=step_p, invars=operands, outvars=outs, params=params)
-            return _Step(place, {*replaced}, equation, sorted(before))
+    orders = [tuple(last.invars)] if minus else [tuple(last.invars), tuple(last.invars[::-1])]
+    for kernel, change in orders:
+        update = _match_update(graph, number, kernel, change)
+        if update is not None and (match := _build_match(graph, number, update, minus)) is not None:
+            return match
     return None
 
 
-def _input_gradient(text: _Text, kernel: Any, gradient: Any) -> list[int]:
-    """The equation with the gradient by the examples from the same kernel and gradient by the outputs, if there is one."""
-    for number, equation in enumerate(text.equations):
+def _match_update(graph: _Graph, number: int, kernel: Any, change: Any) -> _Update | None:
+    """Follows a change back through its scalings to the gradient of a kernel."""
+    equations, factors = [number], []
+    while (scaling := graph.defining_only(change, "mul")) is not None:
+        # of the two operands, the scalar is the factor
+        factor, change = sorted(graph.equations[scaling].invars, key=lambda operand: operand.aval.ndim)
+        equations.append(scaling)
+        factors.append(factor)
+    # the native product has a group axis of length 1, which the derivative of broadcasting the
+    # kernel sums over
+    if (summation := graph.defining_only(change, "reduce_sum")) is None:
+        return None
+    product = graph.defining_only(graph.equations[summation].invars[0], kernel_gradient_p.name)
+    if product is None:
+        return None
+    return _Update(kernel, factors, change, product, [*equations, summation, product])
+
+
+def _build_match(graph: _Graph, number: int, update: _Update, minus: bool) -> _Match | None:
+    """Builds the call for an update, if the native step supports it and its operands can be computed in time."""
+    product = graph.equations[update.product]
+    x, gradient = product.invars
+    operands = [update.kernel, x, gradient, *update.factors]
+    if not _is_supported(update, product, operands):
+        return None
+    # the gradient of the inputs is read by equations that follow it, so the call must stand where
+    # the first of both stood
+    back = _find_input_gradient(graph, update.kernel, gradient)
+    replaced = {*update.equations, *back}
+    position = min([update.product, *back])
+    moved = set().union(*(graph.dependencies(operand, position) for operand in operands))
+    if not moved.isdisjoint(replaced):
+        return None  # a factor depends on the step, such as the gradient's norm
+    if any(out.aval.ndim > 0 for n in moved for out in graph.equations[n].outvars):
+        return None  # moving arrays up would keep them in memory for longer
+    outs = [*graph.equations[number].outvars, *(out for n in back for out in graph.equations[n].outvars)]
+    params = {"native": True, "back": bool(back), "minus": minus}
+    call = product.replace(primitive=descent_step_p, invars=operands, outvars=outs, params=params)
+    return _Match(position, replaced, call, sorted(moved))
+
+
+def _is_supported(update: _Update, product: Any, operands: list[Any]) -> bool:
+    """Returns whether the native step has a form for these shapes and types."""
+    return (
+        len(update.factors) > 0
+        and all(factor.aval.ndim == 0 for factor in update.factors)
+        and update.change.aval.shape == update.kernel.aval.shape
+        and product.invars[0].aval.shape[0] == 1
+        and min(update.kernel.aval.shape) >= NARROWEST
+        and product.params["native"]
+        and len({operand.aval.dtype for operand in operands}) == 1
+    )
+
+
+def _find_input_gradient(graph: _Graph, kernel: Any, gradient: Any) -> list[int]:
+    """Returns the equation that takes the gradient of the inputs from the same kernel and output gradient, or an empty list."""
+    for number, equation in enumerate(graph.equations):
         if equation.primitive is input_gradient_p and equation.invars[0] is gradient and equation.params["native"]:
-            group = text.maker(equation.invars[1])
-            made = text.equations[group] if group >= 0 else None
-            if made is not None and made.primitive.name == "broadcast_in_dim" and made.invars[0] is kernel:
+            group = graph.defining(equation.invars[1])
+            if group is None:
+                continue
+            broadcast = graph.equations[group]
+            if broadcast.primitive.name == "broadcast_in_dim" and broadcast.invars[0] is kernel:
                 return [number]
     return []

@@ -1,4 +1,4 @@
-"""The identity of a run: all that its numbers depend on, as plain values that can be kept and compared."""
+"""Fingerprint of a run: all that its results depend on, as plain values to store and compare."""
 
 import dataclasses
 import functools
@@ -26,18 +26,18 @@ _SHOWN = 16
 """Arrays of up to this many entries are kept as they are, larger ones as a hash."""
 
 
-def identity(
+def run_fingerprint(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     starts: Sequence[Any],
     seeds: Sequence[int],
     **more: Any,
 ) -> dict[str, Any]:
-    """All that the numbers of a run depend on.
+    """Returns everything that the results of a run depend on.
 
-    Records such as algorithms, solvers and graphs count with all their fields; losses, scores and Optax optimizers by the program
-    they trace to, with derivatives; other functions, and classes from outside this package, by their code; data and starting
-    points by a hash.
+    Records such as algorithms, solvers and graphs count with all their fields; losses, scores and
+    Optax optimizers by the program they trace to, with derivatives; other functions, and classes
+    from outside this package, by their code; data and starting points by a hash.
 
     Args:
         algorithms: of the run.
@@ -50,18 +50,18 @@ def identity(
         InvalidInput: a value of which it cannot be told whether another one is the same.
     """
     params = starts[0]
-    describe = Describer((params, Layout.of(params).ravel(params)))
+    describe = Fingerprinter((params, Layout.of(params).ravel(params)))
     sets = {"train": task.train, "test": task.test, "holdout": task.holdout}
     sets |= {} if task.validation is None else {"validation": task.validation}
     sets |= {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
     values = {
-        # first, because other settings of JAX change what follows, and are what a message should name
+        # first: other settings of JAX change what follows, and a message names the first difference
         "random": random_settings(),
         "algorithms": list(algorithms),
         "seed": seeds[0] if len(seeds) == 1 else list(seeds),
         "task": {"name": task.name, "l2": task.l2, "clients": task.train.clients, **_state_of(task)},
-        "data": {name: hashed(data) for name, data in sets.items()},
-        "start": hashed(starts),
+        "data": {name: hash_arrays(data) for name, data in sets.items()},
+        "start": hash_arrays(starts),
         "versions": {name: version(name) for name in _PACKAGES},
         **more,
     }
@@ -69,22 +69,22 @@ def identity(
 
 
 def _state_of(task: Task) -> dict[str, Any]:
-    """The model's state at the start and what becomes of it, of a model that has one."""
-    return {} if task.state is None else {"state": hashed(task.state), "state_policy": task.state_policy}
+    """Returns the initial state of a stateful model, and the policy by which it is combined."""
+    return {} if task.state is None else {"state": hash_arrays(task.state), "state_policy": task.state_policy}
 
 
 def random_settings() -> dict[str, Any]:
-    """JAX's settings on which random numbers and roundings depend."""
+    """Returns JAX's settings that affect random numbers and rounding."""
     names = ("default_prng_impl", "threefry_partitionable", "enable_x64", "default_matmul_precision")
     return {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
 
 
-def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """The first place at which two identities differ, with both values; None if they are the same.
+def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """Returns the first field in which two fingerprints differ, with both values; None if they are equal.
 
-    >>> difference({"a": [1, 2]}, {"a": [1, 3]})
+    >>> first_difference({"a": [1, 2]}, {"a": [1, 3]})
     ('a[1]', 2, 3)
-    >>> difference({"a": 1}, {"a": 1, "b": 2})
+    >>> first_difference({"a": 1}, {"a": 1, "b": 2})
     ('b', None, 2)
     """
     if isinstance(mine, dict) and isinstance(kept, dict):
@@ -94,13 +94,13 @@ def difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | 
         inner = [(f"{place}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, kept, strict=True))]
     else:
         return None if mine == kept else (place, mine, kept)
-    return next((found for name, a, b in inner if (found := difference(a, b, name))), None)
+    return next((found for name, a, b in inner if (found := first_difference(a, b, name))), None)
 
 
-def hashed(tree: Any) -> str:
-    """A hash of all arrays of a pytree, with its structure."""
+def hash_arrays(tree: Any) -> str:
+    """Returns a hash of a pytree's arrays and structure."""
     leaves, structure = jax.tree.flatten(tree)
-    total = hashlib.sha256(_without_addresses(str(structure)).encode())
+    total = hashlib.sha256(_strip_addresses(str(structure)).encode())
     for leaf in leaves:
         array = leaf if isinstance(leaf, np.memmap) else np.asarray(leaf)
         total.update(f"{array.dtype}{array.shape}".encode())
@@ -109,18 +109,18 @@ def hashed(tree: Any) -> str:
     return total.hexdigest()[:16]
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> str:
-    """A hash of the program that a function traces to, with the constants it holds."""
-    with jax.numpy_dtype_promotion("standard"):  # whatever the caller's setting
+def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
+    """Returns a hash of the jaxpr that a function traces to, and of its constants."""
+    with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
         closed = jax.make_jaxpr(function)(*arguments)
-    total = hashlib.sha256(_without_addresses(str(closed)).encode())
+    total = hashlib.sha256(_strip_addresses(str(closed)).encode())
     for constant in _constants(closed):
-        total.update(hashed(constant).encode())
+        total.update(hash_arrays(constant).encode())
     return total.hexdigest()[:16]
 
 
 def _constants(closed: Any) -> list[Any]:
-    """The constants of a program and of those within it."""
+    """Returns the constants of a jaxpr and of the jaxprs within it."""
     is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
     found = list(closed.consts)
     for equation in closed.jaxpr.eqns:
@@ -132,7 +132,7 @@ def _constants(closed: Any) -> list[Any]:
 
 
 def _programs(task: Task, params: Any) -> dict[str, Any]:
-    """The loss with its gradient, with and without a random key, and the scores."""
+    """Returns hashes of the loss with its gradient, with and without a random key, and of the scores."""
     batch = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
     functions = dict(task.functions)
 
@@ -140,18 +140,20 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
         return jax.value_and_grad(lambda params, batch: functions["loss"](params, batch, key).sum())
 
     losses = {
-        "loss": traced(total(None), params, batch),
-        "loss in training": traced(total(jax.random.key(0)), params, batch),
+        "loss": hash_program(total(None), params, batch),
+        "loss in training": hash_program(total(jax.random.key(0)), params, batch),
     }
     scores = {name: score for name, score in functions.items() if name != "loss"}
-    return losses | {name: traced(lambda p, b, f=score: f(p, b, None), params, batch) for name, score in scores.items()}
+    return losses | {
+        name: hash_program(lambda p, b, f=score: f(p, b, None), params, batch) for name, score in scores.items()
+    }
 
 
-class Describer:
-    """Turns a value into plain ones that are equal for equal values.
+class Fingerprinter:
+    """Converts values to plain ones (numbers, text, lists, dictionaries) that are equal for equal values.
 
     Args:
-        probes: models that an optimizer may be asked to update.
+        probes: models on which optimizers are traced.
     """
 
     def __init__(self, probes: Sequence[Any]) -> None:
@@ -164,7 +166,7 @@ class Describer:
             return value if np.isfinite(value) else str(value)
         if isinstance(value, np.generic | np.ndarray | jax.Array):
             small = np.size(value) <= _SHOWN and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-            return [str(value.dtype), np.asarray(value).tolist()] if small else hashed(value)
+            return [str(value.dtype), np.asarray(value).tolist()] if small else hash_arrays(value)
         if isinstance(value, optax.GradientTransformation):
             return {"optimizer": self._optimizer(value, place)}
         if isinstance(value, Mapping):
@@ -189,13 +191,13 @@ class Describer:
         for probe in self.probes:
             try:
                 state = jax.eval_shape(value.init, probe)
-                return traced(value.init, probe) + traced(value.update, probe, state, probe)
+                return hash_program(value.init, probe) + hash_program(value.update, probe, state, probe)
             except Exception as error:
                 failed = error
         raise InvalidInput.found(f"run(checkpoint=...), {place}", "an optimizer that fails", "Optax optimizers", str(failed))
 
     def _kind(self, kind: type, place: str) -> Any:
-        """The name of a class, with the code of its methods if it is not of this package."""
+        """Returns the name of a class, with a hash of its methods' code if it is defined outside this package."""
         name = f"{kind.__module__}.{kind.__qualname__}"
         if kind.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
             return name
@@ -224,10 +226,10 @@ class Describer:
 
 
 def _code(code: types.CodeType) -> str:
-    """A hash of what a function does: its instructions, constants and names, not where it stands."""
+    """Returns a hash of a function's instructions, constants and names, independent of its location in the source."""
     constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
 
 
-def _without_addresses(text: str) -> str:
+def _strip_addresses(text: str) -> str:
     return re.sub(r"0x[0-9a-f]+", "", text)

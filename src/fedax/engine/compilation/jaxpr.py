@@ -1,4 +1,4 @@
-"""Traced programs, equation by equation."""
+"""Staging functions to jaxprs, and walking through their equations."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,40 +8,42 @@ import jax.core
 from jaxtyping import PyTree
 
 
-class Traced(NamedTuple):
-    """A traced function of arrays.
+class Staged(NamedTuple):
+    """A function of pytrees, staged to a jaxpr. Calling it evaluates the jaxpr.
 
     Attributes:
-        shapes: the shapes and types of its results.
+        jaxpr: the program.
+        consts: arrays that the function captured, the values of `jaxpr.constvars`.
+        out_shapes: pytree of the results' shapes and types.
     """
 
-    program: Any
-    captured: list[Any]
-    shapes: PyTree
+    jaxpr: Any
+    consts: list[Any]
+    out_shapes: PyTree
 
     def __call__(self, *arguments: Any) -> Any:
-        results = jax.core.eval_jaxpr(self.program, self.captured, *jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(self.shapes), results)
+        results = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(self.out_shapes), results)
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> Traced:
-    """A function of pytrees of arrays, traced for arguments of the shapes and types of these."""
+def stage(function: Callable[..., Any], *arguments: Any) -> Staged:
+    """Stages a function of pytrees of arrays for the shapes and types of these arguments."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    return Traced(closed.jaxpr, closed.consts, shapes)
+    return Staged(closed.jaxpr, closed.consts, shapes)
 
 
-def inner(equation: Any) -> list[Any]:
-    """The programs within an equation: of a loop, a branch, a call."""
-    found = jax.tree.leaves(equation.params, is_leaf=_is_program)
-    return [getattr(node, "jaxpr", node) for node in found if _is_program(node)]
+def subjaxprs(equation: Any) -> list[Any]:
+    """Returns the jaxprs within an equation: the body of a loop, the branches of a `cond`, the callee of a call."""
+    nodes = jax.tree.leaves(equation.params, is_leaf=_is_jaxpr)
+    return [getattr(node, "jaxpr", node) for node in nodes if _is_jaxpr(node)]  # ClosedJaxpr has it as `jaxpr`
 
 
-def turns(equation: Any) -> int | None:
-    """The number of times that the programs within an equation run; None for a loop of unknown length."""
+def trip_count(equation: Any) -> int | None:
+    """Returns how many times the jaxprs within an equation run; None for a `while` loop, whose length is unknown."""
     if equation.primitive.name == "while":
         return None
     return equation.params["length"] if equation.primitive.name == "scan" else 1
 
 
-def _is_program(node: Any) -> bool:
+def _is_jaxpr(node: Any) -> bool:
     return hasattr(node, "eqns") or hasattr(node, "jaxpr")

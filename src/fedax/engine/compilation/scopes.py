@@ -1,4 +1,4 @@
-"""The parts of a round, as profiles name them. Compiled operations carry the names of the parts that they were traced in."""
+"""Profiler scopes: names for the parts of a round, in the metadata of compiled operations."""
 
 import re
 from contextlib import AbstractContextManager
@@ -9,18 +9,20 @@ _NAME = re.compile(r"fedax\.(\w+)")
 _WORK = re.compile(r"fedax\.work\.(\w+)")
 
 
-def part(name: str) -> AbstractContextManager[object]:
-    """Operations traced in it belong to that part."""
+def profiler_scope(name: str) -> AbstractContextManager[object]:
+    """Returns a context in which traced operations belong to the scope `name`."""
     return jax.named_scope(f"fedax.{name}")
 
 
-def part_of(operation: str) -> str | None:
-    """The innermost part in the name that a compiler keeps of an operation's origin, after the phase whose work it belongs to.
+def innermost_scope(operation: str) -> str | None:
+    """Returns the innermost scope in an operation's origin, after the phase whose client work it belongs to.
 
-    >>> part_of("jit(advance)/while/body/fedax.work.train/transpose(jvp(fedax.gradients))/dot_general")
+    >>> innermost_scope("jit(advance)/while/body/fedax.work.train/transpose(jvp(fedax.gradients))/dot_general")
     'train: gradients'
-    >>> part_of("jit(advance)/while/body/fedax.work.train/add"), part_of("jit(advance)/while/body/fedax.cohort/sort")
-    ('train: steps', 'cohort')
+    >>> innermost_scope("jit(advance)/while/body/fedax.work.train/add")
+    'train: steps'
+    >>> innermost_scope("jit(advance)/while/body/fedax.cohort/sort")
+    'cohort'
     """
     names, works = _NAME.findall(operation), _WORK.findall(operation)
     if not works:

@@ -1,4 +1,4 @@
-"""The end of a job of several ranks: one that fails says so and ends all, instead of leaving them to wait for it."""
+"""Aborts all ranks of a job when one fails, so that the others do not wait forever."""
 
 import os
 import sys
@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect it."""
 GRACE = 1.0
-"""Seconds that the other ranks leave to rank 0, so that an error of all is said once."""
+"""Seconds that other ranks wait for rank 0, so that an error of all ranks is printed once."""
 
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Set by the launchers of Open MPI, of Slurm and of MPICH and its relatives."""
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its
+relatives."""
 
 
-class Place(NamedTuple):
-    """The rank of this process, and the number of ranks as far as it is known."""
+class RankInfo(NamedTuple):
+    """Rank of this process, and the number of ranks if it is known."""
 
     rank: int
     size: int | None = None
@@ -27,75 +28,85 @@ class Place(NamedTuple):
         return f"rank {self.rank}" + ("" if self.size is None else f" of {self.size}")
 
 
-def launched() -> bool:
-    """Whether a launcher such as mpiexec has started this process."""
-    return any(name in os.environ for name in _RANKS)
+def is_launched() -> bool:
+    """Returns whether a launcher such as mpiexec has started this process."""
+    return any(name in os.environ for name in _RANK_VARIABLES)
 
 
-def place() -> Place | None:
-    """The place of this process among several; None if it is alone."""
-    if (comm := _world()) is not None:
-        return Place(comm.rank, comm.size) if comm.size > 1 else None
-    if _hosts():
+def current_rank() -> RankInfo | None:
+    """Returns the rank of this process, or None if it runs alone."""
+    if (comm := _mpi_world()) is not None:
+        return RankInfo(comm.rank, comm.size) if comm.size > 1 else None
+    if _has_jax_processes():
         jax = sys.modules["jax"]
-        return Place(jax.process_index(), jax.process_count())
-    numbers = [os.environ[name] for name in _RANKS if name in os.environ]
-    alone = "1" in (os.environ.get("OMPI_COMM_WORLD_SIZE"), os.environ.get("PMI_SIZE"))
-    return Place(int(numbers[0])) if numbers and numbers[0].isdigit() and not alone else None
+        return RankInfo(jax.process_index(), jax.process_count())
+    # before MPI is initialized, only the launcher's environment says so
+    ranks = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
+    is_single = "1" in (os.environ.get("OMPI_COMM_WORLD_SIZE"), os.environ.get("PMI_SIZE"))
+    return RankInfo(int(ranks[0])) if ranks and ranks[0].isdigit() and not is_single else None
 
 
-def _world() -> Any:
-    """All ranks, if MPI is in use."""
-    mpi = sys.modules.get("mpi4py.MPI")
+def _mpi_world() -> Any:
+    """Returns the communicator of all ranks, or None while MPI is not in use."""
+    mpi = sys.modules.get("mpi4py.MPI")  # importing it here would initialize MPI in every process
     return mpi.COMM_WORLD if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None
 
 
-def _hosts() -> bool:
-    """Whether JAX has connected several processes."""
+def _has_jax_processes() -> bool:
+    """Returns whether JAX has connected several processes."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def end_all(say: Callable[[], None], code: int, here: Place) -> None:
-    """Says why, and ends all ranks. Returns if MPI is not in use yet: then the launcher ends all once this process has."""
+def abort_all(say: Callable[[], None], code: int, here: RankInfo) -> None:
+    """Prints the reason and aborts all ranks.
+
+    Returns if neither MPI nor JAX connects the ranks yet; the launcher then ends them when this
+    process exits.
+
+    Args:
+        say: prints the reason.
+        code: the exit code of the job.
+        here: the rank of this process.
+    """
     if here.rank > 0:
         time.sleep(GRACE)
     say()
     sys.stdout.flush()
     sys.stderr.flush()
-    if (comm := _world()) is not None:
-        time.sleep(0.2)  # for the launcher to pass the text on
+    if (comm := _mpi_world()) is not None:
+        time.sleep(0.2)  # the launcher needs a moment to forward the output
         comm.Abort(code)
-    elif _hosts():
-        os._exit(code)  # at once: an orderly end would wait for the others, which then see that this one has gone
+    elif _has_jax_processes():
+        os._exit(code)  # a regular exit would wait in JAX's shutdown barrier for the other processes
 
 
-def end_by(error: BaseException, here: Place) -> None:
-    """Ends all ranks by an exception, with its traceback."""
+def abort_with(error: BaseException, here: RankInfo) -> None:
+    """Prints the traceback of an exception and aborts all ranks."""
 
     def say() -> None:
         traceback.print_exception(error)
-        print(f"\nfedax: {here}: {text_of(error)}\nAll ranks end.", file=sys.stderr)
+        print(f"\nfedax: {here}: {error_line(error)}\nAll ranks end.", file=sys.stderr)
 
-    end_all(say, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, here)
+    abort_all(say, INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, here)
 
 
-def text_of(error: BaseException) -> str:
-    """An exception in one line, such as `DataError: client 0: ...`."""
+def error_line(error: BaseException) -> str:
+    """Returns an exception as one line, such as `DataError: client 0: ...`."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-def install() -> None:
-    """Makes exceptions that nobody catches end all ranks. Without effect on a process that is alone."""
+def install_excepthook() -> None:
+    """Makes uncaught exceptions abort all ranks. Has no effect on a process that runs alone."""
     before = sys.excepthook
-    if getattr(before, "ends_all_ranks", False):
+    if getattr(before, "aborts_all_ranks", False):
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if here := place():
-            end_by(error, here)
+        if here := current_rank():
+            abort_with(error, here)
         else:
             before(kind, error, trace)
 
-    hook.ends_all_ranks = True  # pyright: ignore[reportFunctionMemberAccess]
+    hook.aborts_all_ranks = True  # pyright: ignore[reportFunctionMemberAccess]
     sys.excepthook = hook

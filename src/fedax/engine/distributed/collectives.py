@@ -1,4 +1,7 @@
-"""Processes that meet: they agree before they begin, and nobody waits for one that has failed."""
+"""Collective operations across processes.
+
+Checks that configurations match before a run starts, and aborts all ranks when one of them fails.
+"""
 
 import contextlib
 import json
@@ -12,118 +15,131 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from fedax.engine.distributed import abort as ending
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed import abort
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import InvalidInput, RankFailed
 
-PATIENCE = 3.0
-"""Seconds that a rank with an error waits for the others to have one too, before it ends them."""
+ERROR_TIMEOUT = 3.0
+"""Seconds that a rank with an error waits for the others to report one too, before it aborts
+them."""
 _SHOWN = 3
 """The most differences in one message."""
 
 
-class Word(NamedTuple):
-    """A rank's contribution to a meeting: its error with the traceback, and what it has to say."""
+class RankStatus(NamedTuple):
+    """What one rank contributes to an `allgather`: its error with the traceback, or its content."""
 
     error: str = ""
     trace: str = ""
     content: Any = None
 
 
-class Meeting(Team):
-    """See `Team`.
+class Collectives(ProcessGroup):
+    """Group of several processes, built on one blocking `allgather`.
 
-    A meeting is one of all ranks, wherever each is in its program: one that brings an error gives it to all. Who is in the middle
-    of a round cannot come, so a rank whose error finds no others in time ends the job.
+    Every collective of this class is a call of `allgather`, wherever each rank is in its program. A
+    rank that brings an error therefore passes it to all the others at their next collective. A rank
+    in the middle of a round does not get there, so a rank whose error is not received within
+    `ERROR_TIMEOUT` aborts the job.
     """
 
     name: str
-    """Of the engine, for messages."""
+    """The engine's name, for messages."""
     _asked = False
+    """Whether this rank was interrupted by Ctrl-C."""
 
     @abstractmethod
-    def gathered(self, word: Word, patience: float) -> list[Word] | None:
-        """Everybody's word at this meeting, or None if not all have come in time, in seconds."""
+    def allgather(self, status: RankStatus, timeout: float) -> list[RankStatus] | None:
+        """Gathers the status of all ranks, or returns None on timeout (seconds)."""
 
     @contextlib.contextmanager
-    def jointly(self) -> Iterator[None]:
+    def raise_on_all_ranks(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._meet(error=error)
+            self._exchange(error=error)
         else:
-            self._meet()
+            self._exchange()
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        with self._interruptions():
+    def abort_on_error(self) -> Iterator[None]:
+        with self._defer_interrupts():
             try:
                 yield
             except BaseException as error:
-                if self.size > 1 and not getattr(error, "known_to_all", False):
-                    self._meet(error=error, patience=PATIENCE)
-                    ending.end_by(error, ending.Place(self.rank, self.size))
+                if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
+                    self._exchange(error=error, timeout=ERROR_TIMEOUT)
+                    abort.abort_with(error, abort.RankInfo(self.rank, self.size))
                 raise
 
-    def agree(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:
-        found: dict[str, Any] = {}
-        with self.jointly():
+    def check_same_config(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:
+        own: dict[str, Any] = {}
+        with self.raise_on_all_ranks():
+            # through JSON, so that values compare as a checkpoint would store them
             try:
-                found = json.loads(json.dumps(facts()))
+                own = json.loads(json.dumps(facts()))
             except InvalidInput as error:
-                if more.get("checkpoint_every"):
+                if more.get("checkpoint_every"):  # a checkpoint needs the fingerprint, a run without one does not
                     raise
                 warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
             more = json.loads(json.dumps(more))
-        everybody = [(more, found) for more, found in self._meet((more, found))]
-        found = self.joined([found for _, found in everybody])
-        check_equal(self.name, [more | own for more, own in everybody])
-        return lambda: found
+        gathered = self._exchange((more, own))
+        merged = self.merge_configs([facts for _, facts in gathered])
+        check_equal_configs(self.name, [more | facts for more, facts in gathered])
+        return lambda: merged
 
-    def joined(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        """The facts of the whole run by everybody's, of which what may differ is taken away."""
+    def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Returns the fingerprint of the whole run, and removes from `facts` what may differ between ranks."""
         return facts[self.rank]
 
     def any(self, asked: bool) -> bool:
-        return any(self._meet(asked or self._asked))
+        return any(self._exchange(asked or self._asked))
 
-    def _meet(self, content: Any = None, error: BaseException | None = None, patience: float = math.inf) -> list[Any]:
-        """Everybody's content; raises if somebody brings an error, its own to that rank.
+    def _exchange(self, content: Any = None, error: BaseException | None = None, timeout: float = math.inf) -> list[Any]:
+        """Gathers the contents of all ranks; without content it is a barrier.
 
-        With an error and no more patience it returns without the others.
+        Returns an empty list on timeout.
+
+        Raises:
+            BaseException: if any rank brings an error: its own error on that rank, `RankFailed` on
+                the others.
         """
         if self.size == 1:
             if error is not None:
                 raise error
             return [content]
-        own = Word(content=content)
+        status = RankStatus(content=content)
         if error is not None:
-            own = Word(ending.text_of(error), "".join(traceback.format_exception(error)))
-        words = self.gathered(own, patience)
-        if words is None:
+            status = RankStatus(abort.error_line(error), "".join(traceback.format_exception(error)))
+        statuses = self.allgather(status, timeout)
+        if statuses is None:
             return []
-        failed = {rank: word.error for rank, word in enumerate(words) if word.error}
+        failed = {rank: status.error for rank, status in enumerate(statuses) if status.error}
         if failed:
-            known = error or RankFailed("; ".join(f"{_named(ranks)}: {text}" for text, ranks in _by_value(failed).items()))
-            known.known_to_all = True  # pyright: ignore[reportAttributeAccessIssue]
+            lines = [f"{_list_ranks(ranks)}: {text}" for text, ranks in _group_by_value(failed).items()]
+            shared = error or RankFailed("; ".join(lines))
+            shared.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
             if error is None:
-                known.add_note(f"\nThere:\n{words[min(failed)].trace}")
-            raise known
-        return [word.content for word in words]
+                shared.add_note(f"\nThere:\n{statuses[min(failed)].trace}")
+            raise shared
+        return [status.content for status in statuses]
 
     @contextlib.contextmanager
-    def _interruptions(self) -> Iterator[None]:
-        """The first Ctrl-C counts for all ranks at their next look; the second is at once. Handlers of others stay."""
-        main = threading.current_thread() is threading.main_thread()
-        if not main or self.size == 1 or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    def _defer_interrupts(self) -> Iterator[None]:
+        """Makes the first Ctrl-C stop all ranks at their next `any`, and the second one stop at once.
+
+        A signal handler that somebody else has installed stays in place.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or self.size == 1 or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return
 
-        def ask(number: int, frame: FrameType | None) -> None:
+        def note_interrupt(number: int, frame: FrameType | None) -> None:
             self._asked = True
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        signal.signal(signal.SIGINT, ask)
+        signal.signal(signal.SIGINT, note_interrupt)
         try:
             yield
         finally:
@@ -131,56 +147,57 @@ class Meeting(Team):
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def check_equal(name: str, everybody: Sequence[dict[str, Any]]) -> None:
-    """Refuses ranks that are not about to run the same.
+def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:
+    """Raises if the configurations of the ranks differ.
 
     Args:
-        name: of the engine.
-        everybody: the facts of all ranks.
+        name: the engine's name.
+        configs: the configuration of each rank, by rank.
 
     Raises:
         InvalidInput: with the first fields that differ, and their values by rank.
     """
-    flat = [dict(_flat(facts)) for facts in everybody]
-    places = dict.fromkeys(place for own in flat for place in own)
-    found = [place for place in places if len({repr(own.get(place)) for own in flat}) > 1]
-    if not found:
+    flat = [dict(_flatten(config)) for config in configs]
+    fields = dict.fromkeys(field for config in flat for field in config)
+    different = [field for field in fields if len({repr(config.get(field)) for config in flat}) > 1]
+    if not different:
         return
     shown = []
-    for place in found[:_SHOWN]:
-        values = {rank: _short(own[place]) if place in own else "nothing" for rank, own in enumerate(flat)}
-        shown.append(f"{place}: " + "; ".join(f"{value} on {_named(at)}" for value, at in _by_value(values).items()))
-    rest = len(found) - len(shown)
+    for field in different[:_SHOWN]:
+        values = {rank: _shorten(config[field]) if field in config else "nothing" for rank, config in enumerate(flat)}
+        parts = [f"{value} on {_list_ranks(ranks)}" for value, ranks in _group_by_value(values).items()]
+        shown.append(f"{field}: " + "; ".join(parts))
+    rest = len(different) - len(shown)
     more = [f"And {rest} more"] if rest else []
     text = ". ".join(["the ranks disagree", *shown, *more])
     error = InvalidInput.because(name, text, "All must run the same.")
-    error.known_to_all = True  # pyright: ignore[reportAttributeAccessIssue]
+    error.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
     raise error
 
 
-def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """The plain values of nested dictionaries and lists of dictionaries, by place."""
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of nested dictionaries and lists of dictionaries with their paths."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
-            yield from _flat(inner, f"{place}.{name}".lstrip("."))
+            yield from _flatten(inner, f"{path}.{name}".lstrip("."))
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
         for i, inner in enumerate(value):
-            yield from _flat(inner, f"{place}[{i}]")
+            yield from _flatten(inner, f"{path}[{i}]")
     else:
-        yield place, value
+        yield path, value
 
 
-def _by_value(by_rank: dict[int, str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _group_by_value(by_rank: dict[int, str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
     for rank, value in by_rank.items():
-        found.setdefault(value, []).append(rank)
-    return found
+        groups.setdefault(value, []).append(rank)
+    return groups
 
 
-def _named(ranks: Sequence[int]) -> str:
+def _list_ranks(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""Several hosts: processes that JAX has connected, each with devices of its own, as one simulation."""
+"""Simulation over several hosts: processes connected by JAX, each with its own devices."""
 
 import base64
 import itertools
@@ -14,41 +14,45 @@ import numpy as np
 from jax._src.distributed import global_state  # the store of the coordinator has no public name
 from jax.experimental import multihost_utils
 
-from fedax.engine.distributed import abort as ending
-from fedax.engine.distributed.collectives import Meeting, Word
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed import abort
+from fedax.engine.distributed.collectives import Collectives, RankStatus
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import FedaxError, InvalidInput
 from fedax.utils.arguments import checked_call
 
 HEARTBEAT = 20
-"""Seconds without a sign of life after which a process counts as gone, and the others end."""
-_LOOK = 5.0
-"""Seconds of one look for another's word; between two looks Ctrl-C is heard."""
+"""Seconds without a heartbeat after which a process counts as lost and the others end."""
+_POLL = 5.0
+"""Seconds of one blocking wait for another rank; Python handles Ctrl-C only between two waits."""
 
 
 @checked_call
-def connect_hosts(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> Team:
-    """Connects this process with those on other hosts; from then on simulations use the devices of all.
+def connect_hosts(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> ProcessGroup:
+    """Connects this process to those on other hosts; later simulations use the devices of all hosts.
 
-    Call it on every host before anything is computed, then run the same program everywhere: `fedax.run` gives all of them the
-    same history. It is `jax.distributed.initialize` with shorter patience for a host that has gone; where that has been called
-    already, nothing happens. Under Slurm, Open MPI and Kubernetes no argument is needed.
+    Call it on every host before anything is computed, then run the same program everywhere:
+    `fedax.run` returns the same history on all hosts. It calls `jax.distributed.initialize` with a
+    shorter heartbeat timeout, unless that has been called already. Under Slurm, Open MPI and
+    Kubernetes no argument is needed.
 
     Args:
-        coordinator: address and port of process 0, such as `"10.0.0.5:1234"`; by default the variable `JAX_COORDINATOR_ADDRESS`,
-            or the launcher's.
-        processes: how many there are; by default the variable `JAX_NUM_PROCESSES`, or the launcher's.
-        process: the number of this one, from 0; by default the variable `JAX_PROCESS_ID`, or the launcher's.
+        coordinator: address and port of process 0, such as `"10.0.0.5:1234"`; by default the
+            variable `JAX_COORDINATOR_ADDRESS`, or the launcher's.
+        processes: the number of processes; by default the variable `JAX_NUM_PROCESSES`, or the
+            launcher's.
+        process: the number of this one, from 0; by default the variable `JAX_PROCESS_ID`, or the
+            launcher's.
 
     Returns:
-        The processes as a team, with `rank` and `size`.
+        The group of all processes, with `rank` and `size`.
 
     Raises:
-        InvalidInput: numbers out of range. FedaxError: no coordinator is known, or it does not answer.
+        InvalidInput: numbers out of range.
+        FedaxError: no coordinator is known, or it does not answer.
 
     Example:
         >>> import fedax
-        >>> team = fedax.connect_hosts("10.0.0.5:1234", processes=2, process=0)  # doctest: +SKIP
+        >>> group = fedax.connect_hosts("10.0.0.5:1234", processes=2, process=0)  # doctest: +SKIP
     """
     if not jax.distributed.is_initialized():
         processes = _number("processes", processes, "JAX_NUM_PROCESSES")
@@ -60,10 +64,11 @@ def connect_hosts(coordinator: str | None = None, processes: int | None = None, 
         except (ValueError, RuntimeError) as error:
             hint = "Give coordinator, processes and process, or start it by a launcher such as srun."
             raise FedaxError(f"the hosts cannot be connected: {error} {hint}") from error
-    return team_of_hosts()
+    return multihost_group()
 
 
 def _number(name: str, given: int | None, variable: str) -> int | None:
+    """Returns an argument, or the number in the environment variable; None if there is neither."""
     text = os.environ.get(variable) if given is None else given
     if text is None:
         return None
@@ -73,21 +78,24 @@ def _number(name: str, given: int | None, variable: str) -> int | None:
     return int(text)
 
 
-def team_of_hosts() -> Team:
-    """The processes that JAX has connected; alone where there is one."""
+def multihost_group() -> ProcessGroup:
+    """Returns the group of processes that JAX has connected, or a group of one."""
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
-        return Team()
-    ending.install()
-    return Hosts()
+        return ProcessGroup()
+    abort.install_excepthook()
+    return HostProcesses()
 
 
-_meetings = itertools.count()
+_calls = itertools.count()
+"""Numbers of `allgather` calls, equal on all ranks because all ranks make the same calls."""
 
 
-class Hosts(Meeting):
-    """See `Meeting`. Words go over the store of JAX's coordinator, where somebody who waits can lose patience.
+class HostProcesses(Collectives):
+    """Group of processes connected by JAX.
 
-    All processes have all examples and the same state, so nothing is spread.
+    Statuses go through the key-value store of JAX's coordinator, because waiting there can time
+    out, unlike a collective on devices. All processes hold all examples and the same state, so
+    `scatter` is a broadcast.
     """
 
     name = "simulation on several hosts"
@@ -95,37 +103,38 @@ class Hosts(Meeting):
     def __init__(self) -> None:
         self.rank, self.size = jax.process_index(), jax.process_count()
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         data = pickle.dumps(value) if self.rank == 0 else b""
-        size = self._all(len(data))[0]
-        room = np.zeros(1 << max(10, (size - 1).bit_length()), np.uint8)  # few sizes, because each is a program
-        room[: len(data)] = np.frombuffer(data, np.uint8)
-        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(room))[:size].tobytes())
+        size = self._allgather(len(data))[0]
+        # padded to a power of two: every size is compiled as its own program
+        buffer = np.zeros(1 << max(10, (size - 1).bit_length()), np.uint8)
+        buffer[: len(data)] = np.frombuffer(data, np.uint8)
+        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(buffer))[:size].tobytes())
 
-    def spread(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
-        return self.share(arrays)
+    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
+        return self.broadcast(arrays)
 
-    def gathered(self, word: Word, patience: float) -> list[Word] | None:
-        return self._all(word, time.monotonic() + patience)
+    def allgather(self, status: RankStatus, timeout: float) -> list[RankStatus] | None:
+        return self._allgather(status, time.monotonic() + timeout)
 
-    def _all(self, value: Any, end: float = math.inf) -> Any:
-        """Everybody's values, or None if they have not come in time."""
-        client, meeting = global_state.client, next(_meetings)
+    def _allgather(self, value: Any, deadline: float = math.inf) -> Any:
+        """Gathers a value from all ranks, or returns None once the deadline (of `time.monotonic`) has passed."""
+        client, call = global_state.client, next(_calls)
         assert client is not None
-        client.key_value_set(f"fedax/{meeting}/{self.rank}", base64.b85encode(pickle.dumps(value)).decode())
-        found = []
+        client.key_value_set(f"fedax/{call}/{self.rank}", base64.b85encode(pickle.dumps(value)).decode())
+        values = []
         for rank in range(self.size):
             text = None
             while text is None:
-                wait = min(_LOOK, end - time.monotonic())
+                wait = min(_POLL, deadline - time.monotonic())
                 if wait <= 0:
                     return None
                 try:
-                    text = client.blocking_key_value_get(f"fedax/{meeting}/{rank}", int(1000 * wait) + 1)
+                    text = client.blocking_key_value_get(f"fedax/{call}/{rank}", int(1000 * wait) + 1)
                 except jax.errors.JaxRuntimeError as error:
                     if "DEADLINE_EXCEEDED" not in str(error):
                         raise
-            found.append(pickle.loads(base64.b85decode(text)))
-        if meeting:  # everybody is here, so everybody has read what was said at the last one
-            client.key_value_delete(f"fedax/{meeting - 1}/{self.rank}")
-        return found
+            values.append(pickle.loads(base64.b85decode(text)))
+        if call:  # all ranks have entered this call, so all have read the values of the one before
+            client.key_value_delete(f"fedax/{call - 1}/{self.rank}")
+        return values

@@ -1,43 +1,58 @@
-"""The processes that take part in a run."""
+"""Interface to the processes (ranks) of a run."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 
-class Team:
-    """The processes that run together, here one alone; engines of several have their own.
+class ProcessGroup:
+    """Group of a single process; engines over several processes subclass it.
 
     Attributes:
-        rank: the number of this process, from 0. Rank 0 keeps files.
-        size: how many there are.
+        rank: the number of this process, from 0. Rank 0 writes files.
+        size: the number of processes.
     """
 
     rank: int = 0
     size: int = 1
 
     @contextlib.contextmanager
-    def jointly(self) -> Iterator[None]:
-        """A block without any communication that all ranks do; if it fails on one, it fails on all."""
+    def raise_on_all_ranks(self) -> Iterator[None]:
+        """Runs a block on all ranks and raises on all of them if it fails on one.
+
+        The block must not communicate: a rank that fails would leave the others waiting inside it.
+        """
         yield
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """A block with communication: an exception of one rank, for which the others would wait for ever, ends them all."""
+    def abort_on_error(self) -> Iterator[None]:
+        """Runs a block that communicates and aborts all ranks if one raises, since the others would wait forever."""
         yield
 
-    def agree(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:
-        """The facts that make a run what it is, once it is clear that they, and `more`, are the same on all ranks."""
+    def check_same_config(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:
+        """Checks that all ranks are about to run the same configuration.
+
+        Args:
+            facts: computes the fingerprint of the run.
+            more: further values that must be equal on all ranks.
+
+        Returns:
+            A function that returns the fingerprint of the whole run.
+        """
         return facts
 
     def any(self, asked: bool) -> bool:
-        """Whether it holds on some rank."""
+        """Returns whether the flag is set on any rank."""
         return asked
 
-    def share(self, value: Any) -> Any:
-        """The value that rank 0 has."""
+    def broadcast(self, value: Any) -> Any:
+        """Returns the value of rank 0 on all ranks."""
         return value
 
-    def spread(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
-        """The arrays that rank 0 has; of those with a row for each client, the rows that are this rank's."""
+    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
+        """Distributes the arrays of rank 0.
+
+        Arrays named in `rows` have a first axis (clients,), of which each rank gets its own
+        client's row; the others are broadcast.
+        """
         return arrays

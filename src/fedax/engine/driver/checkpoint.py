@@ -21,8 +21,8 @@ from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import Memory
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.fingerprint import difference
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.compilation.fingerprint import first_difference
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.engine import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.utils.files import write
@@ -49,7 +49,7 @@ class Checkpoints:
         folder: made if it does not exist.
         every: rounds between checkpoints, at least 1.
         identity: what makes the run what it is; see `fedax.engine.compilation.fingerprint`.
-        team: the ranks, all of which call every method.
+        process_group: the ranks, all of which call every method.
         seconds: the most time between checkpoints if that is shorter than `every` rounds; None for
             no bound. The first one is made after the first round, and the time between them doubles
             until it is `seconds`.
@@ -59,15 +59,20 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: Path, every: int, identity: dict[str, Any], team: Team | None = None, seconds: float | None = None
+        self,
+        folder: Path,
+        every: int,
+        identity: dict[str, Any],
+        group: ProcessGroup | None = None,
+        seconds: float | None = None,
     ) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidInput.of("run(checkpoint_every=...)", every, "whole numbers >= 1")
         self.folder, self.every, self.identity = folder, every, json.loads(json.dumps(identity))
-        self.team, self.seconds = team or Team(), seconds
+        self.process_group, self.seconds = group or ProcessGroup(), seconds
         self._begun = self._saved = time.monotonic()
-        with self.team.jointly():
-            if self.team.rank == 0:
+        with self.process_group.raise_on_all_ranks():
+            if self.process_group.rank == 0:
                 self._prepare()
 
     def _prepare(self) -> None:
@@ -85,8 +90,8 @@ class Checkpoints:
             RunExists: another process works in it; the message says which, where and since when.
         """
         with contextlib.ExitStack() as stack:
-            with self.team.jointly():
-                if self.team.rank == 0:
+            with self.process_group.raise_on_all_ranks():
+                if self.process_group.rank == 0:
                     stack.enter_context(held(self.folder))
                     for left in self.folder.glob(".round-*"):  # of a process that was killed while it wrote
                         left.unlink()
@@ -104,8 +109,8 @@ class Checkpoints:
         Raises:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
-        with self.team.jointly():
-            if self.team.rank == 0:
+        with self.process_group.raise_on_all_ranks():
+            if self.process_group.rank == 0:
                 self._write(done, histories)
         self._saved = time.monotonic()
 
@@ -137,14 +142,14 @@ class Checkpoints:
             InvalidInput: the folder holds checkpoints of another run, or of later rounds.
         """
         newest = None
-        with self.team.jointly():
-            if self.team.rank == 0:
+        with self.process_group.raise_on_all_ranks():
+            if self.process_group.rank == 0:
                 newest = self._newest(rounds)
         meta, arrays = newest or (None, {})
-        if (meta := self.team.share(meta)) is None:
+        if (meta := self.process_group.broadcast(meta)) is None:
             return None
-        rows = self.team.share(_rows_of_clients(states, arrays))
-        arrays = self.team.spread(arrays, rows)
+        rows = self.process_group.broadcast(_rows_of_clients(states, arrays))
+        arrays = self.process_group.scatter(arrays, rows)
         members = zip(states, algorithms, meta["members"], strict=True)
         return [_history(m, i, arrays, state, a, layout) for i, (state, a, m) in enumerate(members)]
 
@@ -164,7 +169,7 @@ class Checkpoints:
         return None
 
     def _check(self, kept: dict[str, Any]) -> None:
-        if found := difference(self.identity, kept):
+        if found := first_difference(self.identity, kept):
             name, mine, before = found
             hint = f"{self.folder} holds checkpoints of a run with {before!r}. Choose another folder"
             setting = name.removeprefix("random.").upper()

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from fedax.engine.compilation.cache import compiling
+from fedax.engine.compilation.cache import compile_clock
 
 CALL_SECONDS = 2.0
 """The time that one call of a program is meant to take at most, unless a single round takes longer."""
@@ -44,9 +44,9 @@ class CallLength:
     @contextlib.contextmanager
     def timed(self, rounds: int) -> Iterator[None]:
         """Measures a call of some rounds, without its compilation, and updates `rounds` for the next call."""
-        begun, compiled = time.perf_counter(), compiling().seconds
+        begun, compiled = time.perf_counter(), compile_clock().seconds
         yield
-        seconds = time.perf_counter() - begun - (compiling().seconds - compiled)
+        seconds = time.perf_counter() - begun - (compile_clock().seconds - compiled)
         affordable = int(CALL_SECONDS * rounds / max(seconds, 1e-9))
         self.rounds = max(1, min(affordable, max(self.rounds, GROWTH * rounds)))
 

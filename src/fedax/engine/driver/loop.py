@@ -50,7 +50,7 @@ class RoundLoop:
 
     def __init__(self, grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> None:
         self.grid, self.options, self.program, self.checkpoints = grid, grid.options, grid.program, checkpoints
-        self.team = grid.options.engine.team
+        self.process_group = grid.options.engine.process_group
         self.states, resume = self._initial_states(resume)
         self._is_resumed = bool(resume)  # then the model that they start from has been observed
         self.done, self.can_save, self.stop_requested = rounds_done(resume), self._is_resumed, False
@@ -62,7 +62,10 @@ class RoundLoop:
         ]
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
-        self.interrupts, self.calls = Interrupts(enabled=self.team.size == 1), CallLength(bounded=self.team.size == 1)
+        self.interrupts, self.calls = (
+            Interrupts(enabled=self.process_group.size == 1),
+            CallLength(bounded=self.process_group.size == 1),
+        )
 
     def _initial_states(self, resume: list[History]) -> tuple[Any, list[History]]:
         """Returns the states to start from, and the histories that lead to them: those given, or those of a checkpoint."""
@@ -160,7 +163,7 @@ class RoundLoop:
         progress = Progress(self.done, self.grid.rounds, self.clock.now, self.recorders[0].latest, self.clock.compiling)
         with self.interrupts.allowed(self.states):
             wants_stop = self.options.progress and self.options.progress(progress)
-        self.stop_requested = self.team.any(bool(wants_stop))
+        self.stop_requested = self.process_group.any(bool(wants_stop))
 
     def _save(self) -> None:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
@@ -175,7 +178,7 @@ class RoundLoop:
         Other ranks do not know of a Ctrl-C at this one. The program may hold the buffers of the
         states. And before the first observation there is nothing yet.
         """
-        is_known_to_all = self.team.size == 1 or self.stop_requested
+        is_known_to_all = self.process_group.size == 1 or self.stop_requested
         return is_known_to_all and is_intact(self.states) and bool(self.recorders[0].rounds)
 
     def _end_early(self) -> None:
@@ -225,7 +228,7 @@ def open_checkpoints(grid: Grid) -> Checkpoints | None:
     if options.checkpoint is None:
         return None
     engine, folder = options.engine, Path(options.checkpoint)
-    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.team, engine.checkpoint_seconds)
+    return Checkpoints(folder, options.checkpoint_every, grid.identity(), engine.process_group, engine.checkpoint_seconds)
 
 
 def _copy(tree: Any) -> Any:

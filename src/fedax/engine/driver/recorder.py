@@ -12,7 +12,7 @@ import numpy as np
 from fedax.core.directions import Mode, is_better
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.cache import compiling
+from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.driver.early_stopping import EarlyStopping
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
@@ -72,7 +72,7 @@ class Clock:
     """Measures the seconds of a run, including those before a resumption."""
 
     def __init__(self, before: History | None) -> None:
-        self._begun, self._compiled = time.perf_counter(), compiling().seconds
+        self._begun, self._compiled = time.perf_counter(), compile_clock().seconds
         if before is not None:
             self._begun, self._compiled = self._begun - before.seconds[-1], self._compiled - before.compiling[-1]
 
@@ -82,8 +82,8 @@ class Clock:
 
     @property
     def compiling(self) -> float:
-        """Seconds of `now` that were spent on compiling."""
-        return compiling().seconds - self._compiled
+        """Seconds of `now` that were spent on compile_clock."""
+        return compile_clock().seconds - self._compiled
 
 
 class Recorder:

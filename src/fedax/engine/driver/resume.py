@@ -13,7 +13,7 @@ from fedax.core.history import History
 from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.engine.compilation.fingerprint import Describer, difference, hashed
+from fedax.engine.compilation.fingerprint import Fingerprinter, first_difference, hash_arrays
 from fedax.errors import InvalidInput, shown
 from fedax.utils.layout import Layout
 
@@ -43,7 +43,7 @@ def origin(
         privacy: of its channel.
     """
     vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
-    describe = Describer((jax.eval_shape(layout.unravel, vector), vector))
+    describe = Fingerprinter((jax.eval_shape(layout.unravel, vector), vector))
     try:
         method = describe(as_arrays(algorithm, layout.dtype), "algorithm")
     except InvalidInput:  # a field that cannot be compared
@@ -59,13 +59,13 @@ def origin(
 
 def data_of(task: Task, whole: bool) -> dict[str, Any]:
     """Returns the sizes and a hash of the training data; of large arrays `whole` says whether every number counts."""
-    content = hashed(task.train) if whole else fingerprint(task.train)
+    content = hash_arrays(task.train) if whole else fingerprint(task.train)
     return {"clients": task.train.clients, "examples": task.train.total, "content": content}
 
 
 def fingerprint(tree: Any) -> str:
     """Returns a hash of all arrays of a pytree, of large ones a part: hashing 100 MB takes as long as a short run."""
-    return hashed(jax.tree.map(_part_of, tree))
+    return hash_arrays(jax.tree.map(_part_of, tree))
 
 
 def _part_of(leaf: Any) -> Any:
@@ -105,7 +105,7 @@ def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]
         for name in mine:
             if name == "data" and None in (mine[name], known[name]):  # of an engine whose examples are elsewhere
                 continue
-            if found := difference(mine[name], known[name], name):
+            if found := first_difference(mine[name], known[name], name):
                 _refuse(*found)
 
 

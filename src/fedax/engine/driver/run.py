@@ -157,7 +157,7 @@ def run_grid(
     settings, before = RunOptions.of(options), list(resume or ())
     for history in before:
         check_kind("run(resume=...)", history, History)
-    with settings.engine.team.watched():
+    with settings.engine.process_group.abort_on_error():
         if len(seeds) > 1 and has_symbolic(algorithms, settings):
             histories = _run_each_seed(algorithms, task, seeds, settings, before)
         else:

@@ -16,8 +16,8 @@ from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Given, Task
-from fedax.engine.compilation.cache import hold_memory, make_room
-from fedax.engine.compilation.fingerprint import identity
+from fedax.engine.compilation.cache import evict_programs, retain_freed_memory
+from fedax.engine.compilation.fingerprint import run_fingerprint
 from fedax.engine.driver.options import RunOptions, Setting, check_count, check_kind, require_concrete
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
@@ -99,15 +99,15 @@ class Grid:
         options: RunOptions,
         done: int = 0,
     ) -> None:
-        make_room()
-        hold_memory()
+        evict_programs()
+        retain_freed_memory()
         engine = options.engine
-        with engine.team.jointly():
+        with engine.process_group.raise_on_all_ranks():
             setup, roots = self._resolve(algorithms, task, seeds, options)
-        self.identity = engine.team.agree(self._facts, **self._course(done))
+        self.identity = engine.process_group.check_same_config(self._facts, **self._course(done))
         # on several ranks the setup has this rank's examples only
         setup = engine.prepared(setup)
-        with engine.team.jointly():
+        with engine.process_group.raise_on_all_ranks():
             setup = self._checked_setup(setup)
         self.private = setup.private
         self.rounds = self.options.rounds if self.private is None else self.private.affordable(self.options.rounds)
@@ -200,7 +200,7 @@ class Grid:
         watched |= {"stop": self._stop}  # as it was given: directions of metrics follow from observers and task
         watched |= {} if self.options.on_bad_client == "stop" else {"on_bad_client": self.options.on_bad_client}
         watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
-        return identity(self.algorithms, self.task, self.models, self.seeds, **watched)
+        return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **watched)
 
     def _course(self, done: int) -> dict[str, Any]:
         """Returns what ranks must have in common beside the identity."""

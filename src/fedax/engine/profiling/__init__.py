@@ -1,1 +1,1 @@
-"""Profiles of rounds and counts of floating-point operations."""
+"""Profiling: time of a round by its parts, and floating-point operations."""

@@ -1,4 +1,4 @@
-"""Products of a round: the multiplications and additions of the clients' matrix products and convolutions, counted not measured."""
+"""FLOP counting: matrix products and convolutions of the clients' work, from their jaxprs."""
 
 import dataclasses
 import functools
@@ -21,9 +21,9 @@ from fedax.core.client import Carry
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.task import Ragged
-from fedax.engine.backends.simulation.backend import SimulationBackend, mesh_of
+from fedax.engine.backends.simulation.backend import SimulationBackend, client_mesh
 from fedax.engine.backends.simulation.engine import SimulationProgram
-from fedax.engine.compilation.jaxpr import inner, turns
+from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import CompiledClient, Part, Setup, Slice
 from fedax.engine.round.context import RoundContext
@@ -45,42 +45,44 @@ FACTORIZATIONS = (
     "qr",
     "svd",
 )
-HIDDEN = ("custom_linear_solve", "triangular_solve", "tridiagonal", "tridiagonal_solve", "schur", "fft", *FACTORIZATIONS)
-HIDDEN += ("pallas_call", "ragged_dot_general", "scaled_matmul")
-"""Operations whose products nobody sees in a traced program, beside calls out of it."""
-REPEATED = 15
-"""Products that are timed for the peak."""
+OPAQUE = ("custom_linear_solve", "triangular_solve", "tridiagonal", "tridiagonal_solve", "schur", "fft", *FACTORIZATIONS)
+OPAQUE += ("pallas_call", "ragged_dot_general", "scaled_matmul")
+"""Primitives whose products a jaxpr does not show; calls out of the program do not show them
+either."""
+REPEATS = 15
+"""Matrix products that are timed for the peak, of which the fastest counts."""
 
 
 class Uncountable(Exception):
-    """Products that cannot be counted before they are done, such as those of a loop of unknown length."""
+    """Raised for products that a jaxpr does not determine, such as those of a loop of unknown length."""
 
 
-def operations(program: Any) -> int:
-    """The floating-point operations of the matrix products and convolutions of a traced program, two for each multiplication.
+def count_flops(program: Any) -> int:
+    """Counts the floating-point operations of a jaxpr's matrix products and convolutions, two for each multiplication.
 
     Raises:
-        Uncountable: products in a loop of unknown length, different ones in branches, operations that hide theirs.
+        Uncountable: products in a loop of unknown length, branches with different counts, opaque
+            primitives.
     """
     total = 0
     for equation in program.eqns:
-        name, within = equation.primitive.name, [operations(program) for program in inner(equation)]
-        if name in HIDDEN or (name.endswith(("_call", "callback")) and name != "debug_callback" and not within):
+        name, within = equation.primitive.name, [count_flops(program) for program in subjaxprs(equation)]
+        if name in OPAQUE or (name.endswith(("_call", "callback")) and name != "debug_callback" and not within):
             raise Uncountable(name)
         if name == "cond":
             if len(set(within)) > 1:
                 raise Uncountable("branches")
             total += within[0]
         elif any(within):
-            if (count := turns(equation)) is None:
+            if (count := trip_count(equation)) is None:
                 raise Uncountable("a loop of unknown length")
             total += count * sum(within)
         else:
-            total += 2 * _multiplications(equation)
+            total += 2 * _count_multiplications(equation)
     return total
 
 
-def _multiplications(equation: Any) -> int:
+def _count_multiplications(equation: Any) -> int:
     name, params = equation.primitive.name, equation.params
     if name in lstm.RECURRENCES:
         gates, kernel = (equation.invars[place].aval.shape for place in lstm.RECURRENCES[name])
@@ -108,14 +110,14 @@ def _multiplications(equation: Any) -> int:
     return lead * outputs * inputs * math.prod(along)
 
 
-def traced_operations(function: Callable[[], Any]) -> int:
-    """Of a function without arguments, as far as its results need them."""
+def count_function_flops(function: Callable[[], Any]) -> int:
+    """Counts the operations of a function without arguments, without those that do not affect its results."""
     program = jax.make_jaxpr(function)().jaxpr
-    return operations(dce_jaxpr(program, [True] * len(program.outvars))[0])
+    return count_flops(dce_jaxpr(program, [True] * len(program.outvars))[0])
 
 
 class Cost(NamedTuple):
-    """The operations of a phase's work at a client: once, for each example it has, for each step, for each example in a step."""
+    """Operations of a client's work: once, for each of its examples, for each step, and for each example in a step."""
 
     once: int
     example: int
@@ -124,19 +126,22 @@ class Cost(NamedTuple):
 
     @classmethod
     def of(cls, work: Callable[[int, int, int], int]) -> "Cost":
-        """From the operations with so many steps, examples in a step and examples in all, which are linear in each."""
-        # one step at least: what only steps use would seem to be unused
+        """Solves for the four costs.
+
+        `work(steps, examples in a step, examples)` counts operations and is linear in each.
+        """
+        # at least one step, because dead code elimination would remove what only steps use
         one, more, two, wider = work(1, 2, 2), work(1, 2, 3), work(2, 2, 2), work(2, 3, 2)
         example, step, step_example = more - one, two - one, (wider - two) // 2
         return cls(one - step - 2 * example, example, step - 2 * step_example, step_example)
 
 
-class _Counted(CompiledClient):
-    """A client that takes so many steps, on so many examples, and has so many in all; it is only traced, and needs none of them."""
+class _FlopClient(CompiledClient):
+    """Client with given numbers of steps, examples in a step and examples; it is only traced, on zeros."""
 
     def __init__(self, setup: Setup, phase_work: PhaseWork, numbers: tuple[int, int, int]) -> None:
         self.number, self.width, self.all = numbers
-        setup = dataclasses.replace(setup, microbatch=MOST_COUNT)  # traced whole, and not as a loop over pieces
+        setup = dataclasses.replace(setup, microbatch=MOST_COUNT)  # one batch, not a loop over microbatches
         super().__init__(setup, jnp.int32(0), phase_work.round, phase_work.root, phase_work.occurrence)
 
     @property
@@ -157,8 +162,8 @@ class _Counted(CompiledClient):
         return carry
 
 
-class _CountingBackend(SimulationBackend):
-    """Rounds whose phases are counted: `costs` when they are traced, and `worked` what each place of the cohort did."""
+class _FlopBackend(SimulationBackend):
+    """Backend that counts phases: `costs` while tracing, and `worked`, how often each slot of the cohort incurs each cost."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -168,7 +173,9 @@ class _CountingBackend(SimulationBackend):
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
         rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
         self.costs.append(
-            Cost.of(lambda *numbers: traced_operations(lambda: phase_work(_Counted(self.setup, phase_work, numbers), rows)))
+            Cost.of(
+                lambda *numbers: count_function_flops(lambda: phase_work(_FlopClient(self.setup, phase_work, numbers), rows))
+            )
         )
         there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         sizes = self.setup.population.sizes_of(cohort.ids)
@@ -177,23 +184,24 @@ class _CountingBackend(SimulationBackend):
         return super().work(phase_work, cohort, held, gather)
 
     def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
-        """The steps of a client, and the examples in all of them."""
+        """Returns a client's steps, and the examples in all of them."""
         steps, batch = self.setup.schedule.work(stream(phase_work.root, "work", phase_work.round, k), size, phase_work.round)
         epoch = (size + batch - 1) // batch
         return jnp.int32(steps), jnp.int32(steps // epoch * size + jnp.minimum(steps % epoch * batch, size))
 
 
-def round_operations(program: SimulationProgram) -> Callable[[Any, int], int]:
-    """The operations of one round of a simulation of one run, of the carry before it and its number.
+def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]:
+    """Returns a function that counts the operations of one round, given the carry before it and its number.
 
-    What is counted are the products of the clients' work with the examples that they have: no padding, nothing elementwise, not
-    the server's work. The cohorts and the lengths of work are those that the round draws.
+    It counts the products of the clients' work with the examples that they have: no padding,
+    nothing elementwise, not the server's work. The cohorts and the numbers of steps are those that
+    the round samples. For simulations of a single run.
     """
     costs: list[Cost] = []
 
     @eqx.filter_jit
     def worked(setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]) -> list[Array]:
-        backend = _CountingBackend(setup)
+        backend = _FlopBackend(setup)
         algorithm.round(RoundContext(backend, round, root, *carry[1:]), carry.state)
         costs[:] = backend.costs
         return backend.worked
@@ -208,15 +216,15 @@ def round_operations(program: SimulationProgram) -> Callable[[Any, int], int]:
 
 
 @functools.cache
-def peak(devices: int, dtype: str) -> float:
-    """GFLOP/s of large products of two matrices, one on each of so many devices at once: the best of several, once in a process."""
+def measure_peak(devices: int, dtype: str) -> float:
+    """Measures the GFLOP/s of large matrix products, one on each device at once; the best of several, cached by process."""
     size = 1024 if jax.default_backend() == "cpu" else 8192
-    mesh, split = mesh_of(devices), P("clients")
+    mesh, split = client_mesh(devices), P("clients")
     matrices = jax.device_put(np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split))
     product = jax.jit(jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=split, out_specs=split))
     jax.block_until_ready(product(matrices))
     times: list[float] = []
-    for _ in range(REPEATED):
+    for _ in range(REPEATS):
         begin = time.perf_counter()
         jax.block_until_ready(product(matrices))
         times.append(time.perf_counter() - begin)

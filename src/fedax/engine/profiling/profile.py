@@ -1,4 +1,4 @@
-"""Profiles of rounds: the parts that a simulated round spends its time in, from a trace of the compiled program."""
+"""Profiles simulated rounds: the time of each part, from a trace of the compiled program."""
 
 import dataclasses
 import gc
@@ -17,27 +17,29 @@ from jax.profiler import ProfileData, ProfileOptions
 from fedax.core.algorithm import Algorithm
 from fedax.core.task import Task
 from fedax.engine.backends.simulation.engine import SimulationProgram, advance
-from fedax.engine.compilation.cache import compiling
-from fedax.engine.compilation.scopes import part_of
+from fedax.engine.compilation.cache import compile_clock
+from fedax.engine.compilation.scopes import innermost_scope
 from fedax.engine.driver.options import RunOptions, Setting, check_count
 from fedax.engine.driver.session import Grid
-from fedax.engine.profiling.flops import Uncountable, peak, round_operations
+from fedax.engine.profiling.flops import Uncountable, measure_peak, round_flops_counter
 from fedax.engine.round.engine import compute_metrics
 from fedax.errors import FedaxError, InvalidInput
 from fedax.utils.arguments import checked_call
 
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = ")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
-_CONTROL = re.compile(r"[])}] (while|conditional|call|tuple)\(")
-"""Operations whose time is that of others, which have events of their own; but for a call that is a kernel."""
-_KERNEL = 'xla_cpu_small_call="true"'
+_CONTROL_FLOW = re.compile(r"[])}] (while|conditional|call|tuple)\(")
+"""Control flow, whose time is that of inner operations with their own events; a fused loop is a
+call without inner events."""
+_FUSED_CALL = 'xla_cpu_small_call="true"'
 _COLLECTIVE = ("all-", "collective-", "reduce-scatter")
 ROUNDS = f"jit_{advance.__name__}"
 """The name of compiled rounds."""
-TIMED = 5
-"""Calls that are timed, of which the median counts."""
+TIMED_CALLS = 5
+"""Timed calls, of which the median counts."""
 TRACED_MS = 300.0
-"""Milliseconds of rounds in a trace, or one round: it takes a kilobyte of memory for every operation that runs."""
+"""Milliseconds of rounds in a trace, at least one round: a trace takes a kilobyte for every
+operation that runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +48,23 @@ class Profile:
 
     Attributes:
         algorithm: the name of its class.
-        parts: milliseconds of a round by part, in order of their share; they add up to `round_ms`. `PHASE: gradients`, `examples`
-            (shuffling and fetching) and `steps` (the rest) are the clients' work; `cohort` draws and orders them, `memory` reads
-            and writes what they keep, `aggregation` adds up and checks uploads, `between devices` they add up theirs and wait for
-            each other, `server` is the rest.
+        parts: milliseconds of a round by part, in order of their share; they add up to `round_ms`.
+            `PHASE: gradients`, `examples` (shuffling and fetching) and `steps` (the rest) are the
+            clients' work; `cohort` draws and orders them, `memory` reads and writes what they keep,
+            `aggregation` adds up and checks uploads, `between devices` they add up theirs and wait
+            for each other, `server` is the rest.
         round_ms: milliseconds of a round, the median of several calls without a trace.
         observe_ms: of one observation by all observers, likewise.
         compile_s: seconds of compiling both programs.
-        devices: the devices of the simulation, over which parts are added up before they are shares.
-        operations: floating-point operations of a round, the mean over these rounds: two for each multiplication of matrix products
-            and convolutions in the clients' work, with the examples that they have. Not counted are elementwise work, zeros of
-            paddings, and the server's products. None where they cannot be counted: products in a loop of unknown length, calls
-            out of the program, matrix factorizations.
-        peak: GFLOP/s of large matrix products in the model's type on the same devices, measured beside the rounds.
+        devices: the devices of the simulation, over which parts are added up before they are
+            shares.
+        operations: floating-point operations of a round, the mean over these rounds: two for each
+            multiplication of matrix products and convolutions in the clients' work, with the
+            examples that they have. Not counted are elementwise work, zeros of paddings, and the
+            server's products. None where they cannot be counted: products in a loop of unknown
+            length, calls out of the program, matrix factorizations.
+        peak: GFLOP/s of large matrix products in the model's type on the same devices, measured
+            beside the rounds.
     """
 
     algorithm: str
@@ -102,8 +108,9 @@ def profile(
 
     Takes the simulation engine.
 
-    Shares are those of the compiled operations in a trace of one round or some; the time of a round is measured without it. The
-    compiler fuses operations, and a fused one counts where its result does: steps of a small model may contain their gradients.
+    Shares are those of the compiled operations in a trace of one round or some; the time of a round
+    is measured without it. The compiler fuses operations, and a fused one counts where its result
+    does: steps of a small model may contain their gradients.
 
     Args:
         algorithm, task, seed: as `run`.
@@ -127,9 +134,9 @@ def profile(
     if not isinstance(program, SimulationProgram):
         name = type(options.engine).__name__
         raise InvalidInput.found("profile(engine=...)", name, "Simulation, which has programs that are traced")
-    jax.clear_caches()  # programs of the same name would be taken for this one
+    jax.clear_caches()  # the trace knows programs by name only, so older ones of this name would be mistaken for this one
     gc.collect()
-    older, before = _texts(), compiling().seconds
+    older, before = _round_programs(), compile_clock().seconds
     state: Any = grid.init()
 
     def restarted() -> None:
@@ -145,23 +152,28 @@ def profile(
 
     advanced()
     looked()
-    compiled = compiling().seconds - before
-    round_ms, observe_ms = _milliseconds(advanced, restarted) / rounds, _milliseconds(looked)
-    texts = _texts()
+    compiled = compile_clock().seconds - before
+    round_ms, observe_ms = _time_call(advanced, restarted) / rounds, _time_call(looked)
+    texts = _round_programs()
     restarted()
     few = max(1, min(rounds, int(TRACED_MS / round_ms)))
-    shares = _shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
+    shares = _measure_shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
     parts = {name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])}
     restarted()
-    spent = compiled, program.setup.devices, _operations(program, state, rounds)
+    spent = compiled, program.setup.devices, _mean_flops(program, state, rounds)
     return Profile(
-        type(algorithm).__name__, parts, round_ms, observe_ms, *spent, peak(program.setup.devices, str(grid.layout.dtype))
+        type(algorithm).__name__,
+        parts,
+        round_ms,
+        observe_ms,
+        *spent,
+        measure_peak(program.setup.devices, str(grid.layout.dtype)),
     )
 
 
-def _operations(program: SimulationProgram, state: Any, rounds: int) -> float | None:
-    """The mean over rounds from a state before the first one on, which is consumed."""
-    count, total = round_operations(program), 0
+def _mean_flops(program: SimulationProgram, state: Any, rounds: int) -> float | None:
+    """Returns the mean operations of rounds, starting from a state before the first one, which is consumed; None if uncountable."""
+    count, total = round_flops_counter(program), 0
     try:
         for number in range(rounds):
             total += count(state[0], number)
@@ -171,9 +183,9 @@ def _operations(program: SimulationProgram, state: Any, rounds: int) -> float | 
     return total / rounds
 
 
-def _milliseconds(call: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
+def _time_call(call: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
     times: list[float] = []
-    for _ in range(TIMED):
+    for _ in range(TIMED_CALLS):
         before()
         begin = time.perf_counter()
         call()
@@ -181,8 +193,8 @@ def _milliseconds(call: Callable[[], None], before: Callable[[], None] = lambda:
     return statistics.median(times)
 
 
-def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, float]:
-    """The shares of the parts in the time of the operations of rounds that a call runs."""
+def _measure_shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, float]:
+    """Traces a call and returns each part's share of the time of the rounds' operations."""
     options = ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -190,8 +202,8 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
             call()
         (path,) = Path(folder).rglob("*.xplane.pb")
         traced = ProfileData.from_file(str(path))
-    origins = {name: part for text in programs for name, part in origins_of(text).items()}
-    others = set[str]().union(*map(controls_of, programs))
+    origins = {name: part for text in programs for name, part in scopes_by_operation(text).items()}
+    others = set[str]().union(*map(control_operations, programs))
     times = defaultdict[str, float](float)
     for event in (event for plane in traced.planes for line in plane.lines for event in line.events):
         facts: dict[str, Any] = {key: value for key, value in event.stats if key in ("hlo_module", "hlo_op")}
@@ -205,39 +217,48 @@ def _shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, floa
     return {part: duration / total for part, duration in times.items()}
 
 
-def _texts() -> list[str]:
-    """The compiled programs of rounds in this process, as text."""
+def _round_programs() -> list[str]:
+    """Returns the HLO texts of the compiled rounds in this process."""
     executables = jax.local_devices()[0].client.live_executables()
     return [m.to_string() for executable in executables for m in executable.hlo_modules() if m.name.startswith(ROUNDS)]
 
 
-def controls_of(text: str) -> set[str]:
-    """The operations of a compiled program whose time is that of others.
+def control_operations(text: str) -> set[str]:
+    """Returns the control-flow operations of an HLO text, whose time is that of other operations.
 
     >>> text = '''  %call.1 = (s32[], f32[2]{0}) call(%x), to_apply=%loop, frontend_attributes={xla_cpu_small_call="true"}
     ...   %cond.2 = f32[2]{0} conditional(%p, %a, %b), branch_computations={%one, %two}
     ...   %call.3 = f32[2]{0} call(%x), to_apply=%some'''
-    >>> sorted(controls_of(text))
+    >>> sorted(control_operations(text))
     ['call.3', 'cond.2']
     """
     named = ((match[1], line) for line in text.splitlines() if (match := _INSTRUCTION.match(line)))
-    return {name for name, line in named if (kind := _CONTROL.search(line)) and not (kind[1] == "call" and _KERNEL in line)}
+    return {
+        name
+        for name, line in named
+        if (kind := _CONTROL_FLOW.search(line)) and not (kind[1] == "call" and _FUSED_CALL in line)
+    }
 
 
-def origins_of(text: str) -> dict[str, str]:
-    """The parts of the operations of a compiled program, as text.
+def scopes_by_operation(text: str) -> dict[str, str]:
+    """Returns the profiler scope of each operation of an HLO text.
+
+    Operations without a name, which the compiler added, count to the most frequent scope of their
+    computation.
 
     >>> text = '''body (x: f32[]) -> f32[] {
     ...   %add.1 = f32[] add(x, x), metadata={op_name="jit(advance)/fedax.work.train/fedax.gradients/add"}
     ...   ROOT copy.2 = f32[] copy(add.1)
     ... }'''
-    >>> origins_of(text)
+    >>> scopes_by_operation(text)
     {'add.1': 'train: gradients', 'copy.2': 'train: gradients'}
     """
     found: dict[str, str] = {}
     for block in text.split("\n\n"):
         lines = {match[1]: line for line in block.splitlines() if (match := _INSTRUCTION.match(line))}
-        named = {name: part_of(origin[1]) if (origin := _ORIGIN.search(line)) else None for name, line in lines.items()}
+        named = {
+            name: innermost_scope(origin[1]) if (origin := _ORIGIN.search(line)) else None for name, line in lines.items()
+        }
         own = [part for part in named.values() if part is not None]
         usual = max(set(own), key=own.count) if own else "server"
         has_origin = {name for name, line in lines.items() if _ORIGIN.search(line)}

@@ -18,10 +18,10 @@ from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
-from fedax.engine.compilation.descent import in_place
-from fedax.engine.compilation.fused_loop import in_one_kernel
-from fedax.engine.compilation.jaxpr import traced
-from fedax.engine.compilation.scopes import part
+from fedax.engine.compilation.descent import rewrite_descent_steps
+from fedax.engine.compilation.fused_loop import fused_loop
+from fedax.engine.compilation.jaxpr import stage
+from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.permutation import permutation, permutation_by_size
 from fedax.ops.extension import usable
 from fedax.utils.layout import Layout, accumulator, share_of
@@ -63,7 +63,7 @@ class Setup(eqx.Module):
         drop: whether clients with an upload that is not finite are left out of their phase.
         offloads: whether clients' memories lie outside the devices.
         private: the `fedax.engine.round.privacy.Private` of a run with privacy.
-        kernels: whether steps of small models may be fused (see `in_one_kernel`).
+        kernels: whether steps of small models may be fused (see `fused_loop`).
     """
 
     task: Task
@@ -183,8 +183,8 @@ class CompiledClient(Client):
         With one client at a time, steps update kernels of dense layers in place.
         """
         if self.setup.placement == "sequential" and usable():
-            whole = traced(step, jnp.int32(0), carry)
-            faster = whole._replace(program=in_place(whole.program))
+            whole = stage(step, jnp.int32(0), carry)
+            faster = whole._replace(jaxpr=rewrite_descent_steps(whole.jaxpr))
             return _loop(count, lambda i, carry: faster(i, carry), carry)
         return _loop(count, step, carry)
 
@@ -198,7 +198,7 @@ class CompiledClient(Client):
         if self.schedule.order == "given":
             return None
         largest, width = self.task.train.largest, self.widest * self.steps_per_fetch()
-        with part("examples"):
+        with profiler_scope("examples"):
             if self.setup.placement == "sequential":
                 return permutation_by_size(key, self.size, largest, largest + width)
             # padded, because the slice of the last batch must not run over the end: XLA would move
@@ -217,7 +217,7 @@ class CompiledClient(Client):
     def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int, singly: bool = False) -> dict[str, Array]:
         """Fetches the client's examples `begin` to `begin + count` in an order, each array of shape (count, ...)."""
         position = begin + jnp.arange(count, dtype=jnp.int32)
-        with part("examples"):
+        with profiler_scope("examples"):
             return self.examples.rows(
                 position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count), singly
             )
@@ -261,7 +261,7 @@ class _LocalLoop:
             number = i % self.per_epoch
             return self.at(number, order, done + i - number, carry, singly=True)
 
-        return in_one_kernel(count, one, carry) if self.client.setup.kernels else None
+        return fused_loop(count, one, carry) if self.client.setup.kernels else None
 
     def blocks(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
         """Runs `count` steps of an epoch in blocks of `per_block`, each of which gathers its examples at once."""
@@ -346,13 +346,13 @@ class Slice(Minibatch):
         self.widest, self.whole, self.many = widest, self.piece == widest, widest > FEW_PIECES * self.piece
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
-        with part("gradients"):
+        with profiler_scope("gradients"):
             value = self._total(self._objective, params)
         l2 = self.client.task.l2
         return value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if l2 else value
 
     def gradient(self, params: PyTree) -> PyTree:
-        with part("gradients"):
+        with profiler_scope("gradients"):
             if self.key is not None and self.client.model_state is not None:  # a training step also updates the state
                 gradient, state = jax.grad(self._with_state, has_aux=True)(params, *self._rows(0))
                 self.client.take_over(state)

@@ -18,7 +18,7 @@ from fedax.communication.channel import bits_of, decode, encode
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
-from fedax.engine.compilation.scopes import part
+from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import STATE, Backend, PhaseResult, PhaseWork, became_non_finite
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
@@ -107,7 +107,7 @@ class RoundContext(Federation):
         if schedule.reach is not None:
             available = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
             self.note(available=available.sum(dtype=jnp.int32))
-        with part("cohort"):
+        with profiler_scope("cohort"):
             ids, count = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, available)
         if available is not None:
             self.note(drawn=jnp.asarray(count, jnp.int32))

@@ -16,7 +16,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
 from fedax.core.task import Task
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, missing
@@ -192,12 +192,12 @@ class Engine(ABC):
     """Where runs are computed: in one process, on several ranks, or on clients' devices.
 
     Attributes:
-        team: the processes that take part.
+        process_group: the processes that take profiler_scope.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
             no bound.
     """
 
-    team: Team = Team()
+    process_group: ProcessGroup = ProcessGroup()
     checkpoint_seconds: float | None = None
 
     def has_all(self, task: Task) -> bool:

@@ -16,7 +16,7 @@ from fedax.core.hyper import as_arrays, bound_to, usual
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
-from fedax.engine.compilation.jaxpr import inner, turns
+from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -240,7 +240,7 @@ def _count(program: Any, mark: Any) -> int:
         if equation.params.get("name") == mark.__name__:
             total += 1
             continue
-        total += (turns(equation) or 1) * sum(_count(program, mark) for program in inner(equation))
+        total += (trip_count(equation) or 1) * sum(_count(program, mark) for program in subjaxprs(equation))
     return total
 
 

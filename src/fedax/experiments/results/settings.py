@@ -7,7 +7,7 @@ from typing import Any
 
 from fedax.core import InvalidInput, Schedule
 from fedax.core.hyper import is_new
-from fedax.engine.compilation.fingerprint import difference, random_settings
+from fedax.engine.compilation.fingerprint import first_difference, random_settings
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.slots import Slot, slots_of
@@ -73,7 +73,7 @@ def check_made(experiments: Sequence[Experiment], runs: Mapping[int, Record], go
         jax_then = kept.pop("jax", None)
         if going_on:
             mine, kept = {"jax": random_settings()} | mine, {"jax": jax_then} | kept
-        if found := difference(mine, kept):
+        if found := first_difference(mine, kept):
             field, now, then = found
             here = "here" if field.startswith("jax") else "the configuration beside it has"
             raise InvalidInput.because(f"{file}, {field}", f"made with {then!r}, but {here} {now!r}", _HINT)

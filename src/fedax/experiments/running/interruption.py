@@ -5,7 +5,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.experiments.running.progress import Display
 from fedax.report import Record
 
@@ -16,8 +16,8 @@ class Interruption:
     A context manager; outside the main thread, or if the processes that do the work hear it (`later`), it changes nothing.
     """
 
-    def __init__(self, display: Display, later: bool = False, ranks: Team | None = None) -> None:
-        self.display, self.asked, self.later, self.ranks = display, False, later, ranks or Team()
+    def __init__(self, display: Display, later: bool = False, ranks: ProcessGroup | None = None) -> None:
+        self.display, self.asked, self.later, self.ranks = display, False, later, ranks or ProcessGroup()
         self._before: Any = None
 
     def __enter__(self) -> "Interruption":
@@ -32,7 +32,7 @@ class Interruption:
     def settled(self, records: list[Record]) -> list[Record]:
         """The records of rank 0, and what is asked of one rank is asked of all."""
         self.asked = self.ranks.any(self.asked)
-        return self.ranks.share(records)
+        return self.ranks.broadcast(records)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedax.core import InvalidInput
 from fedax.engine.backends.mpi import MPI
-from fedax.engine.distributed import abort as ending
-from fedax.engine.distributed.multihost import team_of_hosts
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed import abort
+from fedax.engine.distributed.multihost import multihost_group
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record
@@ -33,20 +33,20 @@ class Following(RunDirectory):
         """Nothing is written."""
 
 
-def team() -> Team:
+def team() -> ProcessGroup:
     """The ranks of this process's job: connected hosts, or those of an MPI launcher; alone without either."""
-    hosts = team_of_hosts()
-    return MPI().team if hosts.size == 1 and ending.launched() else hosts
+    hosts = multihost_group()
+    return MPI().process_group if hosts.size == 1 and abort.is_launched() else hosts
 
 
-def team_of(experiments: Sequence[Experiment], jobs: int) -> Team:
+def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
     """The ranks that work on experiments together.
 
     Raises:
         InvalidInput: several ranks, each of which would run all of it; processes beside ranks.
     """
     engines = {experiment.engine for experiment in experiments}
-    if (hosts := team_of_hosts()).size > 1:
+    if (hosts := multihost_group()).size > 1:
         if engines != {"simulation"} or jobs > 1:
             got = f"{', '.join(sorted(engines))} with --jobs {jobs}"
             raise InvalidInput.found("engine", got, "simulation without --jobs, on several hosts")
@@ -54,15 +54,15 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> Team:
     if "mpi" in engines:
         if jobs > 1:
             raise InvalidInput.of("--jobs", jobs, "1 with the MPI engine, whose processes are its ranks")
-        return MPI().team
+        return MPI().process_group
     if (size := team().size) > 1:
         hint = "Start it without mpiexec, or with --engine mpi."
         raise InvalidInput.of("engine", ", ".join(sorted(engines)), f"mpi, if there are {size} ranks", hint)
-    return Team()
+    return ProcessGroup()
 
 
-def followed(ranks: Team) -> Following:
+def followed(ranks: ProcessGroup) -> Following:
     """The directory that rank 0 works on, once it has said that it can keep it."""
-    experiments, runs = ranks.share(None)
+    experiments, runs = ranks.broadcast(None)
     quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
     return Following(NOWHERE, "", runs=runs, experiments=quiet, versions={})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
-from fedax.engine.distributed.process_group import Team
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.slots import draw_of, slots_of
@@ -201,7 +201,7 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
         return _work(directory, display, jobs)
 
 
-def follow(ranks: Team) -> None:
+def follow(ranks: ProcessGroup) -> None:
     """The part of an MPI rank other than 0 in what rank 0 runs or resumes; it keeps nothing and shows nothing.
 
     Args:
@@ -217,7 +217,7 @@ def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int,
     """
     ranks = team_of(directory.experiments, jobs)
     if ranks.rank == 0:
-        ranks.share((directory.experiments, directory.runs))
+        ranks.broadcast((directory.experiments, directory.runs))
     directory.status = "running"
     kept = directory.path / "checkpoints"
     with display, Interruption(display, jobs > 1, ranks) as interruption:

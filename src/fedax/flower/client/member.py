@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from jaxtyping import PyTree
 
-from fedax.flower.protocol.masks import Keys, Member, whole
+from fedax.flower.protocol.masks import Keys, Member, to_fixed_point
 from fedax.flower.protocol.records import Refused, order_name
 from fedax.utils.files import write, writing
 
@@ -72,7 +72,7 @@ def stage_of(
     value, facts = work()
     flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(value)])
     factor = float(masks["factor"])
-    hidden = member.hide(whole(factor * flat, float(masks["largest"])), keys, factor)
+    hidden = member.hide(to_fixed_point(factor * flat, float(masks["largest"])), keys, factor)
     up = ArrayRecord({"0": Array(hidden.view(np.uint8))})
     return RecordDict({"answer": ConfigRecord({**about, **facts}), "up": up})
 

@@ -16,7 +16,7 @@ from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.flower.deploy.keys import private
 from fedax.flower.deploy.processes import Control, end_with_parent
-from fedax.flower.deploy.settings import Deployment, quoted
+from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import here
 from fedax.utils.files import write, writing
@@ -90,7 +90,7 @@ def answer(message: Message, context: Context) -> Message:
 def write_app(folder: Path, deployment: Path) -> None:
     """Writes the app's files."""
     files = {
-        "pyproject.toml": PROJECT.format(deployment=quoted(deployment)),
+        "pyproject.toml": PROJECT.format(deployment=quote(deployment)),
         "fedax_app/__init__.py": '"""An experiment of fedax as a Flower app."""\n',
         "fedax_app/server.py": SERVER,
         "fedax_app/client.py": CLIENT,

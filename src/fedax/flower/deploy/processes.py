@@ -19,7 +19,7 @@ import tomli_w
 
 from fedax.core import FedaxError
 from fedax.errors import printable, short
-from fedax.flower.deploy.settings import FILE, Deployment, quoted
+from fedax.flower.deploy.settings import FILE, Deployment, quote
 from fedax.flower.protocol.quiet import QUIET
 from fedax.utils.files import write, writing
 
@@ -69,8 +69,8 @@ def superlink(deployment: Deployment) -> list[str]:
 
 def supernode(deployment: Deployment, partition: int, port: int, data: Path | None = None) -> list[str]:
     """The command of a client's node, which waits for a worker at a port of the loopback."""
-    node = f"partition-id={partition} deployment={quoted(deployment.folder)}"
-    node += "" if data is None else f" data={quoted(data)}"
+    node = f"partition-id={partition} deployment={quote(deployment.folder)}"
+    node += "" if data is None else f" data={quote(data)}"
     return [
         *(sys.executable, "-P", str(Path(__file__).with_name("node.py")), "--superlink", deployment.address),
         *("--isolation", "process"),
@@ -99,7 +99,7 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def with_parent(command: list[str]) -> list[str]:
+def tie_to_parent(command: list[str]) -> list[str]:
     """The command such that the system asks it to end when its parent ends, however that ends; Linux only.
 
     A function between fork and exec would do the same, but JAX has threads, which do not stand a fork.
@@ -115,7 +115,7 @@ def process(command: list[str], log: Path, env: dict[str, str]) -> Iterator[subp
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         started = subprocess.Popen(
-            with_parent(command), stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+            tie_to_parent(command), stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=env, start_new_session=True
         )
         try:
             yield started

@@ -121,6 +121,6 @@ class Deployment:
         return Experiment.read(self.path("experiment.toml"), [f'engine="{engine}"'])
 
 
-def quoted(value: Any) -> str:
+def quote(value: Any) -> str:
     """A text as TOML."""
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

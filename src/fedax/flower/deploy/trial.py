@@ -33,7 +33,7 @@ from fedax.flower.deploy.processes import (
     supernode,
     wait_until,
 )
-from fedax.flower.deploy.settings import Deployment, quoted
+from fedax.flower.deploy.settings import Deployment, quote
 from fedax.flower.deploy.worker import device_for, work
 from fedax.utils.files import write, writing
 
@@ -84,7 +84,7 @@ def make(folder: Path, path: Path, changes: Sequence[str] = (), clients: int | N
 
 
 @contextlib.contextmanager
-def ending_cleanly() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Lets a request to end (SIGTERM) close what is open, as an interruption does."""
 
     def leave(number: int, frame: Any) -> None:
@@ -102,13 +102,13 @@ def ending_cleanly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def serving(deployment: Deployment, say: Say) -> Iterator[Control]:
+def run_server(deployment: Deployment, say: Say) -> Iterator[Control]:
     """The server, while the block runs; it accepts the clients whose public keys are in the folder."""
     log = deployment.path("logs", "server.log")
     check_certificates(deployment.path("keys"), ("ca.crt", "server.crt"))
     check_address(deployment)
     configure(deployment)
-    with ending_cleanly(), process(superlink(deployment), log, environment(deployment)) as started:
+    with exit_on_signals(), process(superlink(deployment), log, environment(deployment)) as started:
         control = Control(deployment)
         try:
             wait_until(control.up, "the server", started, log)
@@ -121,13 +121,13 @@ def serving(deployment: Deployment, say: Say) -> Iterator[Control]:
 
 def serve_clients(deployment: Deployment, say: Say) -> None:
     """The server until it is interrupted."""
-    with serving(deployment, say) as control, contextlib.suppress(KeyboardInterrupt):
+    with run_server(deployment, say) as control, contextlib.suppress(KeyboardInterrupt):
         while control.up():
             time.sleep(5)
         raise FedaxError(f"the server has ended; see {deployment.path('logs', 'server.log')}.")
 
 
-def be_client(deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None) -> None:
+def run_client(deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None) -> None:
     """A client until it is interrupted, or the process with number `parent` ends. A node that ends is started again."""
     if partition not in range(deployment.clients):
         raise InvalidInput.of("partition", partition, f"whole numbers from 0 to {deployment.clients - 1}")
@@ -140,7 +140,7 @@ def be_client(deployment: Deployment, partition: int, data: Path | None, say: Sa
     device = device_for(deployment, partition, data)
     log = deployment.path("logs", f"client-{partition}.log")
     say(f"Client {partition} of {deployment.address}, {device.task.train.total} examples. Log: {log}")
-    with ending_cleanly(), contextlib.suppress(KeyboardInterrupt), watching(deployment, say):
+    with exit_on_signals(), contextlib.suppress(KeyboardInterrupt), watch_connection(deployment, say):
         while parent in (None, os.getppid()):
             port = free_port()
             command = supernode(deployment, partition, port, data)
@@ -152,7 +152,7 @@ def be_client(deployment: Deployment, partition: int, data: Path | None, say: Sa
 
 
 @contextlib.contextmanager
-def watching(deployment: Deployment, say: Say) -> Iterator[None]:
+def watch_connection(deployment: Deployment, say: Say) -> Iterator[None]:
     """Says when the server cannot be reached, and when it can again, while the block runs."""
     over = threading.Event()
 
@@ -177,9 +177,9 @@ def watching(deployment: Deployment, say: Say) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def all_here(deployment: Deployment, say: Say) -> Iterator[Control]:
+def run_all_processes(deployment: Deployment, say: Say) -> Iterator[Control]:
     """The server and all clients on this machine, while the block runs."""
-    with serving(deployment, say) as control, contextlib.ExitStack() as stack:
+    with run_server(deployment, say) as control, contextlib.ExitStack() as stack:
         started = [stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)]
         try:
             yield control
@@ -225,7 +225,7 @@ def submit(deployment: Deployment, out: Path, resume: bool) -> int:
     Raises:
         FedaxError: Flower does not take it.
     """
-    config = f"out={quoted(out.absolute())} resume={str(resume).lower()} deployment={quoted(deployment.folder)}"
+    config = f"out={quote(out.absolute())} resume={str(resume).lower()} deployment={quote(deployment.folder)}"
     command = ["flwr", "run", str(deployment.path("app")), CONNECTION, "--run-config", config, "--format", "json"]
     env = environment(deployment)
     done = subprocess.run(command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)

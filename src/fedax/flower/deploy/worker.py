@@ -31,11 +31,11 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
     Args:
         deployment: the client's copy of the folder.
         partition: its number.
-        data: a file of Python with its own examples, see `own_data`; by default its part of the experiment's task.
+        data: a file of Python with its own examples, see `load_client_data`; by default its part of the experiment's task.
     """
     experiment = deployment.experiment("simulation")
     plan = experiment.plan()
-    task = plan.task if data is None else own_data(plan.task, partition, data)
+    task = plan.task if data is None else load_client_data(plan.task, partition, data)
     assignments = []
     for label, algorithm in plan.algorithms.items():
         given = plan.arguments_of(label)
@@ -43,7 +43,7 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
     return Device(task, partition, deployment.path("clients", partition), assignments, deployment.secure > 0)
 
 
-def own_data(task: Task, partition: int, path: Path) -> Task:
+def load_client_data(task: Task, partition: int, path: Path) -> Task:
     """The task with a client's own examples in place of all others.
 
     The file defines `examples(partition)`, which returns the training examples, a dictionary of arrays with one row each, or a

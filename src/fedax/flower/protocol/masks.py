@@ -57,7 +57,7 @@ class Member(NamedTuple):
 
     @property
     def public(self) -> tuple[bytes, bytes]:
-        """Both public keys."""
+        """Returns both public keys."""
         return public_key_to_bytes(_private(self.secret).public_key()), public_key_to_bytes(self.letters.public_key())
 
     @property
@@ -66,7 +66,7 @@ class Member(NamedTuple):
         return _commitment(self.seed)
 
     def deal(self, keys: Keys, threshold: int) -> dict[int, bytes]:
-        """Shares of its secrets for every member, itself too, in letters that they alone can read.
+        """Returns shares of its secrets for every member, itself included, each encrypted for its recipient.
 
         Raises:
             Refused: too few members, its own keys changed, or one key twice.
@@ -97,7 +97,7 @@ class Member(NamedTuple):
     def shares(
         self, letters: Mapping[int, bytes], keys: Keys, there: Iterable[int], gone: Iterable[int]
     ) -> dict[int, bytes]:
-        """From the letters of all members, the shares of the seeds of those who are there, and of the keys of those who are gone.
+        """Decrypts its shares: of the seeds of members in the sum, and of the keys of members that have gone.
 
         Raises:
             Refused: a letter that is not from whom it should be.
@@ -127,14 +127,14 @@ class Opened(NamedTuple):
     liars: dict[int, list[int]]
 
 
-def opened(
+def open_secrets(
     shown: Mapping[int, Mapping[int, bytes]],
     keys: Keys,
     commitments: Mapping[int, bytes],
     there: Iterable[int],
     threshold: int,
 ) -> Opened:
-    """Puts the secrets of all members together, and finds shares that were altered.
+    """Combines shares to the secrets of all members, and finds shares that were altered.
 
     A seed has to fit its commitment, a key its public key. Shares outside a set that fits are checked one by one in it.
 
@@ -175,7 +175,7 @@ def _commitment(seed: bytes) -> bytes:
     return hashlib.sha256(b"seed " + seed).digest()
 
 
-def unmasked(
+def remove_masks(
     total: np.ndarray,
     keys: Keys,
     there: Iterable[int],
@@ -188,7 +188,7 @@ def unmasked(
         total: of what the members that are there sent.
         keys: of all whose masks are in it.
         there: those members.
-        secrets: the seed of each of these, and the key of each other; see `opened`.
+        secrets: the seed of each of these, and the key of each other; see `open_secrets`.
         factors: of the members, as they were given to `Member.hide`; 1 by default.
     """
     alive, list_ = set(there), _name(keys)
@@ -236,8 +236,8 @@ def _private(secret: bytes) -> ec.EllipticCurvePrivateKey:
     return ec.derive_private_key(1 + int.from_bytes(secret, "big"), ec.SECP384R1())
 
 
-def whole(values: np.ndarray, largest: float) -> np.ndarray:
-    """Numbers as whole ones, each to half of `largest` / 2^40.
+def to_fixed_point(values: np.ndarray, largest: float) -> np.ndarray:
+    """Rounds numbers to whole multiples of `largest` / 2^40 (fixed point), with an error of at most half of that.
 
     Raises:
         Refused: one that is not finite, or larger.
@@ -247,6 +247,6 @@ def whole(values: np.ndarray, largest: float) -> np.ndarray:
     return np.rint(values / largest * LEVELS).astype(np.int64).view(np.uint64)
 
 
-def numbers(total: np.ndarray, largest: float) -> np.ndarray:
-    """The sum that whole numbers stand for."""
+def from_fixed_point(total: np.ndarray, largest: float) -> np.ndarray:
+    """Returns the sum that fixed-point numbers (uint64, modulo 2^64) stand for."""
     return total.view(np.int64).astype(np.float64) / LEVELS * largest

@@ -18,7 +18,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.scheduling.schedule import Schedule
-from fedax.engine.compilation.fingerprint import Describer
+from fedax.engine.compilation.fingerprint import Fingerprinter
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -141,7 +141,7 @@ class Assignment(NamedTuple):
         """A hash that is the same for equal assignments, hyperparameters and all."""
         vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
         params = jax.eval_shape(layout.unravel, vector)
-        describe = Describer((params, vector))
+        describe = Fingerprinter((params, vector))
         facts = {name: describe(value, name) for name, value in self._asdict().items()}
         facts["model"] = [str(layout.treedef), layout.shapes, layout.dtype]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

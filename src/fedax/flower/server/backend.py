@@ -225,7 +225,7 @@ class FlowerBackend(PythonBackend):
         if len(counted) < self.minimum and self.setup.drop:
             LOG.warning("%s: %d uploads, fewer than %d: the round changes nothing", place, len(counted), self.minimum)
             done = {}
-        nothing = ClientResult(nothing_of(phase), {}, ABSENT)
+        nothing = ClientResult(empty_upload(phase), {}, ABSENT)
         return {k: done.get(k, nothing) for k in orders}
 
     def _enough(self, orders: int) -> int | None:
@@ -357,7 +357,7 @@ def run_name(run: str, assignment: str, root: list[int]) -> str:
     return hashlib.sha256(repr((run, assignment, root)).encode()).hexdigest()[:32]
 
 
-def nothing_of(phase: Phase) -> Upload[Any]:
+def empty_upload(phase: Phase) -> Upload[Any]:
     """An upload of zeros."""
     value, weight = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), phase.up)
     return Upload(value, weight)

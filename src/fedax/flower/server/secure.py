@@ -1,7 +1,13 @@
-"""Uploads that the server sees as a sum alone (SecAgg+), for methods whose uploads are means."""
+"""Secure aggregation: the server learns only the sum of the uploads, not single ones.
+
+Follows SecAgg with pairwise and personal masks and secret shares (see
+`fedax.flower.protocol.masks`). A sum takes four orders to each client: KEYS (public keys), DEAL
+(encrypted shares of the client's secrets for the others), HIDE (the masked upload) and SHOW (shares
+that remove the masks, also those of clients that dropped out).
+"""
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +19,24 @@ from fedax.core.federation import Cohort, Memory
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.errors import InvalidInput
 from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_as
-from fedax.flower.protocol.masks import Keys, numbers, opened, unmasked
+from fedax.flower.protocol.masks import Keys, from_fixed_point, open_secrets, remove_masks
 from fedax.flower.protocol.plan import Phase
 from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
-from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, nothing_of
+from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
 from fedax.utils.layout import accumulator
 
 FEWEST = 3
-"""Clients of a sum: with two, each could tell the other's upload from it."""
+"""Least number of clients of a sum: with two, each could compute the other's upload."""
 
 
 class SecureBackend(FlowerBackend):
-    """Four orders for a phase in place of one; see `fedax.flower.client.member`.
+    """Sends four orders for each phase, see the module's description; `fedax.flower.client.member` is the client's side.
 
-    Every client counts with its weight over the largest one, so that nothing under a mask is above `secure`. More than half of
-    those who gave their keys have to stay until the end.
+    Uploads are scaled by the client's weight over the largest weight, so that no entry under a mask
+    exceeds `secure`. More than half of the clients that sent their keys have to stay until the end.
 
     Args:
-        secure: the largest size of an entry of an upload.
+        secure: the largest absolute value of an entry of an upload.
         given: see `FlowerBackend`.
 
     Raises:
@@ -79,7 +85,7 @@ class SecureBackend(FlowerBackend):
         ids = jnp.asarray([k for k in dict.fromkeys(places) if k in there], jnp.int32)
         versions = jnp.stack([self._version(there[int(k)]) for k in ids]) if len(there) else None
         kept = {} if versions is None else {name: held[name].put(ids, versions) for name in phase.kept}
-        return PhaseResult(nothing_of(phase), (sum_, weight), None, held | kept, jnp.asarray(broken))
+        return PhaseResult(empty_upload(phase), (sum_, weight), None, held | kept, jnp.asarray(broken))
 
     def _version(self, name: str) -> Any:
         return jnp.asarray(np.frombuffer(bytes.fromhex(name), np.uint8))
@@ -87,50 +93,94 @@ class SecureBackend(FlowerBackend):
     def _sum(
         self, phase_work: PhaseWork, phase: Phase, weights: dict[int, float], held: dict[str, Memory]
     ) -> tuple[Any, dict[int, str]]:
-        """The weighted sum of the uploads, and the names of the orders of those who are in it."""
-        down, top = record_of(phase_work.down), max(weights.values()) or 1.0
+        """Runs the four stages of one sum.
+
+        Args:
+            phase_work: the phase's work.
+            phase: shapes and types of its messages.
+            weights: each client's weight in the sum.
+            held: the clients' states.
+
+        Returns:
+            The weighted sum of the uploads, and the order names of the clients in it.
+        """
+        down, largest_weight = record_of(phase_work.down), max(weights.values()) or 1.0
         orders = {k: self._order(k, phase_work, down, held) for k in weights}
         names = {k: str(order["order"]["order"]) for k, order in orders.items()}
         session = hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest()
         self._sent[0] = len(orders) * bits_sent(down)
-        first = {k: {"stage": KEYS, "session": session} for k in orders}
-        given = self._stage(phase_work, orders, first, _keys_of)
-        keys: Keys = {k: pair for k, (pair, _) in given.items()}
-        commitments = {k: commitment for k, (_, commitment) in given.items()}
-        threshold = len(keys) // 2 + 1
-        common = {"session": session, "threshold": threshold, "largest": self.secure}
-        letters = self._stage(
-            phase_work, orders, {k: {"stage": DEAL, **common, **keys_as(keys)} for k in keys}, _letters_of(keys)
-        )
-        keys = {k: keys[k] for k in letters}
-        factors = {k: weights[k] / top for k in keys}
-        asked = {k: {"stage": HIDE, **common, **keys_as(keys), "factor": factors[k]} for k in keys}
+
+        keys, commitments = self._collect_keys(phase_work, orders, session)
+        threshold = len(keys) // 2 + 1  # a majority, so that two disjoint groups cannot both open masks
+        session_facts = {"session": session, "threshold": threshold, "largest": self.secure}
+        secure_sum = _SecureSum(phase_work, orders, session_facts, threshold)
+
+        letters = self._deal(secure_sum, keys)
+        keys = {k: keys[k] for k in letters}  # clients that have dealt; only they can be masked against
+        factors = {k: weights[k] / largest_weight for k in keys}
         size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(phase.up[0]))
-        uploads = self._stage(phase_work, orders, asked, lambda facts, records: self._hidden(records, size), down=True)
-        gone = [k for k in keys if k not in uploads]
-        last = {
-            k: {"stage": SHOW, **common, **keys_as(keys), "there": list(uploads), "gone": gone}
-            | {"letters": [letters[j][k] for j in sorted(keys)]}
-            for k in uploads
-        }
-        shown = self._stage(phase_work, orders, last if len(uploads) >= threshold else {}, _shares_of(keys))
-        secrets = self._opened(phase_work, shown, keys, commitments, uploads, threshold)
+        uploads = self._collect_masked(secure_sum, keys, factors, size)
+        shown = self._show(secure_sum, keys, letters, uploads)
+        secrets = self._open_secrets(phase_work, shown, keys, commitments, uploads, threshold)
+
         if len(secrets) < len(keys) or len(uploads) < self.minimum:
             LOG.warning("%s: %d uploads and %d who open them, too few", self._place(phase_work), len(uploads), len(shown))
             uploads, total = {}, np.zeros(size)
         else:
-            hidden = sum(uploads.values(), np.zeros(size, np.uint64))
-            total = numbers(unmasked(hidden, keys, uploads, secrets, factors), self.secure)
+            masked = sum(uploads.values(), np.zeros(size, np.uint64))  # modulo 2^64, where pairwise masks cancel
+            total = from_fixed_point(remove_masks(masked, keys, uploads, secrets, factors), self.secure)
         self._books["answers"] += len(uploads)
-        return _as_tree(top * total, phase), {k: names[k] for k in uploads}
+        return _as_tree(largest_weight * total, phase), {k: names[k] for k in uploads}
 
-    def _opened(
+    def _collect_keys(
+        self, phase_work: PhaseWork, orders: dict[int, RecordDict], session: str
+    ) -> tuple[Keys, dict[int, bytes]]:
+        """Asks all clients for their public keys and the commitment to their seed (stage KEYS)."""
+        answers = self._stage(phase_work, orders, {k: {"stage": KEYS, "session": session} for k in orders}, _read_keys)
+        keys: Keys = {k: pair for k, (pair, _) in answers.items()}
+        return keys, {k: commitment for k, (_, commitment) in answers.items()}
+
+    def _deal(self, secure_sum: "_SecureSum", keys: Keys) -> Any:
+        """Asks the clients with keys for shares of their secrets, encrypted for each other client (stage DEAL).
+
+        Returns:
+            For each client that has dealt, its letters by recipient.
+        """
+        asked = {k: {"stage": DEAL, **secure_sum.facts, **keys_as(keys)} for k in keys}
+        return self._stage(secure_sum.phase_work, secure_sum.orders, asked, _letter_reader(keys))
+
+    def _collect_masked(self, secure_sum: "_SecureSum", keys: Keys, factors: dict[int, float], size: int) -> Any:
+        """Asks for the masked uploads, arrays (size,) of uint64 (stage HIDE)."""
+        asked = {k: {"stage": HIDE, **secure_sum.facts, **keys_as(keys), "factor": factors[k]} for k in keys}
+        # the only stage that sends the model down
+        return self._stage(
+            secure_sum.phase_work,
+            secure_sum.orders,
+            asked,
+            lambda facts, records: self._read_masked(records, size),
+            down=True,
+        )
+
+    def _show(self, secure_sum: "_SecureSum", keys: Keys, letters: Any, uploads: Any) -> Any:
+        """Asks the clients in the sum for the shares that open its masks (stage SHOW).
+
+        Of a client in the sum they show the share of its own mask's seed, of one that has gone the
+        share of its key, never both.
+        """
+        if len(uploads) < secure_sum.threshold:  # too few to open the masks, so nobody is asked to show shares
+            return self._stage(secure_sum.phase_work, secure_sum.orders, {}, _share_reader(keys))
+        gone = [k for k in keys if k not in uploads]
+        facts = {"stage": SHOW, **secure_sum.facts, **keys_as(keys), "there": list(uploads), "gone": gone}
+        asked = {k: facts | {"letters": [letters[j][k] for j in sorted(keys)]} for k in uploads}
+        return self._stage(secure_sum.phase_work, secure_sum.orders, asked, _share_reader(keys))
+
+    def _open_secrets(
         self, phase_work: PhaseWork, shown: Any, keys: Keys, commitments: dict[int, bytes], there: Any, threshold: int
     ) -> dict[int, bytes]:
         """Returns the secrets of all members, as far as enough shares fit; members whose shares do not are named."""
         if len(shown) < threshold:
             return {}
-        found = opened(shown, keys, commitments, there, threshold)
+        found = open_secrets(shown, keys, commitments, there, threshold)
         for j, members in sorted(found.liars.items()):
             told = f"its shares of the secrets of clients {', '.join(map(str, members))} do not fit and are left out"
             LOG.warning("%s, client %d: %s", self._place(phase_work), j, told)
@@ -141,7 +191,18 @@ class SecureBackend(FlowerBackend):
     def _stage(
         self, phase_work: PhaseWork, orders: dict[int, RecordDict], masks: dict[int, Any], read: Any, down: bool = False
     ) -> Any:
-        """The parts read from the answers to one of the four orders; clients that do not answer are named."""
+        """Sends one of the four orders and reads the answers; clients that do not result are logged.
+
+        Args:
+            phase_work: the phase's work.
+            orders: each client's order.
+            masks: the stage's facts, by client that is asked.
+            read: reads an result's facts and records.
+            down: whether the order carries the model.
+
+        Returns:
+            What `read` returns, by client that answered.
+        """
         asked = {}
         for k, facts in masks.items():
             kept = dict(orders[k]) if down else {"order": orders[k]["order"]}
@@ -150,32 +211,48 @@ class SecureBackend(FlowerBackend):
         self._tell(self._place(phase_work), reasons, {})
         return found
 
-    def _hidden(self, records: Any, size: int) -> np.ndarray:
+    def _read_masked(self, records: Any, size: int) -> np.ndarray:
         (sent,) = arrays_of(records["up"], (jax.ShapeDtypeStruct((8 * size,), np.uint8),), "upload")
         self._sent[1] += bits_sent(records["up"])
         return sent.view(np.uint64)
 
 
-def _keys_of(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
+class _SecureSum(NamedTuple):
+    """One sum under masks.
+
+    Attributes:
+        phase_work: the phase's work.
+        orders: each client's order.
+        facts: what all stages after KEYS have in common: session, threshold, largest entry.
+        threshold: shares that are needed to open a secret.
+    """
+
+    phase_work: PhaseWork
+    orders: dict[int, RecordDict]
+    facts: dict[str, Any]
+    threshold: int
+
+
+def _read_keys(facts: Any, records: Any) -> tuple[tuple[bytes, bytes], bytes]:
     masks, letters = facts["keys"]
     return (bytes(masks), bytes(letters)), bytes(facts["commitment"])
 
 
-def _letters_of(keys: Keys) -> Any:
+def _letter_reader(keys: Keys) -> Any:
     def read(facts: Any, records: Any) -> dict[int, bytes]:
-        return _complete(dict(zip(facts["to"], facts["letters"], strict=True)), keys, "letters to")
+        return _check_complete(dict(zip(facts["to"], facts["letters"], strict=True)), keys, "letters to")
 
     return read
 
 
-def _shares_of(keys: Keys) -> Any:
+def _share_reader(keys: Keys) -> Any:
     def read(facts: Any, records: Any) -> dict[int, bytes]:
-        return _complete(dict(zip(facts["of"], facts["shares"], strict=True)), keys, "shares of")
+        return _check_complete(dict(zip(facts["of"], facts["shares"], strict=True)), keys, "shares of")
 
     return read
 
 
-def _complete(found: dict[int, bytes], keys: Keys, what: str) -> dict[int, bytes]:
+def _check_complete(found: dict[int, bytes], keys: Keys, what: str) -> dict[int, bytes]:
     if set(found) != set(keys):
         raise Refused(f"{what} clients {sorted(found)}, expected {sorted(keys)}")
     return found

@@ -1,4 +1,4 @@
-"""Backend among MPI peers: every rank runs the same round, and works for its own client."""
+"""Backend of the MPI engine: every rank runs the same round and does the work of its own client."""
 
 from typing import Any
 
@@ -10,14 +10,17 @@ from jaxtyping import Array, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decoded, encoded
+from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decode_tree, encode_tree
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.single_client import run_single_client
 
 
 class MPIBackend(Backend):
-    """Means are sums over all ranks; what only a server would know, every rank computes alike."""
+    """Averages uploads by allreduce.
+
+    Each rank computes the server's part itself, with the same result on all.
+    """
 
     def __init__(self, setup: Setup, peers: Peers) -> None:
         self.setup, self.peers = setup, peers
@@ -38,7 +41,7 @@ class MPIBackend(Backend):
         if places:
             upload, after, broken = self._do(phase_work, held)
             if broken and self.setup.drop:
-                places = []  # what it sent, and what it would keep, counts no more
+                places = []  # neither its upload nor its new state counts
             else:
                 (value, clipped), given, held = decode(upload.value), upload.weight, after
                 value = phase_work.bounded(value)
@@ -47,14 +50,14 @@ class MPIBackend(Backend):
         if phase_work.receives:
             return PhaseResult(form, None, None, held, broken)
         if gather:
-            rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.rows(value))
-            weights = cohort.weights if given is None else jnp.asarray(peers.rows(given))[cohort.ids]
+            rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.allgather(value))
+            weights = cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
             return PhaseResult(form, None, (rows, weights), held, broken, clipped)
         weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
         if given is not None:
             weight = len(places) * given.astype(default.dtype)
-            if not float(peers.sum(weight)) > 0:  # found out first: one sum over all ranks does
+            if not float(peers.sum(weight)) > 0:  # checked before the uploads are summed, so that one allreduce is enough
                 weight = default
         terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
         return PhaseResult(form, peers.sum((terms, weight)), None, held, broken, clipped)
@@ -68,13 +71,13 @@ class MPIBackend(Backend):
         linked = near != near[0]
         others = near[linked].tolist()
         links = comm.Create_dist_graph_adjacent(others, others)
-        payload = encoded(upload.value)
+        payload = encode_tree(upload.value)
         arrived = links.neighbor_allgather(payload)
         links.Free()
         notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(others)))}
 
-        terms = [(shares[0], decoded(payload, upload.value))]
-        terms += [(w, decoded(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
+        terms = [(shares[0], decode_tree(payload, upload.value))]
+        terms += [(w, decode_tree(data, upload.value)) for w, data in zip(shares[linked], arrived, strict=True)]
         scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms]
         received = jax.tree.map(lambda *parts: jnp.asarray(sum(parts[1:], parts[0]))[None], *scaled)
         clipped = decode(upload.value)[1]
@@ -83,7 +86,7 @@ class MPIBackend(Backend):
         return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
     def _do(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
-        """The upload of the own client, all memories afterwards, and the part that is not finite (see `PhaseWork.broken`)."""
+        """Returns this rank's upload, all client states after the work, and the non-finite part (see `PhaseWork.broken`)."""
         upload, kept, broken = run_single_client(*self._inputs(phase_work, held))
         rank = jnp.asarray([self.peers.rank])
         after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
@@ -92,6 +95,6 @@ class MPIBackend(Backend):
     def _inputs(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
         phase_work = eqx.tree_at(
             lambda phase_work: phase_work.round, phase_work, jnp.int32(phase_work.round)
-        )  # traced: rounds are one program
+        )  # traced, so that all rounds are one program
         rows = {name: memory.of(self.peers.rank) for name, memory in held.items()}
         return phase_work, self.setup, rows, jnp.int32(self.peers.rank)

@@ -1,4 +1,4 @@
-"""Every rank of an MPI program is one client, and runs the same rounds."""
+"""The MPI engine: each rank is one client, and all ranks run the same rounds."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Population, Task
 from fedax.engine.backends.mpi.backend import MPIBackend
-from fedax.engine.backends.mpi.peer import Peers, collected
+from fedax.engine.backends.mpi.peer import Peers, gather_states
 from fedax.engine.backends.mpi.ranks import Ranks
 from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
 from fedax.engine.round.client import CompiledClient, Setup
@@ -35,10 +35,12 @@ from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 class MPI(Engine):
     """One rank, one client, whose examples never leave it; there is no server process.
 
-    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes that its codec makes. Every
-    rank calls `run` with the same arguments and gets the same history. The task is either the same everywhere, of as many
-    clients as there are ranks, or holds the rank's own examples alone (one client); then nothing but sizes, messages and
-    metrics is ever exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
+    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes
+    that its codec makes. Every rank calls `run` with the same arguments and gets the same history.
+    The task is either the same everywhere, of as many clients as there are ranks, or holds the
+    rank's own examples alone (one client); then nothing but sizes, messages and metrics is ever
+    exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE
+    --engine mpi`.
 
     Args:
         comm: an mpi4py communicator; `MPI.COMM_WORLD` by default.
@@ -51,8 +53,8 @@ class MPI(Engine):
     def __init__(self, comm: Any = None) -> None:
         if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
             raise InvalidInput.of("MPI(comm=...)", comm, "an mpi4py communicator, or None")
-        self.comm = comm if comm is not None else _world()
-        self.team = Ranks(self.comm)
+        self.comm = comm if comm is not None else _comm_world()
+        self.process_group = Ranks(self.comm)
 
     def check_clients(self, clients: int) -> None:
         """Refuses a task of another number of clients than ranks, before any of its data are made."""
@@ -75,7 +77,7 @@ class MPI(Engine):
         return MPIProgram(algorithms, setup, roots, Peers.of(self.comm, setup.task)[0])
 
 
-def _world() -> Any:
+def _comm_world() -> Any:
     try:
         import mpi4py.MPI
     except (ImportError, RuntimeError) as error:
@@ -85,7 +87,7 @@ def _world() -> Any:
 
 
 class MPIProgram(PythonProgram):
-    """Rounds in Python, work compiled; see `MPIBackend`."""
+    """Rounds in Python with compiled client work; see `MPIBackend`."""
 
     def __init__(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], peers: Peers
@@ -97,27 +99,27 @@ class MPIProgram(PythonProgram):
         return evaluate_observers(observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked))
 
     def whole(self, states: Any) -> list[RunCarry]:
-        return [collected(carry) for carry in self.split(states)]
+        return [gather_states(carry) for carry in self.split(states)]
 
     def own(self, run: int, carry: RunCarry) -> Float[Array, "clients dim"]:
-        return self.peers.rows(own_model(self.setup, self.runs[run][0], carry))
+        return self.peers.allgather(own_model(self.setup, self.runs[run][0], carry))
 
 
 def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Float[Array, "dim"]:
-    """The model that this rank's client uses itself."""
+    """Returns the model that this rank's client uses itself."""
     model = personal_models(setup, algorithm, carry)
     return algorithm.model(carry.state) if model is None else model(jnp.int32(setup.first))
 
 
 @eqx.filter_jit
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
-    """The sum of a score over this rank's examples, or over the global test set."""
+    """Returns the sum of a score over this rank's examples, or over the global test set."""
     view, data = CompiledView(setup, w), getattr(setup.task, split)
     return view._passes(split, data if split == "holdout" else data.arrays, None)[score][0]
 
 
 class PeerView(View):
-    """See `View`. Each rank looks at its own examples; what is shown are sums over all, the same on every rank."""
+    """View of the MPI engine: each rank evaluates its own examples, and sums over all ranks are the same on every rank."""
 
     def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> None:
         state, states = carry.state, carry.model_state
@@ -156,7 +158,7 @@ class PeerView(View):
 
     def _each(self, setup: Setup, w: Float[Array, "dim"], split: OfClients, score: str) -> Float[Array, "clients"]:
         sizes = jnp.asarray(getattr(self.task, split).sizes)
-        sums = self.peers.rows(_sums(setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype))
+        sums = self.peers.allgather(_sums(setup, w, split, score) if sizes[self.peers.rank] else jnp.zeros((), w.dtype))
         return sums / sizes.astype(sums.dtype)
 
     def _over_all(self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str) -> Float[Array, ""]:
@@ -180,7 +182,7 @@ class PeerView(View):
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
-        return jax.tree.map(self.peers.rows, look(client, *(row[self.peers.rank] for row in rows)))
+        return jax.tree.map(self.peers.allgather, look(client, *(row[self.peers.rank] for row in rows)))
 
     def gradients(self) -> Gradients:
         share = self.share[self.peers.rank]

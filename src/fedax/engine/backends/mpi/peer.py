@@ -1,4 +1,4 @@
-"""The knowledge of one rank: its own examples, everybody's sizes, and the way to the others."""
+"""Ranks of an MPI run: this rank's examples, the sizes of all clients, and the communicator."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,11 +17,11 @@ from fedax.errors import InvalidInput
 
 
 class Peers(eqx.Module):
-    """The ranks of a communicator, each with one client of the same number.
+    """Ranks of a communicator; rank k is client k.
 
     Attributes:
         comm: an mpi4py communicator.
-        population: the task with everybody's sizes and nobody's examples.
+        population: the task with the sizes of all clients, without their examples.
     """
 
     comm: Any = eqx.field(static=True)
@@ -29,9 +29,10 @@ class Peers(eqx.Module):
 
     @classmethod
     def of(cls, comm: Any, task: Task) -> "tuple[Peers, Task]":
-        """The peers, and the task with this rank's examples alone.
+        """Returns the peers, and the task with only this rank's examples.
 
-        `task` holds either everybody's examples, of which the rank takes its own, or the rank's own alone.
+        `task` holds either the examples of all clients, of which the rank takes its own, or only
+        the rank's own.
         """
         if task.train.clients not in (1, comm.size):
             allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
@@ -50,15 +51,15 @@ class Peers(eqx.Module):
         return self.comm.rank
 
     def sum(self, tree: PyTree) -> PyTree:
-        """The sum over all ranks, leaf by leaf."""
-        return _sum(self.comm, tree)
+        """Returns the sum over all ranks, leaf by leaf."""
+        return _allreduce(self.comm, tree)
 
-    def rows(self, tree: PyTree) -> PyTree:
-        """Everybody's values with a first axis (clients,)."""
-        return _rows(self.comm, tree)
+    def allgather(self, tree: PyTree) -> PyTree:
+        """Returns the values of all ranks, stacked along a first axis (clients,)."""
+        return _allgather(self.comm, tree)
 
 
-def _sum(comm: Any, tree: PyTree) -> PyTree:
+def _allreduce(comm: Any, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     host = [np.array(leaf) for leaf in leaves]
     sums = [np.empty_like(leaf) for leaf in host]
@@ -67,13 +68,13 @@ def _sum(comm: Any, tree: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
 
 
-def _rows(comm: Any, tree: PyTree) -> PyTree:
+def _allgather(comm: Any, tree: PyTree) -> PyTree:
     all_ = comm.allgather(jax.tree.map(np.asarray, tree))
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *all_)
 
 
 class PeerMemory(Memory):
-    """The memory of this rank's client, the only row; that of the others is theirs."""
+    """State of this rank's client, as the only row; other clients' states stay on their ranks."""
 
     in_process: ClassVar[bool] = False
     comm: Any = eqx.field(static=True)
@@ -85,13 +86,13 @@ class PeerMemory(Memory):
         return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
 
     def mean(self) -> PyTree:
-        return jax.tree.map(lambda total: total[0] / self.comm.size, _sum(self.comm, self._rows))
+        return jax.tree.map(lambda total: total[0] / self.comm.size, _allreduce(self.comm, self._rows))
 
     def all(self) -> PyTree:
-        return jax.tree.map(lambda rows: rows[:, 0], _rows(self.comm, self._rows))
+        return jax.tree.map(lambda rows: rows[:, 0], _allgather(self.comm, self._rows))
 
-    def collected(self) -> Memory:
-        """Everybody's on rank 0, gathered there alone; elsewhere this rank's."""
+    def gather_on_root(self) -> Memory:
+        """Gathers the states of all ranks on rank 0, for checkpoints; other ranks return their own."""
 
         def of(rows: Any) -> Array:
             gathered = self.comm.gather(np.asarray(rows))
@@ -103,17 +104,17 @@ class PeerMemory(Memory):
         return PeerMemory(rows, self.comm)
 
 
-def collected(tree: PyTree) -> PyTree:
-    """A pytree with everybody's memories on rank 0, row by row, and this rank's alone elsewhere."""
+def gather_states(tree: PyTree) -> PyTree:
+    """Gathers all client states of a pytree on rank 0; other ranks keep their own."""
 
     def whole(node: Any) -> Any:
-        return node.collected() if isinstance(node, PeerMemory) else node
+        return node.gather_on_root() if isinstance(node, PeerMemory) else node
 
     return jax.tree.map(whole, tree, is_leaf=lambda node: isinstance(node, PeerMemory))
 
 
-def encoded(tree: PyTree) -> list[bytes]:
-    """The bytes of a pytree, messages as their codec encodes them, arrays as they lie."""
+def encode_tree(tree: PyTree) -> list[bytes]:
+    """Encodes a pytree to bytes: messages by their codec, arrays as they are in memory."""
 
     def payload(leaf: Any) -> bytes:
         return leaf.codec.encode(leaf.parts, leaf.dim) if is_message(leaf) else np.asarray(leaf).tobytes()
@@ -121,8 +122,8 @@ def encoded(tree: PyTree) -> list[bytes]:
     return [payload(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
 
 
-def decoded(payloads: Sequence[bytes], like: PyTree) -> PyTree:
-    """The values that arrive, given a pytree of the same form."""
+def decode_tree(payloads: Sequence[bytes], like: PyTree) -> PyTree:
+    """Decodes received bytes, given a pytree of the same structure, shapes and types."""
     leaves, structure = jax.tree.flatten(like, is_leaf=is_message)
 
     def value(data: bytes, leaf: Any) -> Array:

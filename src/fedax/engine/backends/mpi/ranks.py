@@ -1,4 +1,4 @@
-"""The ranks of an MPI program."""
+"""Collectives of an MPI program."""
 
 import atexit
 import math
@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fedax.engine.distributed import abort as ending
-from fedax.engine.distributed.collectives import Meeting, Word
+from fedax.engine.distributed import abort
+from fedax.engine.distributed.collectives import Collectives, RankStatus
 
 
-class Ranks(Meeting):
-    """See `Meeting`. Ranks meet over a communicator of their own, beside that of the messages.
+class Ranks(Collectives):
+    """Group of the ranks of an MPI communicator.
+
+    Statuses go over a duplicate of the communicator, so that they cannot be mistaken for messages
+    of a round.
 
     Args:
         comm: an mpi4py communicator.
@@ -24,69 +27,81 @@ class Ranks(Meeting):
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         if type(comm).__module__.startswith("mpi4py") and comm.size > 1:
-            ending.install()
-            _close_at_exit(self)
+            abort.install_excepthook()
+            _report_exit(self)
 
-    def joined(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        parted = all(found.get("task", {}).get("clients") == 1 for found in facts) and self.size > 1
-        if not parted:
+    def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        # ranks that hold one client each may differ in their data; a task of all clients must be
+        # the same everywhere
+        is_split = all(config.get("task", {}).get("clients") == 1 for config in facts) and self.size > 1
+        if not is_split:
             return facts[self.rank]
-        data = {split: [found["data"].pop(split) for found in facts] for split in ("train", "test")}
+        data = {split: [config["data"].pop(split) for config in facts] for split in ("train", "test")}
         own = facts[self.rank]
         return own | {"data": own["data"] | data, "task": own["task"] | {"clients": self.size}}
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return self.comm.bcast(value)
 
-    def spread(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
+    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
         names = self.comm.bcast(sorted(arrays))
         return {
-            name: self._own_row(arrays.get(name)) if name in rows else self.comm.bcast(arrays.get(name)) for name in names
+            name: self._scatter_rows(arrays.get(name)) if name in rows else self.comm.bcast(arrays.get(name))
+            for name in names
         }
 
-    def _own_row(self, rows: Any) -> np.ndarray:
+    def _scatter_rows(self, rows: Any) -> np.ndarray:
+        """Returns this rank's row of an array (clients, ...) on rank 0, with a first axis of length 1."""
         return np.asarray(self.comm.scatter(None if self.rank else list(rows)))[None]
 
-    def gathered(self, word: Word, patience: float) -> list[Word] | None:
-        end = time.monotonic() + patience
-        comm = _own_communicator(self.comm, end)
-        if comm is None or not _within(comm.Ibarrier(), end):
+    def allgather(self, status: RankStatus, timeout: float) -> list[RankStatus] | None:
+        deadline = time.monotonic() + timeout
+        comm = _status_communicator(self.comm, deadline)
+        # the barrier can be given up, `allgather` cannot; after the barrier all ranks are about to
+        # call it
+        if comm is None or not _wait(comm.Ibarrier(), deadline):
             return None
-        return comm.allgather(word)
+        return comm.allgather(status)
 
 
-_apart: list[tuple[Any, Any]] = []
-"""Communicators, each with the one over which its ranks meet."""
+_duplicates: list[tuple[Any, Any]] = []
+"""Communicators, each with its duplicate for statuses."""
 
 
-def _own_communicator(comm: Any, end: float) -> Any:
-    for known, own in _apart:
+def _status_communicator(comm: Any, deadline: float) -> Any:
+    """Returns the duplicate of a communicator, made at the first call; None if other ranks do not take part in time."""
+    for known, duplicate in _duplicates:
         if known == comm:
-            return own
-    own, request = comm.Idup()
-    if not _within(request, end):
+            return duplicate
+    duplicate, request = comm.Idup()
+    if not _wait(request, deadline):
         return None
-    _apart.append((comm, own))
-    return own
+    _duplicates.append((comm, duplicate))
+    return duplicate
 
 
-def _within(request: Any, end: float) -> bool:
-    """Whether a request completes in time. It sleeps while it waits, because there may be fewer cores than ranks."""
+def _wait(request: Any, deadline: float) -> bool:
+    """Returns whether a request completes before the deadline.
+
+    Sleeps between polls: with more ranks than cores, a busy wait would take the core from the rank
+    it waits for.
+    """
     pause = 0.0
     while not request.Test():
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             return False
         time.sleep(pause)
         pause = min(pause + 1e-5, 0.005)
     return True
 
 
-_closing: list[Any] = []
+_reporting: list[Any] = []
+"""Communicators for which `_report_exit` is registered."""
 
 
-def _close_at_exit(ranks: Ranks) -> None:
-    """Lets a rank that leaves, by `sys.exit` for example, tell those that still want to run something together."""
-    if any(known == ranks.comm for known in _closing):
+def _report_exit(ranks: Ranks) -> None:
+    """Makes a rank that exits, by `sys.exit` for example, report it to ranks that still wait in a collective."""
+    if any(comm == ranks.comm for comm in _reporting):
         return
-    _closing.append(ranks.comm)
-    atexit.register(ranks.gathered, Word("it has ended its program, while other ranks have not"), math.inf)
+    _reporting.append(ranks.comm)
+    atexit.register(ranks.allgather, RankStatus("it has ended its program, while other ranks have not"), math.inf)

@@ -1,6 +1,10 @@
-"""Backend inside a compiled program: clients in turn or in chunks, on one device or a mesh."""
+"""Backend of the compiled simulation: runs clients one by one or in chunks, on one device or a mesh.
 
-from typing import Any
+A cohort is padded to its capacity, so that all rounds are one program. A *slot* is a position in
+the padded cohort.
+"""
+
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,10 +16,10 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.simulation.client_state_store import OffloadedMemory
-from fedax.engine.backends.simulation.placement import longest_first
-from fedax.engine.compilation.jaxpr import traced
-from fedax.engine.compilation.scopes import part
+from fedax.engine.backends.simulation.offloaded_state import OffloadedMemory
+from fedax.engine.backends.simulation.placement import assign_longest_first
+from fedax.engine.compilation.jaxpr import stage
+from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import add_weighted, finalize
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import CompiledClient, Setup
@@ -25,12 +29,13 @@ from fedax.utils.memory_check import bytes_of, check_memories, check_room
 from fedax.utils.random import Index, stream
 
 
-def mesh_of(devices: int) -> Mesh:
+def client_mesh(devices: int) -> Mesh:
+    """Returns a mesh of the first devices, with the axis `clients`."""
     return Mesh(np.array(jax.devices()[:devices]), ("clients",))
 
 
 class SimulationBackend(Backend):
-    """Clients as places of a padded cohort, traced."""
+    """Runs the slots of a padded cohort inside a traced program."""
 
     padded = True
 
@@ -39,44 +44,51 @@ class SimulationBackend(Backend):
 
     def memory(self, initial: PyTree) -> Memory:
         if self.setup.offloads:
-            return OffloadedMemory.starting(initial, self.setup.population.clients)
+            return OffloadedMemory.create(initial, self.setup.population.clients)
         check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
 
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        with part("cohort"):
-            table, counts = longest_first(self._load(phase_work, cohort.ids), cohort.count, self.setup.devices)
-        with part("memory"):
+        with profiler_scope("cohort"):
+            # slots by device in order of work (devices, capacity), and how many each device has
+            # (devices,)
+            table, counts = assign_longest_first(
+                self._client_loads(phase_work, cohort.ids), cohort.count, self.setup.devices
+            )
+        with profiler_scope("memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
-        phase = _Phase(phase_work, self.setup, cohort, rows)
-        upload, (sums, gathered, remembered, broken, clipped) = self._place(phase, table, counts, gather)
-        # the number of a place that is only padding, or left out, is nobody's, so its row is passed over
-        there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        there = there & (broken == 0) if self.setup.drop else there
-        ids = jnp.where(there, cohort.ids, self.setup.population.clients)
-        with part("memory"):
-            after = {name: held[name].put(ids, rows) for name, rows in remembered.items()}
-        return PhaseResult(upload, sums, gathered, after, broken, clipped)
+        client_work = _ClientWork(phase_work, self.setup, cohort, rows)
+        upload, results = self._run_devices(client_work, table, counts, gather)
+        # rows of padding and of clients that are left out get an id out of range, which `put`
+        # ignores
+        participates = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
+        participates = participates & (results.broken == 0) if self.setup.drop else participates
+        ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
+        with profiler_scope("memory"):
+            after = {name: held[name].put(ids, rows) for name, rows in results.client_state.items()}
+        return PhaseResult(upload, results.sums, results.rows, after, results.broken, results.clipped)
 
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
         result = self.work(phase_work, everyone, held, True)
-        return result, Memory(self._mixed(result.rows[0], neighbours, weights))
+        return result, Memory(self._mix(result.rows[0], neighbours, weights))
 
-    def _mixed(self, sent: Any, neighbours: Array, weights: Array) -> Any:
-        """Everybody's received sums; on a mesh, every device adds up for its part of the clients."""
+    def _mix(self, sent: Any, neighbours: Array, weights: Array) -> Any:
+        """Returns each client's weighted sum of its neighbours' rows; on a mesh, every device computes its part of the clients."""
         devices, clients = self.setup.devices, self.setup.population.clients
         if devices == 1:
             return mixed(sent, neighbours, weights)
-        filled = ((0, -clients % devices), (0, 0))
-        tables = jnp.pad(neighbours, filled), jnp.pad(weights, filled)
+        padding = ((0, -clients % devices), (0, 0))  # shard_map needs as many rows on every device
+        tables = jnp.pad(neighbours, padding), jnp.pad(weights, padding)
         split = P("clients")
-        program = jax.shard_map(mixed, mesh=mesh_of(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False)
+        program = jax.shard_map(
+            mixed, mesh=client_mesh(devices), in_specs=(P(), split, split), out_specs=split, check_vma=False
+        )
         return jax.tree.map(lambda rows: rows[:clients], program(sent, *tables))
 
-    def _load(self, phase_work: PhaseWork, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
-        """The clients' loads, in examples per round."""
+    def _client_loads(self, phase_work: PhaseWork, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
+        """Returns the number of examples that each client processes in this round."""
 
         def one(k: Index, size: Index) -> Int[Array, ""]:
             steps, batch = self.setup.schedule.work(
@@ -86,105 +98,181 @@ class SimulationBackend(Backend):
 
         return jax.vmap(one)(ids, self.setup.population.sizes_of(ids))
 
-    def _place(self, phase: "_Phase", table: Array, counts: Array, keep: bool) -> tuple[Upload[Any], Any]:
-        """Works the clients off, on one device or on the mesh, and adds up what the devices have; an upload's form, and results."""
-        if self.setup.devices == 1:
-            with part("aggregation"):
-                return self._work_off(phase, table[0], counts[0], keep)
+    def _run_devices(
+        self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
+    ) -> "tuple[Upload[Any], _Results]":
+        """Runs all clients, on one device or on the mesh, and adds up the devices' results.
 
-        arrays, code = eqx.partition(phase, eqx.is_array)
+        Returns:
+            One client's upload, of which only shapes and types matter, and the results.
+        """
+        if self.setup.devices == 1:
+            with profiler_scope("aggregation"):
+                return self._run_device(client_work, table[0], counts[0], gather)
+
+        arrays, static = eqx.partition(client_work, eqx.is_array)
         forms = []
 
-        # every device has all of the table: divided, it would be dealt in parts, which meet after every place
+        # Every device gets the whole table. Sharded by device, XLA would exchange parts of it after
+        # every slot.
         def on_device(table: Array, counts: Array, arrays: Any) -> Any:
             device = jax.lax.axis_index("clients")
-            form, results = self._work_off(eqx.combine(arrays, code), table[device], counts[device], keep)
+            form, results = self._run_device(eqx.combine(arrays, static), table[device], counts[device], gather)
             forms.append(form)
-            return jax.lax.psum(results, "clients")
+            return jax.lax.psum(results, "clients")  # a slot's row is zero on all devices but its own
 
-        program = jax.shard_map(on_device, mesh=mesh_of(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False)
-        with part("aggregation"):
+        program = jax.shard_map(
+            on_device, mesh=client_mesh(self.setup.devices), in_specs=P(), out_specs=P(), check_vma=False
+        )
+        with profiler_scope("aggregation"):
             results = program(table, counts, arrays)
         return forms[0], results
 
-    def _work_off(self, phase: "_Phase", places: Array, count: Array, keep: bool) -> tuple[Upload[Any], Any]:
-        """One device's clients in order, `chunk` at a time. Results of a place stand in its row; other rows are zero."""
-        capacity, chunk = places.shape[0], self.setup.chunk
-        work = traced(phase, jnp.int32(0), jnp.bool_(True))
-        (value_shape, weight_shape, memory_shape, default_shape, _, clipped_shape), form = work.shapes
-        if keep:
-            check_room(f"gather({phase.phase_work.name})", capacity, capacity * bytes_of(value_shape), "uploads together")
-        places = jnp.pad(places, (0, chunk))
-        sums = (value_shape, default_shape)
-        if weight_shape is not None:
-            sums = (*sums, *sums)
-        kept = _zeros((value_shape, default_shape), capacity) if keep else None
-        start = (
-            None if keep else (_zeros(_wide(sums)),) * 2,  # totals, and what rounding added to them
-            kept,
-            _zeros(memory_shape, capacity),
-            jnp.zeros(capacity, jnp.int32),
-            _zeros(clipped_shape),
+    def _run_device(
+        self, client_work: "_ClientWork", slots: Array, count: Array, gather: bool
+    ) -> "tuple[Upload[Any], _Results]":
+        """Runs one device's clients in order, `chunk` at a time.
+
+        Args:
+            client_work: the work for one slot.
+            slots: the device's slots in order of work, shape (capacity,), of which the first
+                `count` are in use.
+            count: how many clients the device has.
+            gather: whether to return all uploads, not their sum.
+        """
+        capacity, chunk = slots.shape[0], self.setup.chunk
+        run_client = stage(client_work, jnp.int32(0), jnp.bool_(True))
+        shapes, form = run_client.out_shapes
+        if gather:
+            size = capacity * bytes_of(shapes.value)
+            check_room(f"gather({client_work.phase_work.name})", capacity, size, "uploads together")
+        slots = jnp.pad(slots, (0, chunk))  # the last chunk may run over the end
+
+        def run_chunk(i: Index, results: _Results) -> _Results:
+            chunk_slots = jax.lax.dynamic_slice_in_dim(slots, i * chunk, chunk)
+            active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
+            if chunk == 1:  # without `vmap`, which would turn loops over a client's steps into masked ones
+                clients = jax.tree.map(lambda x: x[None], run_client(chunk_slots[0], jnp.bool_(True))[0])
+            else:
+                clients = jax.vmap(lambda slot, active: run_client(slot, active)[0])(chunk_slots, active)
+            return self._collect(results, clients, chunk_slots, active, gather)
+
+        start = _Results.zeros(shapes, capacity, gather)
+        results = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, run_chunk, start)
+        return form, results if gather else results._replace(sums=finalize(results.sums))
+
+    def _collect(
+        self, results: "_Results", clients: "_ClientResult", slots: Array, active: Array, gather: bool
+    ) -> "_Results":
+        """Adds the results of a chunk of clients, whose leaves have a first axis (chunk,), to a device's results."""
+        capacity = results.broken.shape[0]
+        value, weight, default = clients.value, clients.weight, clients.default_weight
+        counted = active & (clients.broken == 0) if self.setup.drop else active
+        if self.setup.chunk > 1 or self.setup.drop:
+            # zero the values too: a weight of 0 does not remove what is not finite
+            value, weight, default = _where(counted, (value, weight, default), 0)
+        used_weight = default if weight is None else weight.astype(default.dtype)
+        rows = jnp.where(active, slots, capacity)  # padding writes out of range, which is dropped
+        if gather:
+            results = results._replace(rows=_put(results.rows, rows, (value, used_weight)))
+        else:
+            terms = (value, used_weight) if weight is None else (value, used_weight, value, default)
+            results = results._replace(sums=_add_weighted(results.sums, terms))
+        results = results._replace(
+            client_state=_put(results.client_state, rows, clients.client_state),
+            broken=results.broken.at[rows].set(clients.broken, mode="drop"),
+        )
+        if clients.clipped is None:
+            return results
+        return results._replace(clipped=results.clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32))
+
+
+class _ClientResult(NamedTuple):
+    """Result of one client's work in a phase.
+
+    Attributes:
+        value: the upload, messages decode.
+        weight: the upload's own weight, None if it has none.
+        client_state: what the client stores, by name.
+        default_weight: the cohort's weight of the client.
+        broken: which part is not finite, see `PhaseWork.broken`; int32.
+        clipped: how many entries the codec clipped, None if it cannot clip.
+    """
+
+    value: Any
+    weight: Any
+    client_state: Any
+    default_weight: Any
+    broken: Any
+    clipped: Any
+
+
+class _Results(NamedTuple):
+    """Results of all clients on one device. Rows are by slot, shape (capacity, ...); those of other devices' slots are zero.
+
+    Attributes:
+        sums: None if uploads are gathered. During the loop a compensated pair (totals,
+            compensations), then the totals. They are the weighted sum of the values and the sum of
+            the weights; if uploads have their own weights, also both with the cohort's weights,
+            which count if all own ones are zero.
+        rows: the values and their weights, None unless uploads are gathered.
+        client_state: what the clients store, by name.
+        broken: see `_ClientResult`.
+        clipped: how many entries were clipped by all clients, None if the codec cannot clip.
+    """
+
+    sums: Any
+    rows: Any
+    client_state: Any
+    broken: Any
+    clipped: Any
+
+    @classmethod
+    def zeros(cls, shapes: _ClientResult, capacity: int, gather: bool) -> "_Results":
+        """Returns the results before the first client, given the shapes of one client's."""
+        weighted = (shapes.value, shapes.default_weight)
+        sums = weighted if shapes.weight is None else (*weighted, *weighted)
+        return cls(
+            sums=None if gather else (_zeros(_wide(sums)),) * 2,
+            rows=_zeros(weighted, capacity) if gather else None,
+            client_state=_zeros(shapes.client_state, capacity),
+            broken=jnp.zeros(capacity, jnp.int32),
+            clipped=_zeros(shapes.clipped),
         )
 
-        def some(i: Index, state: Any) -> Any:
-            sums, kept, remembered, broken, clipped = state
-            mine = jax.lax.dynamic_slice_in_dim(places, i * chunk, chunk)
-            active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
-            if chunk == 1:
-                results = jax.tree.map(lambda x: x[None], work(mine[0], jnp.bool_(True))[0])
-            else:
-                results = jax.vmap(lambda place, active: work(place, active)[0])(mine, active)
-            value, weight, memory, default, part, over = results
-            there = active & (part == 0) if self.setup.drop else active
-            if chunk > 1 or self.setup.drop:
-                value, weight, default = _where(there, (value, weight, default), 0)
-            given = default if weight is None else weight.astype(default.dtype)
-            rows = jnp.where(active, mine, capacity)
-            if keep:
-                kept = _put(kept, rows, (value, given))
-            else:
-                sums = _added(sums, (value, given) if weight is None else (value, given, value, default))
-            broken = broken.at[rows].set(part, mode="drop")
-            if over is not None:
-                clipped = clipped + jnp.where(active, over, 0).sum(dtype=jnp.int32)
-            return sums, kept, _put(remembered, rows, memory), broken, clipped
 
-        sums, *rest = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, some, start)
-        return form, (None if keep else finalize(sums), *rest)
-
-
-class _Phase(eqx.Module):
-    """A phase's work for one place of the cohort."""
+class _ClientWork(eqx.Module):
+    """A phase's work for one slot of the cohort; `held` has the clients' states by name, rows of shape (capacity, ...)."""
 
     phase_work: PhaseWork
     setup: Setup
     cohort: Cohort
     held: Any
 
-    def __call__(self, place: Index, active: Array) -> tuple[Any, Upload[Any]]:
-        """The result, and the upload as it is sent, for its form alone."""
-        upload, kept = self.upload(place, active)
-        return self.result(upload, kept, place), upload
+    def __call__(self, slot: Index, active: Array) -> tuple[_ClientResult, Upload[Any]]:
+        """Returns the result, and the upload with messages unopened, of which only shapes and types are used."""
+        upload, client_state = self.upload(slot, active)
+        return self.result(upload, client_state, slot), upload
 
-    def own(self, place: Index) -> Any:
-        """The client's memories before the phase."""
-        return jax.tree.map(lambda rows: rows[place], self.held)
+    def state_before(self, slot: Index) -> Any:
+        """Returns the client's states before the phase."""
+        return jax.tree.map(lambda rows: rows[slot], self.held)
 
-    def upload(self, place: Index, active: Array) -> tuple[Upload[Any], Any]:
-        """The client's upload, messages unopened, and the memories that it keeps."""
+    def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
+        """Returns the client's upload, messages unopened, and the states that it stores."""
         phase_work = self.phase_work
-        with part(f"work.{phase_work.name}"):
+        with profiler_scope(f"work.{phase_work.name}"):
             client = CompiledClient(
-                self.setup, self.cohort.ids[place], phase_work.round, phase_work.root, phase_work.occurrence, active
+                self.setup, self.cohort.ids[slot], phase_work.round, phase_work.root, phase_work.occurrence, active
             )
-            return phase_work(client, self.own(place))
+            return phase_work(client, self.state_before(slot))
 
-    def result(self, upload: Upload[Any], kept: Any, place: Index) -> Any:
-        """Value, its weight, what is kept, the default weight, the part that is not finite, what was clipped."""
+    def result(self, upload: Upload[Any], client_state: Any, slot: Index) -> _ClientResult:
+        """Opens an upload and checks that it is finite."""
         value, clipped = decode(upload.value)
-        broken = self.phase_work.broken((value, upload.weight), self.own(place), kept)
-        return self.phase_work.bounded(value), upload.weight, kept, self.cohort.weights[place], broken, clipped
+        broken = self.phase_work.broken((value, upload.weight), self.state_before(slot), client_state)
+        default_weight = self.cohort.weights[slot]
+        return _ClientResult(self.phase_work.bounded(value), upload.weight, client_state, default_weight, broken, clipped)
 
 
 def _zeros(shapes: Any, rows: int | None = None) -> Any:
@@ -201,17 +289,22 @@ def _put(rows: Any, places: Array, values: Any) -> Any:
 
 
 def _wide(shapes: Any) -> Any:
-    """At least 32 bits for sums over clients."""
+    """Returns shapes with the types of sums over clients, of at least 32 bits."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
 
 
-def _added(sums: tuple[Any, Any], chunk: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The pair of sums with the weighted values, and the weights, of a chunk of both in turn."""
-    form = jax.tree.structure(sums[0])
+def _add_weighted(sums: tuple[Any, Any], terms: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Adds weighted values, and their weights, to a compensated pair of sums.
+
+    Args:
+        sums: totals and compensations.
+        terms: values with leaves (chunk, ...) and weights (chunk,), in turn.
+    """
+    structure = jax.tree.structure(sums[0])
     pairs = iter(list(zip(*map(jax.tree.leaves, sums), strict=True)))
     added = []
-    for value, weights in zip(chunk[::2], chunk[1::2], strict=True):
+    for value, weights in zip(terms[::2], terms[1::2], strict=True):
         added += [add_weighted(next(pairs), leaf, weights) for leaf in jax.tree.leaves(value)]
         added.append(add_weighted(next(pairs), jnp.ones_like(weights), weights))
-    totals, lost = zip(*added, strict=True)
-    return jax.tree.unflatten(form, totals), jax.tree.unflatten(form, lost)
+    totals, compensations = zip(*added, strict=True)
+    return jax.tree.unflatten(structure, totals), jax.tree.unflatten(structure, compensations)

@@ -1,4 +1,4 @@
-"""Placements that are measured: the fastest of a few on this very setup, kept for the machine."""
+"""Measured placement: times a few placements on the run's rounds and stores the fastest."""
 
 import contextlib
 import copy
@@ -17,67 +17,68 @@ import jax
 import numpy as np
 
 from fedax.engine.compilation.cache import cache_folder
-from fedax.engine.compilation.fingerprint import hashed, random_settings
+from fedax.engine.compilation.fingerprint import hash_arrays, random_settings
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program
 from fedax.errors import WriteFailed
 from fedax.utils.files import write, writing
 
-ROUNDS, REPEATED = 2, 2
-"""Rounds of a timed call, and calls of which the faster one counts; one more compiles."""
+TIMED_ROUNDS, REPEATS = 2, 2
+"""Rounds of a timed call, and timed calls, of which the fastest counts. One more call before them
+compiles."""
 
 
-class Way(NamedTuple):
-    """A placement with its numbers; `chunk` is 1 if clients follow each other."""
+class Placement(NamedTuple):
+    """A placement of clients on devices; `chunk` is 1 if clients run one after the other."""
 
     placement: str
     chunk: int
     devices: int
 
 
-def ways(setup: Setup, chunk: int | None, devices: int | None) -> list[Way]:
-    """The placements that are worth measuring, at most four, with the numbers that the user has given."""
+def candidate_placements(setup: Setup, chunk: int | None, devices: int | None) -> list[Placement]:
+    """Returns the placements worth measuring, at most four, with the user's chunk and devices where given."""
     here, cpu = len(jax.devices()), jax.default_backend() == "cpu"
     places = setup.schedule.capacity(setup.population.clients)
     meshes = [devices] if devices is not None else sorted({1, here}) if cpu else [here]
     meshes = meshes if setup.solver.on_mesh else [1]
     chunks = [chunk] if chunk is not None else [8] if cpu and len(meshes) > 1 else [8, 32]
     chunks = sorted({min(each, places) for each in chunks} - {1})
-    sequential = [Way("sequential", 1, mesh) for mesh in meshes]
-    return sequential + [Way("chunked", each, mesh) for each in chunks for mesh in meshes]
+    sequential = [Placement("sequential", 1, mesh) for mesh in meshes]
+    return sequential + [Placement("chunked", each, mesh) for each in chunks for mesh in meshes]
 
 
-def calibrated(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Any:
-    """The program of these runs with the fastest placement, which says it in `fitted`."""
-    way = chosen(engine, algorithms, setup, roots, longest)
-    program = engine_for(engine, way).program(algorithms, setup, roots, longest)
-    program.fitted = {"engine.chunk": np.asarray(way.chunk), "engine.devices": np.asarray(way.devices)}
+def calibrate(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Any:
+    """Returns the program of these runs with the fastest placement, which `fitted` records."""
+    placement = choose_placement(engine, algorithms, setup, roots, longest)
+    program = with_placement(engine, placement).program(algorithms, setup, roots, longest)
+    program.fitted = {"engine.chunk": np.asarray(placement.chunk), "engine.devices": np.asarray(placement.devices)}
     return program
 
 
-def engine_for(engine: Any, way: Way) -> Any:
-    """A simulation as another one, with this placement."""
+def with_placement(engine: Any, placement: Placement) -> Any:
+    """Returns a copy of a simulation with this placement."""
     chosen = copy.copy(engine)
-    chosen.placement, chosen.chunk, chosen.devices = way
+    chosen.placement, chosen.chunk, chosen.devices = placement
     return chosen
 
 
-def chosen(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Way:
-    """The fastest placement for these runs: the one kept for them on this machine, or the one measured now, which is kept."""
-    choices = ways(setup, engine.chunk, engine.devices)
+def choose_placement(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Placement:
+    """Returns the fastest placement for these runs: the one stored on this machine, or one measured and stored now."""
+    choices = candidate_placements(setup, engine.chunk, engine.devices)
     if len(choices) == 1:
         return choices[0]
-    key = likeness(engine, algorithms, setup, len(roots), choices)
+    key = placement_key(engine, algorithms, setup, len(roots), choices)
     path = cache_folder("placements") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.json"
-    if (kept := _kept(path, key, choices)) is not None:
+    if (kept := _load_choice(path, key, choices)) is not None:
         return kept
     model = setup.layout.ravel(setup.task.start(jax.random.key(0)))
-    found: dict[Way, float] = {}
-    for way in choices:
-        program = engine_for(engine, way).program(algorithms, setup, roots, longest)
-        found[way] = seconds(program, [model] * len(roots))
-    best = min(found, key=lambda way: found[way])
-    times = [{**way._asdict(), "seconds": spent} for way, spent in found.items()]
+    found: dict[Placement, float] = {}
+    for placement in choices:
+        program = with_placement(engine, placement).program(algorithms, setup, roots, longest)
+        found[placement] = time_rounds(program, [model] * len(roots))
+    best = min(found, key=lambda placement: found[placement])
+    times = [{**placement._asdict(), "seconds": spent} for placement, spent in found.items()]
     content = {"key": key, "choice": list(best), "measured": times}
     try:
         with writing(path):
@@ -88,30 +89,34 @@ def chosen(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence
     return best
 
 
-def seconds(program: Program, models: Sequence[Any]) -> float:
-    """The time of some rounds of a program, compiled and warm."""
+def time_rounds(program: Program, models: Sequence[Any]) -> float:
+    """Returns the seconds of `TIMED_ROUNDS` rounds of a program, without compilation."""
     state, times = program.start(models), list[float]()
-    for call in range(1 + REPEATED):
+    for call in range(1 + REPEATS):
         begin = time.perf_counter()
-        state, _ = program.advance(state, call * ROUNDS, ROUNDS)
+        state, _ = program.advance(state, call * TIMED_ROUNDS, TIMED_ROUNDS)
         times.append(time.perf_counter() - begin)
     return min(times[1:])
 
 
-def likeness(engine: Any, algorithms: Sequence[Any], setup: Setup, seeds: int, choices: Sequence[Way]) -> dict[str, Any]:
-    """All that the fastest placement depends on, as plain values: the machine, the versions, the work of a round."""
+def placement_key(
+    engine: Any, algorithms: Sequence[Any], setup: Setup, seeds: int, choices: Sequence[Placement]
+) -> dict[str, Any]:
+    """Returns what the fastest placement depends on, as plain values: machine, versions and the work of a round."""
     model = jax.eval_shape(setup.task.start, jax.random.key(0))
     sizes = np.quantile(np.asarray(setup.population.sizes), np.linspace(0, 1, 11)).round().tolist()
-    settings = {name: value for name, value in vars(engine).items() if name not in ("placement", "chunk", "devices", "team")}
+    settings = {
+        name: value for name, value in vars(engine).items() if name not in ("placement", "chunk", "devices", "process_group")
+    }
     facts = {
         "machine": _machine(),
         "versions": {name: version(name) for name in ("fedax", "jax", "jaxlib")},
         "jax": random_settings()
         | {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "FEDAX_NATIVE", "FEDAX_KERNELS")},
         "runs": [len(algorithms), seeds],
-        "algorithm": [type(algorithms[0]).__qualname__, _form(algorithms[0])],
-        "solver": [type(setup.solver).__qualname__, _form(setup.solver)],
-        "channel": _form(setup.channel),
+        "algorithm": [type(algorithms[0]).__qualname__, _hash_structure(algorithms[0])],
+        "solver": [type(setup.solver).__qualname__, _hash_structure(setup.solver)],
+        "channel": _hash_structure(setup.channel),
         "model": [setup.layout.dim, str(setup.layout.dtype), [list(leaf.shape) for leaf in jax.tree.leaves(model)]],
         "examples": {name: [str(a.dtype), list(a.shape[1:])] for name, a in setup.task.train.arrays.items()},
         "clients": [setup.population.clients, sizes],
@@ -128,22 +133,22 @@ def _machine() -> list[Any]:
 
 
 def _processor() -> str:
-    """The processor's name, where the system says it."""
+    """Returns the processor's name as far as the system tells it."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return platform.processor() or platform.machine()
 
 
-def _form(part: Any) -> str:
-    """A hash of a record without the values of its numbers, on which no time depends."""
-    return hashed(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), part))
+def _hash_structure(part: Any) -> str:
+    """Returns a hash of a record without the values of its numbers, which do not affect the time."""
+    return hash_arrays(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), part))
 
 
-def _kept(path: Path, key: dict[str, Any], choices: Sequence[Way]) -> Way | None:
-    """The choice in a file, if it is one of these for this key; a file that is damaged or another's counts as none."""
+def _load_choice(path: Path, key: dict[str, Any], choices: Sequence[Placement]) -> Placement | None:
+    """Returns the choice stored in a file; None if the file is damaged or for another key."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads(path.read_text(encoding="utf-8"))
-        way = Way(*content["choice"])
-        return way if content["key"] == key and way in choices else None
+        placement = Placement(*content["choice"])
+        return placement if content["key"] == key and placement in choices else None
     return None

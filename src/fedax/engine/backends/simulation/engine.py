@@ -1,4 +1,4 @@
-"""Rounds between two observations as one compiled program."""
+"""The simulation engine: compiles all rounds between two observations into one program."""
 
 import dataclasses
 import functools
@@ -14,23 +14,23 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
 from fedax.engine.backends.simulation.backend import SimulationBackend
-from fedax.engine.backends.simulation.calibration import calibrated
-from fedax.engine.backends.simulation.client_state_store import (
-    PLACES,
-    Place,
-    bare,
-    begun_anew,
-    check,
-    housed,
-    in_stores,
-    owned,
+from fedax.engine.backends.simulation.calibration import calibrate
+from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
+from fedax.engine.backends.simulation.offloaded_state import (
+    STATE_PLACEMENTS,
+    StatePlacement,
+    allocate_stores,
+    attach_stores,
+    check_versions,
+    detach_stores,
+    has_unallocated_state,
+    offload_state,
 )
-from fedax.engine.backends.simulation.host_dataset import Shelf, in_files
-from fedax.engine.backends.simulation.sweep_axes import RunAxes
-from fedax.engine.compilation.cache import FEW, small_products, uncached
-from fedax.engine.compilation.fused_loop import available
-from fedax.engine.compilation.jaxpr import traced
-from fedax.engine.distributed.multihost import team_of_hosts
+from fedax.engine.backends.simulation.sweep_axes import SweepAxes
+from fedax.engine.compilation.cache import SMALL_MODEL, bypass_persistent_cache, small_matmul_options
+from fedax.engine.compilation.fused_loop import is_available
+from fedax.engine.compilation.jaxpr import stage
+from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, bits_spent
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
@@ -40,34 +40,42 @@ from fedax.observe.base import Observer, joined
 from fedax.utils.random import Index
 
 SMALL = 4_000_000
-"""Parameters times examples of a round that one CPU core works off in a few milliseconds: compiling for two takes longer than they
-save in hundreds of rounds."""
+"""Parameters times examples of a round, up to which a run takes one device: one CPU core runs such
+a round in a few milliseconds, and compiling for two cores takes longer than they save in hundreds
+of rounds."""
 
 
 class Simulation(Engine):
     """The compiled engine, on one machine or, after `connect_hosts`, on several.
 
     Args:
-        placement: `"sequential"`, one client after the other with a dynamic number of steps, so that power-law sizes waste
-            nothing (best on CPU); `"chunked"`, `chunk` clients of similar length at a time by `vmap` (best on GPU); `"auto"`,
-            by backend and size; `"measured"`, the fastest of a few, timed before the run on rounds of its own: the choice is kept
-            for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in `~/.cache`) and alike runs take it without measuring.
-            `History.fitted` has its `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
+        placement: `"sequential"`, one client after the other with a dynamic number of steps, so
+            that power-law sizes waste nothing (best on CPU); `"chunked"`, `chunk` clients of
+            similar length at a time by `vmap` (best on GPU); `"auto"`, by backend and size;
+            `"measured"`, the fastest of a few, timed before the run on rounds of its own: the
+            choice is kept for this machine (`fedax/placements` in `XDG_CACHE_HOME`, or in
+            `~/.cache`) and alike runs take it without measuring. `History.fitted` has its
+            `engine.chunk` (1: one after the other) and `engine.devices`. Not on several hosts.
         chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
-        devices: devices of the mesh that clients are spread over, longest first; None means all, or one CPU device if a round takes
-            a few milliseconds only: its program is compiled sooner, and can be kept (`fedax.keep_programs`).
-        microbatch: the most examples that pass through the model at once, at least 1; larger batches are accumulated.
-        data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in memory or in files, and a
-            client's come when it works, those of the next cohorts being read ahead. `"auto"`: on the host if any lie in files
-            (`fedax.data.open_clients`). On several hosts they lie on the devices.
-        memory: where the clients' memories (control variates, multipliers, models, ...) lie between their rounds: `"device"`, for
-            every client; `"host"`, in the process's memory; `"disk"`, in a file in the system's temporary folder (`TMPDIR`), which
-            goes with the run and its history. Of the latter two, a round moves the rows of the clients that work, and only clients
-            that ever worked have rows. Not on several hosts.
+        devices: devices of the mesh that clients are spread over, longest first; None means all, or
+            one CPU device if a round takes a few milliseconds only: its program is compiled sooner,
+            and can be kept (`fedax.keep_programs`).
+        microbatch: the most examples that pass through the model at once, at least 1; larger
+            batches are accumulated.
+        data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in
+            memory or in files, and a client's come when it works, those of the next cohorts being
+            read ahead. `"auto"`: on the host if any lie in files (`fedax.data.open_clients`). On
+            several hosts they lie on the devices.
+        memory: where the clients' memories (control variates, multipliers, models, ...) lie between
+            their rounds: `"device"`, for every client; `"host"`, in the process's memory; `"disk"`,
+            in a file in the system's temporary folder (`TMPDIR`), which goes with the run and its
+            history. Of the latter two, a round moves the rows of the clients that work, and only
+            clients that ever worked have rows. Not on several hosts.
 
-    The placement, the number of devices, the microbatch and the place of the data do not change a trajectory beyond rounding; the
-    place of the memories does not change a bit of it.
-    Several runs in one program (`fedax.run_grid`) share the devices between them, where there are enough of them.
+    The placement, the number of devices, the microbatch and the place of the data do not change a
+    trajectory beyond rounding; the place of the memories does not change a bit of it. Several runs
+    in one program (`fedax.run_grid`) share the devices between them, where there are enough of
+    them.
     """
 
     def __init__(
@@ -77,64 +85,49 @@ class Simulation(Engine):
         devices: int | None = None,
         microbatch: int = 256,
         data: Literal["auto", "device", "host"] = "auto",
-        memory: Place = "device",
+        memory: StatePlacement = "device",
     ) -> None:
-        if data not in ("auto", "device", "host"):
-            raise InvalidInput.of("Simulation(data=...)", data, "one of 'auto', 'device', 'host'")
-        if memory not in PLACES:
-            raise InvalidInput.of("Simulation(memory=...)", memory, "one of 'device', 'host', 'disk'")
-        if placement not in ("auto", "sequential", "chunked", "measured"):
-            raise InvalidInput.of(
-                "Simulation(placement=...)", placement, "one of 'auto', 'sequential', 'chunked', 'measured'"
-            )
-        available = len(jax.devices())
-        for name, value, top in (("chunk", chunk, None), ("devices", devices, available), ("microbatch", microbatch, None)):
-            if value is not None and (value < 1 or (top is not None and value > top)):
-                raise InvalidInput.of(
-                    f"Simulation({name}=...)", value, "whole numbers >= 1" if top is None else f"1 to {top}"
-                )
-        cpu = jax.default_backend() == "cpu"
+        self.process_group = multihost_group()
+        _check_choice("placement", placement, ("auto", "sequential", "chunked", "measured"))
+        _check_choice("data", data, ("auto", "device", "host"))
+        _check_choice("memory", memory, STATE_PLACEMENTS)
+        for name, count in (("chunk", chunk), ("microbatch", microbatch)):
+            if count is not None and count < 1:
+                raise InvalidInput.of(f"Simulation({name}=...)", count, "whole numbers >= 1")
+        if devices is not None and not 1 <= devices <= len(jax.devices()):
+            raise InvalidInput.of("Simulation(devices=...)", devices, f"1 to {len(jax.devices())}")
+        several_hosts = self.process_group.size > 1
+        if several_hosts:
+            _check_multihost(placement, devices, data, memory)
+        is_cpu = jax.default_backend() == "cpu"
         if placement == "auto":
-            placement = "sequential" if cpu else "chunked"
+            placement = "sequential" if is_cpu else "chunked"
+        default_chunk = 1 if placement == "sequential" else chunk or (8 if is_cpu else 32)
         self.placement: Literal["sequential", "chunked", "measured"] = placement
-        usual = 1 if placement == "sequential" else chunk or (8 if cpu else 32)
-        self.chunk = chunk if placement == "measured" else usual
+        self.chunk = chunk if placement == "measured" else default_chunk
         self.devices = devices
-        self.team = team_of_hosts()
-        if self.team.size > 1 and (devices or available) < available:
-            hint = "Simulations on several hosts use the devices of all."
-            raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
-        if self.team.size > 1 and placement == "measured":
-            hint = "Hosts that measure could choose differently."
-            raise InvalidInput.of("Simulation(placement=...)", placement, "'auto', 'sequential' or 'chunked'", hint)
         self.microbatch = microbatch
-        if self.team.size > 1 and data == "host":
-            hint = "Simulations on several hosts keep the examples on the devices of all."
-            raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
-        self.data = "device" if self.team.size > 1 else data
-        if self.team.size > 1 and memory != "device":
-            hint = "Simulations on several hosts keep the clients' memories on the devices of all."
-            raise InvalidInput.of("Simulation(memory=...)", memory, "'device'", hint)
-        self.memory: Place = memory
+        self.data = "device" if several_hosts else data
+        self.memory: StatePlacement = memory
 
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int
     ) -> "SimulationProgram":
         if self.placement == "measured":
-            return calibrated(self, algorithms, setup, roots, longest)
+            return calibrate(self, algorithms, setup, roots, longest)
         chosen = self.devices or (1 if self._small(setup, len(algorithms) * len(roots)) else len(jax.devices()))
         devices = chosen if setup.solver.on_mesh else 1
-        members = RunAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
-        devices = devices if members.spread == "clients" else 1
+        axes = SweepAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
+        devices = devices if axes.spread == "clients" else 1
         own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
-        away = self.data == "host" or (self.data == "auto" and in_files(setup.task))
+        away = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
         setup = dataclasses.replace(setup, **own, offloads=self.memory != "device")
-        places = chosen, Shelf(setup) if away else None, self.memory
-        return SimulationProgram(setup, members, algorithms, roots, longest, *places)
+        places = chosen, HostDataset(setup) if away else None, self.memory
+        return SimulationProgram(setup, axes, algorithms, roots, longest, *places)
 
     def _small(self, setup: Setup, runs: int) -> bool:
-        """Whether a round of all runs is too little work to be divided."""
-        if jax.default_backend() != "cpu" or self.team.size > 1:
+        """Returns whether a round of all runs is too little work for several devices."""
+        if jax.default_backend() != "cpu" or self.process_group.size > 1:
             return False
         population, schedule = setup.population, setup.schedule
         size = max(1, population.total // population.clients)
@@ -143,71 +136,95 @@ class Simulation(Engine):
         return runs * clients * examples * setup.layout.dim <= SMALL
 
 
-class SimulationProgram(Program):
-    """Holds the program's inputs on the devices. Several runs are one program, see `RunAxes`.
+def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InvalidInput.of(f"Simulation({name}=...)", value, f"one of {', '.join(map(repr, allowed))}")
 
-    States come with the cohorts that worked last (see `View.cohort`), for the next observation, and hold the stores of the memories
-    that lie outside the devices.
+
+def _check_multihost(placement: str, devices: int | None, data: str, memory: str) -> None:
+    """Raises if an option does not work on several hosts, where all processes must make the same choices."""
+    available = len(jax.devices())
+    if (devices or available) < available:
+        hint = "Simulations on several hosts use the devices of all."
+        raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
+    if placement == "measured":
+        hint = "Hosts that measure could choose differently."
+        raise InvalidInput.of("Simulation(placement=...)", placement, "'auto', 'sequential' or 'chunked'", hint)
+    if data == "host":
+        hint = "Simulations on several hosts keep the examples on the devices of all."
+        raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
+    if memory != "device":
+        hint = "Simulations on several hosts keep the clients' memories on the devices of all."
+        raise InvalidInput.of("Simulation(memory=...)", memory, "'device'", hint)
+
+
+class SimulationProgram(Program):
+    """Compiled program of one run or of a sweep, see `SweepAxes`. Holds its inputs on the devices.
+
+    A state is a tuple of the carry, the cohorts that worked last (see `View.cohort`; None before
+    the first round), which the next observation needs, and the stores of client states outside the
+    devices.
     """
 
     def __init__(
         self,
         setup: Setup,
-        members: RunAxes,
+        axes: SweepAxes,
         algorithms: Sequence[Algorithm[Any]],
         roots: Sequence[Key[Array, ""]],
         longest: int,
         devices: int,
-        shelf: Shelf | None = None,
-        memory: Place = "device",
+        host_dataset: HostDataset | None = None,
+        memory: StatePlacement = "device",
     ) -> None:
-        self.members = members
-        self.memory: Place = memory
+        self.axes = axes
+        self.memory: StatePlacement = memory
         self.devices = devices
-        self.shelf = shelf
-        setup = setup if shelf is None else dataclasses.replace(setup, task=shelf.task)
-        self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that more cadences are one program
-        self.setup = members.put(setup, "all")
-        self.algorithm = members.put(members.rows(algorithms, "settings"), "settings")
-        self.roots = members.put(members.rows(roots, "seeds"), "seeds")
-        self.small = setup.layout.dim <= FEW
+        self.host_dataset = host_dataset
+        setup = setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
+        self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that different cadences share a program
+        self.setup = axes.put(setup, "all")
+        self.algorithm = axes.put(axes.stack(algorithms, "settings"), "settings")
+        self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
+        self.small = setup.layout.dim <= SMALL_MODEL
 
     @functools.cached_property
     def working(self) -> Setup:
-        """The setup of rounds: with kernels where they can be; under a `vmap` over settings products would be too large."""
-        fits = self.small and self.setup.placement == "sequential" and self.members.settings == 1
-        return dataclasses.replace(self.setup, kernels=fits and available())
+        """The setup of rounds, with fused loops where possible; a `vmap` over settings makes products too large for them."""
+        fits = self.small and self.setup.placement == "sequential" and self.axes.settings == 1
+        return dataclasses.replace(self.setup, kernels=fits and is_available())
 
     def join(self, carry: Sequence[RunCarry]) -> Any:
-        # where a fresh start puts them, for the same program; a resumed run has worked before it is observed
+        # on the devices where `start` puts them, so that the same program is used; a resumed run
+        # works before it is observed
         if self.memory == "device":
-            return self.members.put(self.members.join([to_device(one) for one in carry]), "members"), None, ()
-        stored = [in_stores(one) for one in carry]
-        joined = self.members.put(self.members.join([bare(one) for one in stored]), "members")
-        joined, stores = housed(joined, self.memory)
+            return self.axes.put(self.axes.stack_runs([to_device(one) for one in carry]), "runs"), None, ()
+        stored = [offload_state(one) for one in carry]
+        joined = self.axes.put(self.axes.stack_runs([detach_stores(one) for one in stored]), "runs")
+        joined, stores = allocate_stores(joined, self.memory)
         return joined, None, tuple(stores)
 
     def split(self, states: Any) -> list[RunCarry]:
-        check(states[0])
-        return [owned(one) for one in self.members.split(states[0])]
+        check_versions(states[0])
+        return [attach_stores(one) for one in self.axes.unstack_runs(states[0])]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
-        w = self.members.put(self.members.rows(models, "seeds"), "seeds")
-        with uncached(self.devices):
-            carry, worked = _start(self.members, self.setup, self.algorithm, (self.roots, w))
-        carry, stores = housed(carry, self.memory)
+        w = self.axes.put(self.axes.stack(models, "seeds"), "seeds")
+        with bypass_persistent_cache(self.devices):
+            carry, worked = _start(self.axes, self.setup, self.algorithm, (self.roots, w))
+        carry, stores = allocate_stores(carry, self.memory)
         return carry, worked, tuple(stores)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         carry, _, stores = states
-        check(carry)
+        check_versions(carry)
         shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
-        if self.shelf is not None and self.members.alone:
-            self.shelf.read_ahead(self.setup, self.roots, first, count)
-        with uncached(self.devices):
-            inner, report, worked = _compiled(self.small)((self.members, shared, self.algorithm, self.roots), carry)
+        if self.host_dataset is not None and self.axes.is_single:
+            self.host_dataset.prefetch(self.setup, self.roots, first, count)
+        with bypass_persistent_cache(self.devices):
+            inner, report, worked = _compiled(self.small)((self.axes, shared, self.algorithm, self.roots), carry)
         return (inner, worked, stores), [
-            self._log(single, count) for single in self.members.split(self.members.on_host(report))
+            self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))
         ]
 
     def _log(self, report: Any, count: int) -> Log:
@@ -217,23 +234,23 @@ class SimulationProgram(Program):
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         shared = self.setup, tuple(observers)
-        check(states[0])
+        check_versions(states[0])
         if not observers:
-            return [{} for _ in range(self.members.settings * self.members.seeds)]
-        with uncached(self.devices):
-            metrics = observe(self.members, shared, self.algorithm, self.roots, states[:2])
-        singles = self.members.split(self.members.on_host(metrics))
+            return [{} for _ in range(self.axes.settings * self.axes.seeds)]
+        with bypass_persistent_cache(self.devices):
+            metrics = observe(self.axes, shared, self.algorithm, self.roots, states[:2])
+        singles = self.axes.unstack_runs(self.axes.to_host(metrics))
         return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
-        check(states[0])
-        with uncached(self.devices):
-            models = personal(self.members, self.setup, self.algorithm, self.roots, states[0])
-        return self.members.split(models)
+        check_versions(states[0])
+        with bypass_persistent_cache(self.devices):
+            models = personal(self.axes, self.setup, self.algorithm, self.roots, states[0])
+        return self.axes.unstack_runs(models)
 
 
 @eqx.filter_jit
-def _start(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
+def _start(axes: SweepAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
     def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
         root, w = seed
         places = setup.schedule.capacity(setup.population.clients)
@@ -241,55 +258,57 @@ def _start(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any
             places
         )
 
-    return members.over(start)(setup, algorithm, seeds)
+    return axes.vectorize(start)(setup, algorithm, seeds)
 
 
 def one_round(
     setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carry: RunCarry
 ) -> tuple[RunCarry, Any, Cohort]:
-    """The carry after a round, its report, and the cohort that worked last."""
+    """Returns the carry after a round, the round's report, and the cohort that worked last."""
     fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:])
     state = algorithm.round(fed, carry.state)
-    if begun_anew(state):
+    if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
     after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds)
     worked = fed.last or empty_cohort(0, setup.layout.dtype)
-    # without clients in some phase, the state stays as it was
-    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))
+    count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))  # an empty phase leaves the state as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
-    if not (setup.schedule.may_be_empty or setup.drop):  # the choice below would copy the whole state
+    if not (setup.schedule.may_be_empty or setup.drop):  # the selection below would copy the whole state
         return after, fed.report(carry.state, after.state), worked
 
-    # in a round without participants, means are 0/0; the state stays
+    # without participants, means are 0/0; such a round leaves the state unchanged
     def kept(old: Any, new: Any) -> Any:
         if isinstance(new, Memory) and len(fed.traffic) == 1:
-            return new  # of the only phase: written by nobody
+            return new  # with a single phase, no client has written it
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
     report = fed.report(carry.state, after.state)
     return jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
 
 
-def advance(fixed: tuple[RunAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
-    """`count` rounds from round `first` on, of at most `longest`: one program however many are asked for."""
-    members, shared, algorithm, roots = fixed
-    return members.over(_rounds)(shared, algorithm, roots, states)
+def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
+    """Runs `count` rounds from round `first` on.
+
+    `count` is traced and at most `longest`, so that any number is one program.
+    """
+    axes, shared, algorithm, roots = fixed
+    return axes.vectorize(_rounds)(shared, algorithm, roots, states)
 
 
 @functools.cache
 def _compiled(small: bool) -> Callable[..., Any]:
-    """`advance`, compiled for small models or for others."""
-    jit: Any = eqx.filter_jit  # hands the compiler's options on
-    return jit(advance, donate="all-except-first", compiler_options=small_products() if small else {})
+    """Returns `advance`, compiled for small models or for others."""
+    jit: Any = eqx.filter_jit  # its type does not know that it passes compiler options on
+    return jit(advance, donate="all-except-first", compiler_options=small_matmul_options() if small else {})
 
 
 def _rounds(
     shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: RunCarry
 ) -> tuple[RunCarry, Any, Cohort]:
     setup, first, count, longest = shared
-    round_ = traced(functools.partial(one_round, setup, algorithm, root), first, state)
-    _, shape, who = round_.shapes
+    round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state)
+    _, shape, who = round_.out_shapes
     log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
     before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), who)
 
@@ -299,19 +318,20 @@ def _rounds(
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 
     state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))
-    # as many places as before the first round, so that both are observed by one program; not the population's, which would cost
+    # as many slots as before the first round, so that one program observes both; the population's
+    # size would take too long
     return state, log, worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0]))
 
 
 @eqx.filter_jit
 def observe(
-    members: RunAxes,
+    axes: SweepAxes,
     shared: tuple[Setup, tuple[Observer, ...]],
     algorithm: Algorithm[Any],
     roots: Key[Array, "..."],
     states: Any,
 ) -> dict[str, Any]:
-    """The metrics of all observers, which share their passes over the data, on states with the cohorts that worked last."""
+    """Computes the metrics of all observers, which share their passes over the data."""
 
     def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
         setup, observers = shared
@@ -319,12 +339,12 @@ def observe(
         view = view_of(setup, algorithm, carry, worked.padded(setup.population.clients))
         return joined([observer(view) for observer in observers])
 
-    return members.over(metrics)(shared, algorithm, roots, states)
+    return axes.vectorize(metrics)(shared, algorithm, roots, states)
 
 
 @eqx.filter_jit
-def personal(members: RunAxes, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
-    """The models that the clients use themselves, first axis (clients,)."""
-    return members.over(lambda setup, algorithm, root, carry: all_personal(setup, algorithm, carry))(
+def personal(axes: SweepAxes, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
+    """Returns the models that the clients use themselves, shape (clients, dim)."""
+    return axes.vectorize(lambda setup, algorithm, root, carry: all_personal(setup, algorithm, carry))(
         setup, algorithm, roots, states
     )

@@ -1,8 +1,9 @@
-"""Questions that compiled programs ask the host, with arrays of any size.
+"""Host callbacks of compiled programs, for arrays of any size.
 
-`jax.pure_callback` copies its arguments to a device for the function on the host. The CPU client copies those above some 100 KiB in
-threads of its own, and while one device asks and another waits for it none may be left: two devices stand still (jaxlib 0.10.2).
-Here the function gets the program's arrays as they lie.
+`jax.pure_callback` copies its arguments to a device for the function on the host. The CPU client
+copies arrays above 100 KiB in its own threads. While one device waits in a callback and another
+waits for that device, no thread may be left, and both hang (jaxlib 0.10.2). Here the function gets
+the program's arrays without a copy.
 """
 
 import itertools
@@ -18,80 +19,85 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array
 
-Forms = tuple[jax.ShapeDtypeStruct, ...]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
 
 
-def ask(question: Callable[..., Sequence[np.ndarray]], forms: Sequence[jax.ShapeDtypeStruct], *given: Any) -> list[Array]:
-    """A pure function's answers on the host: it may be asked never or again, on one device of a mesh or on all.
+def call_host(
+    function: Callable[..., Sequence[np.ndarray]], shapes: Sequence[jax.ShapeDtypeStruct], *operands: Any
+) -> list[Array]:
+    """Calls a pure function on the host. It may be called again or not at all, on one device of a mesh or on all.
 
     Args:
-        question: of NumPy arrays, hashable; below `vmap` the arrays, and those that it returns, have an axis more in front, of
-            size 1 where they are the same in all lanes (see `over_lanes`).
-        forms: shapes and types of the answers.
-        given: what it is asked with.
+        function: a hashable function of NumPy arrays. Below `vmap`, arguments and results have one
+            more leading axis, of length 1 for arguments that are the same in all lanes (see
+            `map_lanes`).
+        shapes: shapes and types of the results.
+        operands: its arguments.
     """
-    return _ask.bind(*map(jnp.asarray, given), question=question, forms=tuple(forms))
+    return call_host_p.bind(*map(jnp.asarray, operands), function=function, shapes=tuple(shapes))
 
 
-_ask = Primitive("ask_host")
-_ask.multiple_results = True
+call_host_p = Primitive("fedax_call_host")
+call_host_p.multiple_results = True
 
 
-@_ask.def_impl
-def _at_once(*given: Any, question: Callable[..., Any], forms: Forms) -> list[Array]:
-    return list(map(jnp.asarray, question(*map(np.asarray, given))))
+@call_host_p.def_impl
+def _run_eagerly(*operands: Any, function: Callable[..., Any], shapes: Shapes) -> list[Array]:
+    return list(map(jnp.asarray, function(*map(np.asarray, operands))))
 
 
-@_ask.def_abstract_eval
-def _shapes(*given: Any, question: Callable[..., Any], forms: Forms) -> list[Any]:
-    return [jax.core.ShapedArray(form.shape, form.dtype) for form in forms]
+@call_host_p.def_abstract_eval
+def _infer_shapes(*operands: Any, function: Callable[..., Any], shapes: Shapes) -> list[Any]:
+    return [jax.core.ShapedArray(form.shape, form.dtype) for form in shapes]
 
 
-def _in_lanes(given: Sequence[Any], axes: Sequence[int | None], *, question: Callable[..., Any], forms: Forms) -> Any:
-    (lanes,) = {array.shape[axis] for array, axis in zip(given, axes, strict=True) if axis is not None}
-    moved = [array[None] if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(given, axes, strict=True)]
-    wide = tuple(jax.ShapeDtypeStruct((lanes, *form.shape), form.dtype) for form in forms)
-    return _ask.bind(*moved, question=question, forms=wide), (0,) * len(forms)
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, function: Callable[..., Any], shapes: Shapes) -> Any:
+    (lanes,) = {array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None}
+    moved = [
+        array[None] if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(operands, axes, strict=True)
+    ]
+    wide = tuple(jax.ShapeDtypeStruct((lanes, *form.shape), form.dtype) for form in shapes)
+    return call_host_p.bind(*moved, function=function, shapes=wide), (0,) * len(shapes)
 
 
-def _lowered(context: Any, *given: Any, question: Callable[..., Any], forms: Forms) -> Any:
-    shapes = context.avals_in, context.avals_out
+def _lower(context: Any, *operands: Any, function: Callable[..., Any], shapes: Shapes) -> Any:
+    avals = context.avals_in, context.avals_out
     answers, _, _ = mlir.emit_python_callback(
-        context, question, None, list(given), *shapes, has_side_effect=False, returns_token=False
+        context, function, None, list(operands), *avals, has_side_effect=False, returns_token=False
     )
     return answers
 
 
-batching.primitive_batchers[_ask] = _in_lanes
-mlir.register_lowering(_ask, _lowered, cacheable=False)
+batching.primitive_batchers[call_host_p] = _batch
+mlir.register_lowering(call_host_p, _lower, cacheable=False)
 
 
-Kept = TypeVar("Kept")
+Held = TypeVar("Held")
 
 
-class Numbered(weakref.WeakValueDictionary[int, Kept]):
-    """Objects by number, for as long as somebody else holds them."""
+class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
+    """Handle registry: objects by number, for as long as something else references them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers = itertools.count()
 
-    def add(self, one: Kept) -> int:
-        """The number of a new object."""
+    def add(self, one: Held) -> int:
+        """Registers an object and returns its handle."""
         number = next(self._numbers)
         self[number] = one
         return number
 
 
-def over_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
-    """A function's answers below `vmap`, lane by lane; arrays that are the same in all lanes have one.
+def map_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
+    """Calls a function below `vmap` lane by lane. Arrays that are the same in all lanes have a leading axis of length 1.
 
-    >>> over_lanes(lambda a, b: a + b.sum(), (np.array([1, 2]), 0), (np.array([[3, 4]]), 1)).tolist()
+    >>> map_lanes(lambda a, b: a + b.sum(), (np.array([1, 2]), 0), (np.array([[3, 4]]), 1)).tolist()
     [8, 9]
 
     Args:
         function: of arrays of one lane.
-        arguments: arrays, each with the number of axes that it has in one lane.
+        arguments: arrays, each with its number of axes in one lane.
     """
     arrays = [np.asarray(array) for array, _ in arguments]
     own = [array.shape[array.ndim - axes :] for array, (_, axes) in zip(arrays, arguments, strict=True)]

@@ -1,4 +1,4 @@
-"""Examples that stay on the host, in memory or in files, and come to the devices a client, or a piece, at a time."""
+"""Keeps training data on the host and streams it to the devices client by client."""
 
 import itertools
 import threading
@@ -13,37 +13,37 @@ from jaxtyping import Array, Int, Key
 
 from fedax.core.task import Ragged, Task
 from fedax.engine.backends.simulation.backend import SimulationBackend
-from fedax.engine.backends.simulation.host_callback import Numbered, over_lanes
+from fedax.engine.backends.simulation.host_callback import HandleRegistry, map_lanes
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.examples.memmap import RowReader
 from fedax.utils.random import Index
 
-AHEAD = 1 << 26
-"""Bytes that are read ahead of the clients that work."""
+PREFETCH_BYTES = 1 << 26
+"""Bytes that are prefetched for the next clients."""
 
-_SETS: "Numbered[Shelved]" = Numbered()
+_SETS: "HandleRegistry[HostExamples]" = HandleRegistry()
 
 
-class Shelved:
-    """The examples of many clients on the host.
+class HostExamples:
+    """Examples of many clients on the host, by the handle `number`.
 
     Args:
         data: see `Ragged`.
     """
 
     def __init__(self, data: Ragged) -> None:
-        self.readers = {name: RowReader(_plain(values)) for name, values in data.arrays.items()}
+        self.readers = {name: RowReader(_as_numpy(values)) for name, values in data.arrays.items()}
         self.offsets, self.largest, self.taken = np.asarray(data.offsets), data.largest, 0
         self.number = _SETS.add(self)
 
     def client(self, k: int) -> dict[str, np.ndarray]:
-        """A client's examples, followed by zeros up to those of the largest."""
+        """Returns a client's examples, padded with zeros to the size of the largest client."""
         self.taken += 1
         return self.rows(int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]), self.largest)
 
     def rows(self, begin: int, count: int, places: int) -> dict[str, np.ndarray]:
-        """Consecutive examples, in arrays of so many places."""
+        """Returns `count` consecutive examples, padded with zeros to `places` rows."""
         found = {}
         for name, reader in self.readers.items():
             rows = reader.read(begin, count)
@@ -53,111 +53,117 @@ class Shelved:
         return found
 
     def ahead(self, k: int) -> None:
-        """Asks for a client's examples before it works."""
+        """Tells the system that a client's examples will be read soon."""
         for reader in self.readers.values():
             reader.ahead(int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]))
 
 
-class OnShelf(Ragged):
-    """Examples that a compiled program asks the host for; `arrays` has their shapes and types alone."""
+class HostRagged(Ragged):
+    """Examples that a compiled program reads by host callbacks; `arrays` has only their shapes and types."""
 
     arrays: Mapping[str, Any]
     number: Int[Array | np.ndarray, ""] = eqx.field(kw_only=True)
 
     @classmethod
-    def of_shelved(cls, data: Ragged, shelved: Shelved) -> "OnShelf":
-        """Of some clients' examples."""
+    def of_host(cls, data: Ragged, examples: HostExamples) -> "HostRagged":
+        """Creates the compiled program's side of examples on the host."""
         shapes = {name: jax.ShapeDtypeStruct(values.shape, values.dtype) for name, values in data.arrays.items()}
-        return cls(shapes, data.offsets, data.clients, data.largest, number=np.asarray(shelved.number, np.int32))
+        return cls(shapes, data.offsets, data.clients, data.largest, number=np.asarray(examples.number, np.int32))
 
     def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
         offsets = jnp.asarray(self.offsets)
-        return self._asked(_client, self.largest, k), jnp.int32(0), offsets[k + 1] - offsets[k]
+        return self._call_host(_client, self.largest, k), jnp.int32(0), offsets[k + 1] - offsets[k]
 
     def piece(self, begin: Index, width: int) -> dict[str, Array]:
-        return self._asked(lambda number, begin: _piece(number, begin, width), width, begin)
+        return self._call_host(lambda number, begin: _piece(number, begin, width), width, begin)
 
-    def _asked(self, question: Any, rows: int, which: Index) -> dict[str, Array]:
+    def _call_host(self, question: Any, rows: int, which: Index) -> dict[str, Array]:
         shapes = {name: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype) for name, a in self.arrays.items()}
         return jax.pure_callback(question, shapes, self.number, jnp.asarray(which, jnp.int32), vmap_method="expand_dims")
 
 
 def _client(number: Any, k: Any) -> dict[str, np.ndarray]:
-    return over_lanes(lambda number, k: _SETS[int(number)].client(int(k)), (number, 0), (k, 0))
+    return map_lanes(lambda number, k: _SETS[int(number)].client(int(k)), (number, 0), (k, 0))
 
 
 def _piece(number: Any, begin: Any, width: int) -> dict[str, np.ndarray]:
-    return over_lanes(lambda number, begin: _SETS[int(number)].rows(int(begin), width, width), (number, 0), (begin, 0))
+    return map_lanes(lambda number, begin: _SETS[int(number)].rows(int(begin), width, width), (number, 0), (begin, 0))
 
 
-class Shelf:
-    """The examples of a run's clients on the host.
+class HostDataset:
+    """Data sets of a run on the host: training, test and validation examples, also of held-out clients.
 
     Args:
-        setup: with everybody's examples.
+        setup: with the examples of all clients.
 
     Attributes:
-        task: as that of the setup, for compiled programs.
+        task: the setup's task with `HostRagged` data, for compiled programs.
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._sets: list[Shelved] = []
-        self.task = self._shelved(setup.task)
-        self._reading: _Ahead | None = None
+        self._sets: list[HostExamples] = []
+        self.task = self._move_task(setup.task)
+        self._prefetcher: _Prefetcher | None = None
 
-    def _shelved(self, task: Task) -> Task:
+    def _move_task(self, task: Task) -> Task:
         sets = {name: getattr(task, name) for name in ("train", "test", "validation")}
         away = {name: self._put(data) for name, data in sets.items() if data is not None}
-        more = {} if task.held_back is None else {"held_back": self._shelved(task.held_back)}
+        more = {} if task.held_back is None else {"held_back": self._move_task(task.held_back)}
         new = away | more
         return eqx.tree_at(lambda task: [getattr(task, name) for name in new], task, list(new.values()))
 
-    def _put(self, data: Ragged) -> OnShelf:
-        self._sets.append(Shelved(data))
-        return OnShelf.of_shelved(data, self._sets[-1])
+    def _put(self, data: Ragged) -> HostRagged:
+        self._sets.append(HostExamples(data))
+        return HostRagged.of_host(data, self._sets[-1])
 
-    def read_ahead(self, setup: Setup, root: Key[Array, ""], first: int, count: int) -> None:
-        """Reads the examples of the cohorts of some rounds as the schedule draws them, while the rounds go on.
+    def prefetch(self, setup: Setup, root: Key[Array, ""], first: int, count: int) -> None:
+        """Prefetches the examples of the next rounds' cohorts in a thread, while the rounds run.
 
-        Clients that an algorithm draws in another way are not read ahead, only when they work.
+        The cohorts are those that the schedule draws. Clients that an algorithm chooses otherwise
+        are read when they work.
         """
         train = self._sets[0]
         if setup.schedule.cohort is None or not any(reader.in_file for reader in train.readers.values()):
             return
         ids, counts = (
-            np.asarray(x) for x in _draws(setup, root, jnp.int32(first) + jnp.arange(_up(count), dtype=jnp.int32))
+            np.asarray(x)
+            for x in _sample_rounds(setup, root, jnp.int32(first) + jnp.arange(_round_up(count), dtype=jnp.int32))
         )
-        if self._reading is not None:
-            self._reading.stop()
-        self._reading = _Ahead(train, itertools.chain.from_iterable(row[:n] for row, n in zip(ids[:count], counts[:count])))
-        self._reading.start()
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
+        self._prefetcher = _Prefetcher(
+            train, itertools.chain.from_iterable(row[:n] for row, n in zip(ids[:count], counts[:count]))
+        )
+        self._prefetcher.start()
 
 
-class _Ahead(threading.Thread):
-    """Reads clients' examples in the order of their work, some way ahead of it."""
+class _Prefetcher(threading.Thread):
+    """Thread that reads clients' examples in the order of their work, up to `window` clients ahead."""
 
-    def __init__(self, shelved: Shelved, clients: Iterator[Any]) -> None:
+    def __init__(self, examples: HostExamples, clients: Iterator[Any]) -> None:
         super().__init__(daemon=True, name="fedax reads ahead")
-        self.shelved, self.clients, self.begun, self.stopped = shelved, clients, shelved.taken, threading.Event()
-        largest = shelved.largest * sum(reader.bytes for reader in shelved.readers.values())
-        self.window = max(16, AHEAD // max(largest, 1))
+        self.examples, self.clients, self.begun, self.stopped = examples, clients, examples.taken, threading.Event()
+        largest = examples.largest * sum(reader.bytes for reader in examples.readers.values())
+        self.window = max(16, PREFETCH_BYTES // max(largest, 1))
 
     def run(self) -> None:
         for place, k in enumerate(self.clients):
-            while place - (self.shelved.taken - self.begun) > self.window:
+            while place - (self.examples.taken - self.begun) > self.window:
                 if self.stopped.wait(0.002):
                     return
             if self.stopped.is_set():
                 return
-            self.shelved.ahead(int(k))
+            self.examples.ahead(int(k))
 
     def stop(self) -> None:
         self.stopped.set()
 
 
 @eqx.filter_jit
-def _draws(setup: Setup, root: Key[Array, ""], rounds: Int[Array, "rounds"]) -> tuple[Int[Array, "rounds capacity"], Any]:
-    """The first draw of the schedule in each of some rounds, and how many clients it has."""
+def _sample_rounds(
+    setup: Setup, root: Key[Array, ""], rounds: Int[Array, "rounds"]
+) -> tuple[Int[Array, "rounds capacity"], Any]:
+    """Returns the schedule's first cohort of each round, and its number of clients."""
 
     def draw(t: Index) -> tuple[Array, Array]:
         cohort = RoundContext(SimulationBackend(setup), t, root).sample()
@@ -166,16 +172,16 @@ def _draws(setup: Setup, root: Key[Array, ""], rounds: Int[Array, "rounds"]) -> 
     return jax.lax.map(draw, rounds)
 
 
-def in_files(task: Task) -> bool:
-    """Whether any of the clients' examples lie in memory-mapped files."""
+def is_in_files(task: Task) -> bool:
+    """Returns whether any of the clients' examples are in memory-mapped files."""
     sets = (task.train, task.test, task.validation)
     here = any(isinstance(values, np.memmap) for data in sets if data is not None for values in data.arrays.values())
-    return here or (task.held_back is not None and in_files(task.held_back))
+    return here or (task.held_back is not None and is_in_files(task.held_back))
 
 
-def _plain(values: Any) -> np.ndarray:
+def _as_numpy(values: Any) -> np.ndarray:
     return values if isinstance(values, np.memmap) else np.asarray(values)
 
 
-def _up(count: int) -> int:
+def _round_up(count: int) -> int:
     return 1 << max(3, (count - 1).bit_length())

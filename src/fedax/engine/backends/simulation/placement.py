@@ -1,4 +1,4 @@
-"""Which client of a cohort works where and when."""
+"""Load balancing: assigns clients to devices."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,17 @@ from jaxtyping import Array, Int
 from fedax.utils.random import Index
 
 
-def longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
-    """Deals clients to devices, the longest first, each to the device with the least work so far.
+def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
+    """Assigns clients to devices, longest first, each to the device with the least work so far (greedy LPT scheduling).
+
+    Args:
+        steps: work of each slot of the cohort, shape (capacity,).
+        count: how many slots are in use.
+        devices: number of devices.
 
     Returns:
-        places of the cohort for each device in order of work, shape (devices, capacity), and how many each device has.
+        Slots of each device in order of work, shape (devices, capacity), and the number of slots of
+        each device, shape (devices,).
     """
     capacity = steps.shape[0]
     present = jnp.arange(capacity, dtype=jnp.int32) < count
@@ -19,13 +25,13 @@ def longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> 
     if devices == 1:
         return by_length[None], jnp.asarray(count, jnp.int32)[None]
 
-    def deal(i: Index, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def assign(i: Index, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         table, held, load = state
         device = jnp.argmin(load)
-        place = by_length[i]
-        table = table.at[device, held[device]].set(place)
-        return table, held.at[device].add(1), load.at[device].add(steps[place])
+        slot = by_length[i]
+        table = table.at[device, held[device]].set(slot)
+        return table, held.at[device].add(1), load.at[device].add(steps[slot])
 
     empty = jnp.zeros((devices, capacity), jnp.int32), jnp.zeros(devices, jnp.int32), jnp.zeros(devices, jnp.int32)
-    table, held, _ = jax.lax.fori_loop(0, count, deal, empty)
+    table, held, _ = jax.lax.fori_loop(0, count, assign, empty)
     return table, held

@@ -1,4 +1,9 @@
-"""Clients' rows outside the devices: sparse, in memory or in a file, with the versions that somebody may still ask for."""
+"""Store of clients' rows outside the devices, sparse and versioned, in host memory or in a file.
+
+A compiled program may execute a host callback more than once, or not at all, so reads and writes
+have to look pure. The store therefore keeps a short undo log: earlier versions stay readable, and a
+repeated write returns the version that it made before.
+"""
 
 import itertools
 import tempfile
@@ -9,21 +14,24 @@ from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedax.engine.backends.simulation.host_callback import Numbered
+from fedax.engine.backends.simulation.host_callback import HandleRegistry
 from fedax.errors import FedaxError
 
-Away: TypeAlias = Literal["host", "disk"]
-"""The places outside the devices."""
-BLOCK, HELD = 1 << 22, 1 << 26
-"""Bytes of rows that are copied in one piece, and that memory is asked for at a time, whose pages the system gives as they fill."""
-LEAST, UNDO = 4, 1 << 24
-"""Writes that can be taken back: so many at least, and further ones up to so many bytes of rows."""
+OffloadPlacement: TypeAlias = Literal["host", "disk"]
+"""Where rows outside the devices are stored."""
+BLOCK_BYTES, GROWTH_BYTES = 1 << 22, 1 << 26
+"""Bytes of rows copied at a time, and bytes by which host memory grows. The system maps pages only
+as they are written."""
+MIN_UNDO_WRITES, UNDO_BYTES = 4, 1 << 24
+"""Writes that can be undone: at least so many, and more while their rows take at most so many
+bytes."""
 
 
 class Change(NamedTuple):
-    """A write: the versions before and after it, and what it replaced.
+    """A write: the versions before and after it, and the rows that it replaced.
 
-    `there` says which of the clients had a row before, and `rows` what was in it.
+    `there` marks the clients that had a row before; `rows` has shape (clients, bytes), undefined
+    for the others.
     """
 
     before: int
@@ -33,29 +41,31 @@ class Change(NamedTuple):
     rows: np.ndarray
 
 
-class RowStore:
-    """Rows of bytes of some clients of a population: a row comes to exist when it is first written.
+class ClientStateStore:
+    """Versioned rows of bytes by client id. A row exists once it has been written.
 
-    A write makes a new version, and leaves those before it readable for as long as `LEAST` and `UNDO` say. A write onto an older
-    version takes back what came after it; one that was made before is not made again. So programs may treat both as pure.
+    A write makes a new version and leaves earlier ones readable, as far as `MIN_UNDO_WRITES` and
+    `UNDO_BYTES` reach. A write to an older version undoes the later ones. A write that was made
+    before is recognized and returns the same version.
 
     Args:
-        clients: of the population.
-        width: the bytes of a row.
-        place: of the rows, in the process's memory or in a file without a name, which ends with the store or the process.
+        clients: number of clients of the population.
+        width: bytes of a row.
+        place: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which ends
+            with the store or the process.
 
     Attributes:
-        number: by which compiled programs know it.
-        version: the newest.
-        moved: the bytes of rows read and written by programs so far.
+        number: handle by which compiled programs know the store.
+        version: the newest version.
+        moved: bytes of rows read and written by programs so far.
     """
 
-    def __init__(self, clients: int, width: int, place: Away) -> None:
+    def __init__(self, clients: int, width: int, place: OffloadPlacement) -> None:
         self.clients, self.width = clients, width
-        self.place: Away = place
+        self.place: OffloadPlacement = place
         self.version, self.moved, self._newest = 0, 0, 0
-        self._slots = np.zeros(clients, np.int32)  # one more than the place, 0 for none: untouched zeros take no memory
-        self._rows = _InFile(width) if place == "disk" else _InBlocks(width)
+        self._slots = np.zeros(clients, np.int32)  # slot + 1, or 0 for no row: pages of untouched zeros take no memory
+        self._rows = _FileRows(width) if place == "disk" else _MemoryRows(width)
         self._free: list[int] = []
         self._used = 0
         self._log: list[Change] = []
@@ -64,24 +74,24 @@ class RowStore:
         self.number = STORES.add(self)
 
     def __len__(self) -> int:
-        """The rows that exist."""
+        """Returns the number of rows that exist."""
         return self._used - len(self._free)
 
     def check(self, version: int) -> None:
-        """Refuses a version that can no longer be read.
+        """Raises if a version cannot be read.
 
         Raises:
-            FedaxError: there is no such version, or no longer.
+            FedaxError: the version does not exist or has been dropped.
         """
         with self._lock:
-            self._since(version)
+            self._changes_after(version)
 
     def read(self, version: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether some clients have a row in a version, and the rows, of any content for those who have none."""
+        """Returns which clients have a row in a version, and the rows (undefined for the others)."""
         ids = np.clip(ids, 0, self.clients - 1)
         with self._lock:
-            later = self._since(version)
-            there, rows = self._current(ids)
+            later = self._changes_after(version)
+            there, rows = self._read_current(ids)
             for change in reversed(later):
                 place = np.minimum(np.searchsorted(change.ids, ids), len(change.ids) - 1)
                 hit = change.ids[place] == ids
@@ -90,52 +100,52 @@ class RowStore:
             return there, rows
 
     def write(self, version: int, ids: np.ndarray, rows: np.ndarray) -> int:
-        """The version with other rows of some clients; numbers that no client has are passed over."""
+        """Writes rows onto a version and returns the new version. Ids out of range are ignored."""
         inside = (ids >= 0) & (ids < self.clients)
-        # the last row of a client that is there twice, in ascending order
+        # ascending ids; if an id occurs twice, its last row counts
         ids, last = np.unique(ids[inside][::-1], return_index=True)
         rows = rows[inside][::-1][last]
         with self._lock:
-            later = self._since(version)
+            later = self._changes_after(version)
             if not len(ids):
                 return version
-            if later and self._is(later, ids, rows):
+            if later and self._repeats_write(later, ids, rows):
                 return later[0].after
-            self._take_back(later)
+            self._undo(later)
             self._newest += 1
-            change = Change(self.version, self._newest, ids, *self._current(ids))
+            change = Change(self.version, self._newest, ids, *self._read_current(ids))
             self._put(ids, rows)
             self.version = change.after
-            self._remember(change)
+            self._log_change(change)
             self.moved += rows.nbytes
             return self.version
 
     def written(self, version: int) -> np.ndarray:
-        """The numbers of the clients that have a row in a version, ascending."""
+        """Returns the ids of the clients that have a row in a version, ascending."""
         with self._lock:
             there = self._slots > 0
-            for change in reversed(self._since(version)):
+            for change in reversed(self._changes_after(version)):
                 there[change.ids] = change.there
         return np.flatnonzero(there).astype(np.int32)
 
-    def copy(self, version: int, place: Away) -> "RowStore":
-        """A store of its own that begins with the rows of a version."""
-        new = RowStore(self.clients, self.width, place)
-        new.fill((ids, self.read(version, ids)[1]) for ids in new.pieces(self.written(version)))
+    def copy(self, version: int, place: OffloadPlacement) -> "ClientStateStore":
+        """Returns a new store with the rows of a version."""
+        new = ClientStateStore(self.clients, self.width, place)
+        new.fill((ids, self.read(version, ids)[1]) for ids in new.split_blocks(self.written(version)))
         return new
 
     def fill(self, pieces: Any) -> None:
-        """Puts the rows that a new store begins with, in pairs of clients and their rows."""
+        """Fills a new store with blocks of ids and rows."""
         for ids, rows in pieces:
             self._put(ids, rows)
 
-    def pieces(self, ids: np.ndarray) -> Iterator[np.ndarray]:
-        """Some clients, as many at a time as one block has room for."""
-        step = max(1, BLOCK // max(self.width, 1))
+    def split_blocks(self, ids: np.ndarray) -> Iterator[np.ndarray]:
+        """Splits ids so that the rows of each part fit into `BLOCK_BYTES`."""
+        step = max(1, BLOCK_BYTES // max(self.width, 1))
         return (ids[first : first + step] for first in range(0, len(ids), step))
 
-    def _since(self, version: int) -> list[Change]:
-        """The changes after a version, oldest first."""
+    def _changes_after(self, version: int) -> list[Change]:
+        """Returns the changes after a version, oldest first."""
         if version == self.version:
             return []
         for place, change in enumerate(self._log):
@@ -144,18 +154,18 @@ class RowStore:
         hint = f"The last {len(self._log)} writes can be taken back; with Simulation(memory='device') any can."
         raise FedaxError(f"memory of clients in version {version}, which is gone: the newest is {self.version}. {hint}")
 
-    def _is(self, later: list[Change], ids: np.ndarray, rows: np.ndarray) -> bool:
-        """Whether the first of some changes was a write of these rows."""
+    def _repeats_write(self, later: list[Change], ids: np.ndarray, rows: np.ndarray) -> bool:
+        """Returns whether the first of some changes was a write of these rows."""
         first, *rest = later
         if not np.array_equal(first.ids, ids):
             return False
-        there, now = self._current(ids)
+        there, now = self._read_current(ids)
         for change in reversed(rest):
             _, mine, its = np.intersect1d(ids, change.ids, assume_unique=True, return_indices=True)
             there[mine], now[mine] = change.there[its], change.rows[its]
         return bool(there.all()) and np.array_equal(now, rows)
 
-    def _take_back(self, later: list[Change]) -> None:
+    def _undo(self, later: list[Change]) -> None:
         for change in reversed(later):
             self._put(change.ids[change.there], change.rows[change.there])
             new = change.ids[~change.there]
@@ -165,7 +175,7 @@ class RowStore:
             self._logged -= change.rows.nbytes
             self.version = change.before
 
-    def _current(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _read_current(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         slots = self._slots[ids] - 1
         there, rows = slots >= 0, np.empty((len(ids), self.width), np.uint8)
         rows[there] = self._rows.read(slots[there])
@@ -178,23 +188,23 @@ class RowStore:
         self._slots[new] = np.concatenate([np.array(reused, np.int32), np.arange(first, self._used, dtype=np.int32)]) + 1
         self._rows.write(self._slots[ids] - 1, rows)
 
-    def _remember(self, change: Change) -> None:
-        """Keeps a change, in place of the oldest ones where there are enough."""
+    def _log_change(self, change: Change) -> None:
+        """Appends a change to the undo log, and drops the oldest ones beyond its limits."""
         self._log.append(change)
         self._logged += change.rows.nbytes
-        while len(self._log) > LEAST and self._logged > UNDO:
+        while len(self._log) > MIN_UNDO_WRITES and self._logged > UNDO_BYTES:
             self._logged -= self._log.pop(0).rows.nbytes
 
 
-STORES: Numbered[RowStore] = Numbered()
-"""The stores by their numbers."""
+STORES: HandleRegistry[ClientStateStore] = HandleRegistry()
+"""All stores by handle."""
 
 
-class _InBlocks:
-    """Rows in memory, in blocks: more of them move none of those that are there."""
+class _MemoryRows:
+    """Rows in memory, in blocks, so that growing does not copy existing rows."""
 
     def __init__(self, width: int) -> None:
-        self.width, self.per_block = width, max(1, HELD // max(width, 1))
+        self.width, self.per_block = width, max(1, GROWTH_BYTES // max(width, 1))
         self.blocks: list[np.ndarray] = []
 
     def read(self, slots: np.ndarray) -> np.ndarray:
@@ -210,14 +220,17 @@ class _InBlocks:
             self.blocks[block][slots[places] - block * self.per_block] = rows[places]
 
     def _places(self, slots: np.ndarray) -> Iterator[tuple[int, Any]]:
-        """The blocks of some slots, each with the places of its own among them."""
+        """Yields the blocks of some slots, each with the positions of its slots among them."""
         if len(self.blocks) == 1:
             return iter([(0, slice(None))])
-        return _groups(slots // self.per_block)
+        return _group_slots(slots // self.per_block)
 
 
-class _InFile:
-    """Rows in a file without a name. What is read is held for a moment, not mapped into memory for good."""
+class _FileRows:
+    """Rows in an unnamed file.
+
+    Rows are read, not memory-mapped, so that they do not stay in the process's memory.
+    """
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -226,21 +239,21 @@ class _InFile:
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         rows = np.empty((len(slots), self.width), np.uint8)
-        for first, places in _runs(slots):
+        for first, places in _contiguous_runs(slots):
             piece = np.empty((len(places), self.width), np.uint8)
             self.file.seek(int(first) * self.width)
-            _whole(getattr(self.file, "readinto"), piece)  # noqa: B009, typing does not know files without a buffer
+            _transfer_all(getattr(self.file, "readinto"), piece)  # noqa: B009, typing does not know files without a buffer
             rows[places] = piece
         return rows
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
-        for first, places in _runs(slots):
+        for first, places in _contiguous_runs(slots):
             self.file.seek(int(first) * self.width)
-            _whole(self.file.write, rows[places])
+            _transfer_all(self.file.write, rows[places])
 
 
-def _whole(move: Any, piece: np.ndarray) -> None:
-    """Reads or writes a piece to its end, in as many turns as the system takes."""
+def _transfer_all(move: Any, piece: np.ndarray) -> None:
+    """Reads or writes a buffer completely; one system call may transfer less."""
     view, done = np.ascontiguousarray(piece).reshape(-1).data, 0
     while done < len(view):
         moved = move(view[done:])
@@ -249,19 +262,19 @@ def _whole(move: Any, piece: np.ndarray) -> None:
         done += moved
 
 
-def _groups(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """The places of each value among some keys."""
+def _group_slots(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields each value among some keys with its positions."""
     order = np.argsort(keys, kind="stable")
-    return _cut(keys, order, np.flatnonzero(np.diff(keys[order])))
+    return _split_at(keys, order, np.flatnonzero(np.diff(keys[order])))
 
 
-def _runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """The places of slots that follow each other, with the first slot of each run."""
+def _contiguous_runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields runs of consecutive slots: the first slot, and the positions of all."""
     order = np.argsort(slots, kind="stable")
-    return _cut(slots, order, np.flatnonzero(np.diff(slots[order]) != 1))
+    return _split_at(slots, order, np.flatnonzero(np.diff(slots[order]) != 1))
 
 
-def _cut(keys: np.ndarray, order: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Places in order, cut after some of them, with the first key of each part."""
+def _split_at(keys: np.ndarray, order: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Splits positions after some of them, and yields each part with its first key."""
     edges = [0, *(ends + 1).tolist(), len(order)] if len(order) else []
     return ((int(keys[order[a]]), order[a:b]) for a, b in itertools.pairwise(edges))
