@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedax import cli
-from fedax.cli import work
+from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
@@ -209,7 +209,7 @@ def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member
     stream = io.StringIO()
     console = Console(file=stream, width=200)
     show_comparison(directory.comparison(directory.recipe), console)
-    work.close(directory, console)
+    print_summary(directory, console)
     text = stream.getvalue()
     for words in (
         "The paper beside ours",
