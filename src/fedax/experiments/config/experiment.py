@@ -159,28 +159,51 @@ class Experiment(BaseModel):
         return experiment
 
     def _check(self) -> None:
-        """Everything that can be checked without the data."""
-        for key, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 0), ("held_back_steps", 1)):
-            if getattr(self, key) is not None and not low <= getattr(self, key) <= MOST_COUNT:
-                self.refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers from {low} to {MOST_COUNT}"))
+        """Checks everything that needs no data, in the order of the file's keys and tables.
+
+        Raises:
+            InvalidInput: the first problem; a `SpecError` with its line if read from a file.
+        """
+        self._check_numbers()
+        self._check_choices()
+        self._check_common_sections()
+        self._check_algorithms()
+        with self._at("grid"):
+            self._check_grid()
+
+    def _check_numbers(self) -> None:
+        """Checks the numbers at the top of the file, and the reduction of curves."""
+        lowest = {"rounds": 0, "observe_every": 1, "checkpoint_every": 0, "held_back_steps": 1}
+        for key, low in lowest.items():
+            value = getattr(self, key)
+            if value is not None and not low <= value <= MOST_COUNT:
+                allowed = f"whole numbers from {low} to {MOST_COUNT}"
+                self.refuse((key,), InvalidInput.of(key, value, allowed))
         if self.minimum is not None and not math.isfinite(self.minimum):
             self.refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not are_seeds(self.seeds):
             self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         with self._at():
             check_reading(self.reads, self.observe_every, of_values=True)
-        for key, allowed in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
+
+    def _check_choices(self) -> None:
+        """Checks keys and tables whose value is a name from a list."""
+        for key, names in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
             for position, name in enumerate(getattr(self, key) or []):
-                if name not in allowed:
-                    self.refuse((key, position), UnknownName.among(key, name, allowed))
+                if name not in names:
+                    self.refuse((key, position), UnknownName.among(key, name, names))
         for key, choices in (("on_bad_client", BAD_CLIENT), ("keep_models", KEEP_MODELS)):
             if getattr(self, key) not in choices:
-                self.refuse((key,), InvalidInput.of(key, getattr(self, key), f"one of {choices}"))
+                allowed = f"one of {choices}"
+                self.refuse((key,), InvalidInput.of(key, getattr(self, key), allowed))
         if self.engine not in ENGINES:
             self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
             if self.task.name not in tasks.task_makers():
                 raise UnknownName.among("task", self.task.name, tasks.task_makers())
+
+    def _check_common_sections(self) -> None:
+        """Makes what the tables describe: constructors check the ranges of their arguments."""
         with self._at("solver"):
             self.solver.make()
         with self._at("schedule"):
@@ -196,6 +219,9 @@ class Experiment(BaseModel):
         with self._at("cost"):
             if self.cost is not None:
                 self.cost.check()
+
+    def _check_algorithms(self) -> None:
+        """Checks each algorithm with its own solver and schedule, and that labels differ."""
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
@@ -204,28 +230,35 @@ class Experiment(BaseModel):
                     reason = f"{section.shown()!r} is that of another algorithm of the experiment"
                     raise InvalidInput.because("label", reason)
                 labels.add(section.shown())
-            if section.solver:  # the common ones are checked already
+            # without tables of its own an algorithm has the common ones, which are checked already
+            if section.solver:
                 with self._at("algorithm", position, "solver"):
                     self._solver_of(section).make()
             if section.schedule:
                 with self._at("algorithm", position, "schedule"):
                     schedule_of(self.schedule | section.schedule)
-        with self._at("grid"):
-            if self.grid:
-                owners = ["solver", "schedule", *(s.name for s in self.algorithm), *labels]
-                self.grid.check(owners, self.seeds, self.validates)
-            self._check_size()
-            if self.grid:
-                known: list[dict[str, Any]] = []
-                for member in self.members():
-                    member.algorithm.make()
-                    member.solver.make()
-                    if member.schedule not in known:  # most members share theirs, and making one takes long
-                        known.append(member.schedule)
-                        schedule_of(member.schedule)
+
+    def _check_grid(self) -> None:
+        """Checks the number of runs, and every member of the grid."""
+        if self.grid:
+            names = (section.name for section in self.algorithm)
+            labels = (section.shown() for section in self.algorithm)
+            self.grid.check(["solver", "schedule", *names, *labels], self.seeds, self.validates)
+        # before the grid is expanded, which may take more memory than there is
+        self._check_size()
+        if not self.grid:
+            return
+        checked: list[dict[str, Any]] = []
+        for member in self.members():
+            member.algorithm.make()
+            member.solver.make()
+            # most members share their schedule, which is slow to make
+            if member.schedule not in checked:
+                checked.append(member.schedule)
+                schedule_of(member.schedule)
 
     def _check_size(self) -> None:
-        """Refuses more algorithms or runs than anybody waits for, before any of a grid is expanded."""
+        """Limits the number of algorithms and runs, without expanding the grid."""
         members = sum(self.grid.size(owners_of(section)) if self.grid else 1 for section in self.algorithm)
         if members > MOST_MEMBERS:
             raise InvalidInput.found("algorithm", f"{members} algorithms with those of the grid", f"at most {MOST_MEMBERS}")
