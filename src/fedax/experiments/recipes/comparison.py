@@ -10,7 +10,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.cells import Cell, Number, beside
 from fedax.experiments.recipes.claims import Evidence, Verdict
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.experiments.recipes.statistics import holm
+from fedax.experiments.statistics import holm
 from fedax.report import Sheet
 from fedax.report.tables.membership import AUDITED, leak_sheet
 from fedax.report.tables.numbers import AnyRun, Results
