@@ -22,12 +22,12 @@ def figures(
 ) -> None:
     """Draw run directories as files for a paper: the figures of their recipe, or the curves (needs the extra `paper`)."""
     from fedax.experiments.recipes.figures import curves
-    from fedax.experiments.results.joint import together
+    from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory
     from fedax.report.drawing.figures import save_charts, save_weights
 
     directories = [RunDirectory.load(folder) for folder in folders]
-    records, names = together(directories), [name.strip() for name in formats.split(",")]
+    records, names = merge_records(directories), [name.strip() for name in formats.split(",")]
     if len(directories) == 1:
         charts = directories[0].charts(against)
     else:

@@ -1,7 +1,7 @@
 """Selects one model of a run directory, for `fedax export` and `fedax predict`."""
 
 from fedax.core import InvalidInput, Task
-from fedax.experiments.config.slots import slots_of
+from fedax.experiments.config.run_ids import list_run_ids
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import plan_of
 
@@ -17,7 +17,7 @@ def model_kind(best: bool, client: int | None) -> str:
 
 def task_of(directory: RunDirectory, number: int) -> Task:
     """Returns the task of a run, made again from its experiment."""
-    (slot,) = (slot for slot in slots_of(directory.experiments) if slot.number == number)
+    (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
     return plan_of(directory.experiments[slot.experiment]).task
 
 

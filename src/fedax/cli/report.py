@@ -20,15 +20,15 @@ def report(
 
     In a folder that --keep has made, the tables are made again, and the report where it has curves.
     """
-    from fedax.experiments.results.archive import made_again
-    from fedax.experiments.results.joint import compared
+    from fedax.experiments.results.archive import rebuild
+    from fedax.experiments.results.joint import comparison_page
     from fedax.experiments.results.store import RunDirectory, is_archive
     from fedax.report import render
     from fedax.utils.files import write
 
     only = folders[0] if len(folders) == 1 else None
     if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
-        for file in RunDirectory.load(only).renew_archive() if is_archive(only) else made_again(only):
+        for file in RunDirectory.load(only).renew_archive() if is_archive(only) else rebuild(only):
             typer.echo(str(file))
         return
     directories = [RunDirectory.load(folder) for folder in folders]
@@ -38,5 +38,5 @@ def report(
             directories[0].keep(keep)
         typer.echo(f"Report: {directories[0].path / 'report.html'}")
         return
-    write(out, render(compared(directories)))
+    write(out, render(comparison_page(directories)))
     typer.echo(f"Report: {out}")

@@ -16,7 +16,7 @@ from fedax.report.drawing.charts import Chart, plain, staggered
 from fedax.report.drawing.styles import styles
 from fedax.report.record import Record, by_draw, by_label, by_task, of_clients, weights_at
 from fedax.report.tables.means import aligned, band, curves_of, ended_early, mean_position
-from fedax.report.tables.reductions import in_words
+from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import ABOUT, Row, best, columns_of, shown_in, summarize
 from fedax.report.theorems.marks import theory_charts
 
@@ -144,7 +144,7 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mappi
     if any(algorithm["weights"] for algorithm in algorithms):
         points = "at the end" + ("; mean of the runs" if several else "") + "; dotted: by the number of examples"
         charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
-    values = in_words(read)
+    values = describe_reduction(read)
     caption = (
         f"{values}; ± is the sample standard deviation over the runs; bands stay within their range."
         if several

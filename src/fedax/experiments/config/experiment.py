@@ -17,8 +17,8 @@ from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
-from fedax.experiments.config.observers import OBSERVERS, Optimum, chosen, fitting, observer_of
-from fedax.experiments.config.older import respelt
+from fedax.experiments.config.observers import OBSERVERS, Optimum, default_observers, observer_of, select_observers
+from fedax.experiments.config.older import upgrade_spelling
 from fedax.experiments.config.plan import Member as Member
 from fedax.experiments.config.plan import Plan as Plan
 from fedax.experiments.config.sections import (
@@ -41,13 +41,13 @@ from fedax.experiments.config.sections import (
     are_seeds,
     check_ranks,
     engine_of,
-    explained,
+    explain_error,
     owners_of,
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, plain
 from fedax.observe.base import Observer
-from fedax.report.tables.reductions import check_reading
+from fedax.report.tables.reductions import check_reduction
 
 
 class Experiment(BaseModel):
@@ -142,18 +142,18 @@ class Experiment(BaseModel):
     def of(cls, **sections: Any) -> "Experiment":
         """The same from Python values; problems are `InvalidInput`."""
         try:
-            experiment = cls.model_validate(respelt(sections))
+            experiment = cls.model_validate(upgrade_spelling(sections))
         except ValidationError as error:
-            raise InvalidInput(explained(error, cls)[1]) from error
+            raise InvalidInput(explain_error(error, cls)[1]) from error
         experiment._check()
         return experiment
 
     @classmethod
     def _of(cls, source: Source, kept: bool = False) -> "Experiment":
         try:
-            experiment = cls.model_validate(respelt(source.document, kept))
+            experiment = cls.model_validate(upgrade_spelling(source.document, kept))
         except ValidationError as error:
-            raise source.error(*explained(error, cls)) from error
+            raise source.error(*explain_error(error, cls)) from error
         experiment._source = source
         experiment._check()
         return experiment
@@ -184,7 +184,7 @@ class Experiment(BaseModel):
         if not are_seeds(self.seeds):
             self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         with self._at():
-            check_reading(self.reads, self.observe_every, of_values=True)
+            check_reduction(self.reads, self.observe_every, of_values=True)
 
     def _check_choices(self) -> None:
         """Checks keys and tables whose value is a name from a list."""
@@ -361,8 +361,8 @@ class Experiment(BaseModel):
 
     def _observers(self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> list[Observer]:
         if self.observe is None:
-            return fitting(task, self._observer, self._watched().values())
-        return chosen(self.observe, self._observer, task, runs)
+            return default_observers(task, self._observer, self._watched().values())
+        return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
         """The experiment with every default written out, as plain values that `of` takes."""

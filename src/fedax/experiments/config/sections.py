@@ -355,8 +355,8 @@ def check_ranks(engine: str, task: Section) -> None:
         MPI().check_clients(clients)
 
 
-def explained(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
-    """The place of the first problem that pydantic found, and a message in the library's own form."""
+def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
+    """Returns the path of the key of pydantic's first problem, and a message in the form of fedax's errors."""
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
     place = first["loc"]
     field = ".".join(str(key) for key in place)

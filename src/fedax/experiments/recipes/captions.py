@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedax.report import Record
-from fedax.report.tables.reductions import in_words, reads_values
+from fedax.report.tables.reductions import describe_reduction, is_value_reduction
 
 
 def source_of(paper: str, shows: str) -> str:
@@ -69,4 +69,4 @@ def _counted(runs: Sequence[Sequence[Record]]) -> str:
 
 def _read_as(read: str) -> str:
     """The reading of curves, as the begin of a sentence."""
-    return in_words(read) if reads_values(read) else read.replace("_", " ").capitalize()
+    return describe_reduction(read) if is_value_reduction(read) else read.replace("_", " ").capitalize()

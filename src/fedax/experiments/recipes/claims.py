@@ -12,7 +12,7 @@ from fedax.core import InvalidInput
 from fedax.core.directions import Mode
 from fedax.experiments.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of
-from fedax.report.tables.reductions import reads_values
+from fedax.report.tables.reductions import is_value_reduction
 from fedax.report.tables.summary import counted
 
 Verdict = Literal[
@@ -293,7 +293,7 @@ class Claim(BaseModel):
         Returns:
             None if they say nothing about the claim: other checks than of values, tasks or algorithms without numbers.
         """
-        read = self.read is None or reads_values(self.read)
+        read = self.read is None or is_value_reduction(self.read)
         compare = self._cell_check(metric, algorithms) if read else None
         tasks = [task for task in self.tasks or targets if task in targets]
         if compare is None or not tasks:

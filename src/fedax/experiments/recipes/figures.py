@@ -19,7 +19,7 @@ from fedax.report.drawing.styles import styles
 from fedax.report.record import by_label, by_task
 from fedax.report.tables.means import ended_early
 from fedax.report.tables.membership import ATTACKS, AUDITED
-from fedax.report.tables.reductions import reading
+from fedax.report.tables.reductions import parse_reduction
 from fedax.report.tables.summary import columns_of
 
 DIMENSIONS = ("variant", "algorithm", "metric", "x")
@@ -100,7 +100,7 @@ class Figure(BaseModel):
         """Refuses axes, panels, ways to read, and names that are not there."""
         field = f"figure {self.name!r}"
         if self.read is not None:
-            reading(self.read)
+            parse_reduction(self.read)
         if not self.against_value and self.axes != ["paper"]:
             for axis in self.axes:
                 if axis not in AXES:

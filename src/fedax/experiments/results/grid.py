@@ -12,7 +12,7 @@ from fedax.experiments.config.experiment import Experiment, Member
 from fedax.observe.modes import is_higher_better
 from fedax.report import Record, Sheet
 from fedax.report.tables.finals import read_runs
-from fedax.report.tables.reductions import in_words
+from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import COLUMNS
 
 
@@ -110,7 +110,7 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     title = column.title + (" (%)" if column.percent else "")
     on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
     read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
-    read = read or in_words(experiment.reads).replace("Means", "mean", 1)
+    read = read or describe_reduction(experiment.reads).replace("Means", "mean", 1)
     highest = "highest" if is_higher_better(column.metric) else "lowest"
     return Sheet(
         f"Grid: {experiment.name}",

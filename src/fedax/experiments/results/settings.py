@@ -10,7 +10,7 @@ from fedax.core.hyper import is_new
 from fedax.engine.compilation.fingerprint import difference, random_settings
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.slots import Slot, slots_of
+from fedax.experiments.config.run_ids import RunId, list_run_ids
 from fedax.report import Record
 
 _SHARED = (
@@ -31,11 +31,11 @@ _SHARED = (
 
 def configured(
     experiments: Sequence[Experiment], numbers: Sequence[int] | None = None
-) -> Iterator[tuple[Slot, dict[str, Any]]]:
+) -> Iterator[tuple[RunId, dict[str, Any]]]:
     """All runs, or those of some numbers, with what makes them what they are, whatever their names: plain values."""
     shared: dict[int, dict[str, Any]] = {}
     wanted = None if numbers is None else set(numbers)
-    for slot in slots_of(experiments):
+    for slot in list_run_ids(experiments):
         if wanted is not None and slot.number not in wanted:
             continue
         if slot.experiment not in shared:

@@ -30,7 +30,7 @@ from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
 from fedax.report.page import clients_sheet
 from fedax.report.record import by_task, clients_csv, of_clients, to_csv
-from fedax.report.tables.membership import audits_among, leak_csv
+from fedax.report.tables.membership import audits_among, membership_csv
 from fedax.report.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
@@ -236,7 +236,7 @@ class RunDirectory:
         if of_clients(self.records)[1]:
             write(self.path / "clients.csv", clients_csv(self.records))
         if audits_among(self.records):
-            write(self.path / "audit.csv", leak_csv(self.records))
+            write(self.path / "audit.csv", membership_csv(self.records))
         self._compare()
         write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
         write(self.path / "report.html", render(self.page()))

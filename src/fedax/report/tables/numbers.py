@@ -12,7 +12,7 @@ from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
 from fedax.report import Record
 from fedax.report.tables.finals import read_run
-from fedax.report.tables.reductions import reads_values
+from fedax.report.tables.reductions import is_value_reduction
 from fedax.report.tables.summary import scale_of
 
 
@@ -137,7 +137,7 @@ class Results:
         on_task = self._on(task)
         runs = [record for record in on_task if metric in record.scalars]
         mode: Mode = "max" if higher_is_better(metric, read, on_task, told) else "min"
-        if not reads_values(read):
+        if not is_value_reduction(read):
             return worst_of([], mode)
         seen = [[number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)] for run in runs]
         return worst_of(seen, mode)
@@ -174,7 +174,7 @@ def quantity_of(metric: str, read: str) -> str:
     name = metric.replace("_", " ")
     if read == "mean_change":
         return f"{quantity_of(metric, 'last')} from one observation to the next"
-    if not reads_values(read):
+    if not is_value_reduction(read):
         way, _, level = read.partition("_to_")
         return f"{way} until {level}" if level else f"{name}, last over half"
     if scale_of(metric) == 1.0:
