@@ -63,7 +63,7 @@ class Used(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan, *kinds: type) -> "Used":
-        """The first algorithm of some classes."""
+        """Returns the first algorithm of some classes."""
         label = next((label for label, method in plan.algorithms.items() if type(method) in kinds), None)
         given = plan.arguments if label is None else plan.arguments_of(label)
         return cls(None if label is None else plan.algorithms[label], given["solver"], given["schedule"])
@@ -94,7 +94,7 @@ class Measured(constants.Measured):
         return float(np.linalg.norm(self.losses.shares @ self.gradients))
 
     def noise(self) -> float:
-        """The largest variance of a client's minibatch gradients; of a drawn batch size, at the smallest batch."""
+        """Returns the largest variance of a client's minibatch gradients; of a drawn batch size, at the smallest batch."""
         batch = self.schedule.batch_size
         least = batch[0] if isinstance(batch, tuple) else batch
         if least == "full":
@@ -104,7 +104,7 @@ class Measured(constants.Measured):
         return max(one.mean for one in each)
 
     def common(self) -> list[Row]:
-        """The constants that every paper begins with."""
+        """Returns the constants that every paper begins with."""
         return [
             Row("clients", self.losses.clients, ""),
             Row("L, the largest of a client", float(self.smoothness.max()), self.source),
@@ -335,7 +335,7 @@ def suggestions(
     prices: Sequence[float] = (0.1, 1.0, 10.0, 100.0, 1000.0),
     seed: int = 0,
 ) -> Answer:
-    r"""A paper's theory on an experiment's task.
+    r"""Returns a paper's theory on an experiment's task.
 
     Args:
         paper: a name of `PAPERS`.

@@ -85,7 +85,7 @@ def clients_sheet(records: Sequence[Record]) -> list[Sheet]:
 
 
 def render(page: Page) -> str:
-    """The page as HTML text.
+    """Renders a page as HTML.
 
     >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
     True
@@ -201,7 +201,7 @@ def _algorithm(
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:
-    """The final accuracies of the clients with test examples, sorted within each run, averaged by rank.
+    """Returns the final accuracies of the clients with test examples, sorted within each run, averaged by rank.
 
     One that is not finite counts as the worst of all.
     """
@@ -215,7 +215,7 @@ def _ranked(runs: Sequence[Record]) -> list[float | None]:
 
 
 def _weights(runs: Sequence[Record]) -> list[list[float | None]]:
-    """The final shares of examples and the weights of the clients, averaged over the runs on the same data."""
+    """Returns the final shares of examples and the weights of the clients, averaged over the runs on the same data."""
     final = [weights_at(own, -1) for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
     return [_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
 

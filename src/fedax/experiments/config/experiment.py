@@ -135,12 +135,12 @@ class Experiment(BaseModel):
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
-        """The same from TOML text; `name` is for messages."""
+        """Reads and checks TOML text; `name` is for messages."""
         return cls._of(Source(text, name))
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
-        """The same from Python values; problems are `InvalidInput`."""
+        """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
         try:
             experiment = cls.model_validate(upgrade_spelling(sections))
         except ValidationError as error:
@@ -267,12 +267,12 @@ class Experiment(BaseModel):
             raise InvalidInput.found("seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs")
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
-        """The experiment with some of its algorithms, and with what its grid says about them."""
+        """Returns the experiment with some of its algorithms, and with what its grid says about them."""
         owners = ("solver", "schedule", *(s.name for s in chosen), *(s.shown() for s in chosen))
         return self.model_copy(update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)})
 
     def _solver_of(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
-        """The solver of one algorithm: the common one with its own options, or another one."""
+        """Returns the solver of one algorithm: the common one with its own options, or another one."""
         common = self.solver.options if section.solver.get("name", self.solver.name) == self.solver.name else {}
         return SolverSection(**{"name": self.solver.name} | common | section.solver | changes)
 
@@ -293,7 +293,7 @@ class Experiment(BaseModel):
         return self.early_stopping.metric if self.early_stopping else usual
 
     def members(self) -> list[Member]:
-        """Every algorithm of the file, and of its grid, in order.
+        """Returns every algorithm of the file, and of its grid, in order.
 
         >>> sections = {"task": {"name": "digits"}, "algorithm": [{"name": "fedprox"}], "grid": {"fedprox": {"mu": [0.0, 1.0]}}}
         >>> [member.label for member in Experiment.of(name="a", **sections).members()]
@@ -351,7 +351,7 @@ class Experiment(BaseModel):
         return Plan(task, made, arguments, own)
 
     def _watched(self) -> dict[str, str]:
-        """The metrics that sections need."""
+        """Returns the metrics that sections need."""
         early = self.early_stopping and self.early_stopping.metric
         needed = {"stop": self.stop and "train_loss", "early_stopping": early, "grid": self.grid and self.select}
         return {section: metric for section, metric in needed.items() if metric}
@@ -365,7 +365,7 @@ class Experiment(BaseModel):
         return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
-        """The experiment with every default written out, as plain values that `of` takes."""
+        """Returns the experiment with every default written out, as plain values that `of` takes."""
         made, solver = [section.make() for section in self.algorithm], self.solver.make()
         every = tasks.defaults(self.task.name, **self.task.options)
         defaults = {name: value for name, value in every.items() if isinstance(value, int | float | str)}

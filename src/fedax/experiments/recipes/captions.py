@@ -60,7 +60,7 @@ def note_of(
 
 
 def _counted(runs: Sequence[Sequence[Record]]) -> str:
-    """The number of runs of which a mean is, in words."""
+    """Returns the number of runs of a mean as text."""
     sizes = sorted({len(own) for own in runs})
     draws = {len({record.draw for record in own}) for own in runs}
     word = "draws of the data" if draws == set(sizes) and sizes != [1] else "runs" if max(draws) > 1 else "seeds"
@@ -68,5 +68,5 @@ def _counted(runs: Sequence[Sequence[Record]]) -> str:
 
 
 def _read_as(read: str) -> str:
-    """The reading of curves, as the begin of a sentence."""
+    """Returns the reduction of curves as the start of a sentence."""
     return describe_reduction(read) if is_value_reduction(read) else read.replace("_", " ").capitalize()

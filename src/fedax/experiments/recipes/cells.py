@@ -115,7 +115,7 @@ def beside(
 
 
 def _number(results: Results, values: Values) -> Number:
-    """The mean over the units of statistics; infinite if one of them is."""
+    """Returns the mean over the units of statistics; infinite if one of them is."""
     units, _ = results.units(values)
     finite = bool(np.isfinite(units).all())
     mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])

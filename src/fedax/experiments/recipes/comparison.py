@@ -75,7 +75,7 @@ class Comparison:
         return "" if self.recipe.ran in ("paper", None) else SHORTER
 
     def sheets(self) -> list[Sheet]:
-        """The tables for the report."""
+        """Returns the tables for the report."""
         claims = Sheet(
             "Claims",
             ["Claim", "Verdict", "In the mean", "From"],
@@ -89,7 +89,7 @@ class Comparison:
         return [sheet for sheet in (claims, self.cell_sheet(), leaks, open_) if sheet.rows]
 
     def cell_sheet(self) -> Sheet:
-        """The paper's numbers beside ours."""
+        """Returns the paper's numbers beside ours."""
         recipe, several = self.recipe, len({row.metric for row in self.rows}) > 1
         ours = (
             [f"Ours, {describe_reduction(read).lower()}" for read in (self.read, *recipe.also_read)]
@@ -116,7 +116,7 @@ class Comparison:
         return [cell.task, cell.algorithm, *metric, in_digits(cell.paper), *ours, runs, *verdict]
 
     def csv(self) -> str:
-        """The numbers as a table; verdicts are 1 or 0, or empty where there is none."""
+        """Returns the numbers as a table; verdicts are 1 or 0, or empty where there is none."""
         paper, ours = (
             ["paper_mean", "paper_deviation", "paper_runs"],
             ["ours_mean", "ours_deviation", "units", "runs", "diverged"],
@@ -134,7 +134,7 @@ class Comparison:
         return [row.task, row.algorithm, row.metric, *numbers, *verdicts, *also]
 
     def claims_csv(self) -> str:
-        """All comparisons that the verdicts rest on; `p_against_holm` is corrected over those of the claim."""
+        """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over those of the claim."""
         numbers = ["mean", "low", "high", "p_for", "p_against", "p_against_holm"]
         rows = []
         for text, evidence in self.verdicts:
@@ -190,12 +190,12 @@ class Comparison:
 
 
 def words(metric: str) -> str:
-    """The name of a metric as a heading."""
+    """Returns the name of a metric as a heading."""
     return metric.replace("_", " ").capitalize()
 
 
 def in_digits(number: Number) -> str:
-    """A mean, with its deviation where it is known."""
+    """Returns a mean, with its deviation where it is known."""
     return f"{number.mean:.2f}" + (f" ± {number.deviation:.2f}" if math.isfinite(number.deviation) else "")
 
 

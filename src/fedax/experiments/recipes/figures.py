@@ -258,7 +258,7 @@ class Drawer:
         ]
 
     def _positions(self, figure: Figure, runs: Sequence[Runs]) -> list[tuple[str, dict[str, float] | None]]:
-        """The horizontal axes, with the prices of those in time."""
+        """Returns the horizontal axes, with the prices of those in time."""
         found: list[tuple[str, dict[str, float] | None]] = []
         for axis in figure.axes:
             if axis != "cost":
@@ -374,7 +374,7 @@ def drawer(
 
 
 def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds") -> list[Chart]:
-    """One figure per metric, with a panel for every task.
+    """Returns one figure per metric, with a panel for every task.
 
     Raises:
         InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
@@ -387,7 +387,7 @@ def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), ag
 
 
 def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
-    """The figures of a recipe, after the paper's numbers beside ours where it has several for a task.
+    """Returns the figures of a recipe, after the paper's numbers beside ours where it has several for a task.
 
     Figures of the same metric against a value have the paper's numbers in them.
     """
@@ -424,7 +424,7 @@ def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
 
 
 def _place(spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None) -> str:
-    """The panel or series of a spot in one dimension."""
+    """Returns the panel or series of a spot in one dimension."""
     if name in DIMENSIONS:
         axis = spot.axis if spot.price is None else f"{spot.axis} {spot.price}"
         return {"variant": spot.task, "algorithm": spot.method, "metric": column_of(spot.metric).title, "x": axis}[name]
@@ -441,7 +441,7 @@ def _in_order(groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[st
 
 
 def _value(experiment: Experiment | None, path: str, method: str) -> Any:
-    """A value of the experiment, or of one of its algorithms; None if it is not written there."""
+    """Returns a value of the experiment, or of one of its algorithms; None if it is not written there."""
     head, _, rest = path.partition(".")
     if experiment is None:
         return None

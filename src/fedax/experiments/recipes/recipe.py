@@ -187,7 +187,7 @@ class Recipe(BaseModel):
         return [name for name in self.algorithms if name == label or name not in self.repeats]
 
     def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
-        """The recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
+        """Returns the recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
 
         >>> [e.name for e in load("fedbc-table-1").only("paper", ["E = 1", "E = 5"], ["FedBC"]).experiments("paper")]
         ['E = 1', 'E = 5']
@@ -205,7 +205,7 @@ class Recipe(BaseModel):
         return self.model_copy(update={"scale": self.scale | {scale: size}})
 
     def experiments(self, scale: str) -> list[Experiment]:
-        """The experiments of a scale: every variant on every draw of the data."""
+        """Returns the experiments of a scale: every variant on every draw of the data."""
         if scale not in SCALES:
             raise UnknownName.among("scale", scale, SCALES)
         size = self.scale[scale]
@@ -259,7 +259,7 @@ def _among(field: str, name: str, known: Any) -> None:
 
 
 def recipe_files() -> dict[str, Any]:
-    """The recipes of the package: files by name.
+    """Returns the recipes of the package: files by name.
 
     >>> "fedbc-table-1" in recipe_files()
     True
@@ -269,7 +269,7 @@ def recipe_files() -> dict[str, Any]:
 
 
 def load(name: str) -> Recipe:
-    """A recipe by its name, or from a file of one's own.
+    """Loads a recipe by its name or from a file.
 
     Raises:
         UnknownName: no such recipe; the message holds the nearest name.

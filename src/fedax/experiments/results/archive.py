@@ -31,7 +31,7 @@ _HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "o
 
 
 def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Recipe | None) -> str:
-    """The numbers of every run: a line for each of its metrics, accuracies in percent.
+    """Returns the numbers of every run: a line for each of its metrics, accuracies in percent.
 
     Args:
         records: all runs.
@@ -158,7 +158,7 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
 
 
 def settings_of(folder: Path) -> list[Path]:
-    """The files `config.toml` or `config-<n>.toml`, in their order."""
+    """Returns the files `config.toml` or `config-<n>.toml`, in their order."""
     return sorted(folder.glob("config*.toml"), key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0))
 
 

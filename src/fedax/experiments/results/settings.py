@@ -32,7 +32,7 @@ _SHARED = (
 def configured(
     experiments: Sequence[Experiment], numbers: Sequence[int] | None = None
 ) -> Iterator[tuple[RunId, dict[str, Any]]]:
-    """All runs, or those of some numbers, with what makes them what they are, whatever their names: plain values."""
+    """Yields all runs, or those of some numbers, with the configuration that determines them as plain values."""
     shared: dict[int, dict[str, Any]] = {}
     wanted = None if numbers is None else set(numbers)
     for slot in list_run_ids(experiments):
@@ -83,14 +83,14 @@ _HINT = "Put it back as it was, or run in another folder."
 
 
 def made_with(experiments: Sequence[Experiment], number: int) -> dict[str, Any] | None:
-    """The configuration of a run that is made now, None for a number that the experiments do not have."""
+    """Returns the configuration of a run that is made now, None for a number that the experiments do not have."""
     for _, run in configured(experiments, [number]):
         return run | {"jax": random_settings()}
     return None
 
 
 def identity(record: Record) -> str | None:
-    """The configuration that a run was made with as one text; None if it kept none.
+    """Returns the configuration that a run was made with as one text; None if it kept none.
 
     Equal for runs that differ in nothing but names.
     """

@@ -46,11 +46,11 @@ class Batch:
         return len(self.numbers) == 1
 
     def folder(self, out: Path) -> Path:
-        """The folder of its checkpoints."""
+        """Returns the folder of its checkpoints."""
         return out / "checkpoints" / f"{self.numbers[0]:04d}"
 
     def heading(self, experiment: Experiment, several: bool) -> str:
-        """The heading of its progress bar."""
+        """Returns the heading of its progress bar."""
         what = self.labels[0] + (f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else "")
         listed = ", ".join(str(seed) for seed in self.seeds)
         word = "selection seed" if self.selecting else "seed"
@@ -76,7 +76,7 @@ class Batch:
 
 
 def _has_own_models(algorithm: Algorithm[Any]) -> bool:
-    """Whether its clients use other models than the global one."""
+    """Returns whether its clients use other models than the global one."""
     return type(algorithm).personal is not Algorithm.personal
 
 
@@ -93,7 +93,7 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None) -> list[Batch]:
-    """All of one stage, in the order of experiments, algorithms and seeds.
+    """Returns all of one stage, in the order of experiments, algorithms and seeds.
 
     Args:
         experiments: of the directory.

@@ -45,7 +45,7 @@ def run_one(
     enough: Callable[[Progress], bool] | None = None,
     heading: str = "",
 ) -> Record:
-    """One run of one algorithm of a plan.
+    """Runs one algorithm of a plan.
 
     Args:
         plan: what is run.
@@ -202,7 +202,7 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
 
 
 def follow(ranks: Team) -> None:
-    """The part of an MPI rank other than 0 in what rank 0 runs or resumes; it keeps nothing and shows nothing.
+    """Works as a rank other than 0 on what rank 0 runs or resumes; stores nothing and shows nothing.
 
     Args:
         ranks: of the job.
@@ -298,7 +298,7 @@ def _in_turn(
 def _in_processes(
     directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
 ) -> Iterator[tuple[Batch, list[Record]]]:
-    """A queue over processes, each on cores of its own."""
+    """Yields a queue over processes, each on cores of its own."""
     experiments = directory.experiments
     for experiment in experiments:
         if experiment.name not in directory.notes:
@@ -367,7 +367,7 @@ def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], fol
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:
-    """One line about task, schedule and solver, for reports."""
+    """Returns one line about task, schedule and solver, for reports."""
 
     def listed(options: dict[str, Any]) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items()) or "the defaults"
