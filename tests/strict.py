@@ -26,6 +26,11 @@ def _typed(*, typechecker: Any) -> Any:
             return type(target)(decorate(target.__func__))
         if not inspect.isfunction(target) or "<locals>" in target.__qualname__:
             return target  # functions within functions are made anew at every call, and as often checked
+        if target.__module__.startswith("fedax.cli.") and all(
+            isinstance(annotation, str) for annotation in target.__annotations__.values()
+        ):
+            # commands import their types only for static checkers, so that help appears without JAX
+            return target
         checked = _checked(target)
         return _jaxtyped(checked, typechecker=None) if any(map(_has_shape, target.__annotations__.values())) else checked
 

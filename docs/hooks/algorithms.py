@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedax.algorithms import algorithm_classes
-from fedax.cli.listing import described
 from fedax.core import Algorithm
+from fedax.report.methods import describe_algorithm
 
 FAMILIES = {
     "server": "One model, with a server",
@@ -61,7 +61,7 @@ def _overview() -> str:
         ]
         lines += ["| --- | --- | --- | --- |"]
         for kind in kinds:
-            facts = described(kind)
+            facts = describe_algorithm(kind)
             sent = "; ".join(_traffic(phase) for phase in facts["phases"])
             idea = sections(kind)["text"].split("\n\n")[0].replace("\n", " ").replace("|", r"\|")
             keeps = _amount(facts["memory"])
@@ -72,7 +72,7 @@ def _overview() -> str:
 
 def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
     """The page of one algorithm."""
-    facts, parts, name = described(kind), sections(kind), kind.__name__
+    facts, parts, name = describe_algorithm(kind), sections(kind), kind.__name__
     advice = ADVICE.get(name, {})
     text = [
         "---",

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import fedax
 from fedax import cli
 from fedax.algorithms import algorithm_classes
-from fedax.cli import work
 from fedax.core.hyper import declared
+from fedax.engine.distributed.abort import INTERRUPTED
 from fedax.experiments.results.store import RunDirectory
 from samples import TINY, record
 
@@ -176,9 +176,9 @@ def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
         directory.close("interrupted")
         return directory
 
-    monkeypatch.setattr(work, "run_demo", interrupted)
+    monkeypatch.setattr("fedax.experiments.running.demo.run_demo", interrupted)
     result = call("demo")
-    assert result.exit_code == work.INTERRUPTED
+    assert result.exit_code == INTERRUPTED
     assert "Interrupted. runs/demo holds the runs so far" in result.stdout
 
 
@@ -193,7 +193,7 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == work.INTERRUPTED, err
+    assert process.returncode == INTERRUPTED, err
     assert "Interrupted. a holds the runs so far" in out
     assert "Traceback" not in err
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "interrupted"

@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from fedax import cli, data
-from fedax.cli.datasets import DATASETS, DataSet
 from fedax.core import DataError
+from fedax.data.registry import DATASETS, DataSet
 from fedax.report.drawing.clients import picture
 
 

@@ -3,7 +3,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli
-from fedax.cli import doctor
 from fedax.engine.compilation import fused_loop as kernel
 from fedax.ops.extension import Status, status
 
@@ -11,7 +10,7 @@ from fedax.ops.extension import Status, status
 def answer(monkeypatch, native=None):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
     if native is not None:
-        monkeypatch.setattr(doctor, "status", lambda: native)
+        monkeypatch.setattr("fedax.ops.extension.status", lambda: native)
     result = CliRunner().invoke(cli.app, ["doctor"])
     assert result.exit_code == 0, result.output
     return result.output

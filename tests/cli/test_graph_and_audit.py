@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from fedax import cli
 from fedax.audit import Curve, Membership
-from fedax.cli.audit import read_as, write_picture
-from fedax.cli.graph import drawn, positions
+from fedax.cli.audit import verdict, write_picture
+from fedax.cli.graph import draw_text, positions
 from fedax.core import History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.graphs import Graph
@@ -61,10 +61,10 @@ def test_numbers_are_whole_in_a_narrow_terminal():
 
 
 def test_picture_holds_every_client_and_only_links():
-    picture = drawn(Graph.star(7))
+    picture = draw_text(Graph.star(7))
     assert sorted("".join(c for c in picture if c.isdigit())) == list("0123456")
     assert "\N{MIDDLE DOT}" in picture
-    assert "\N{MIDDLE DOT}" not in drawn(Graph.isolated(4))
+    assert "\N{MIDDLE DOT}" not in draw_text(Graph.isolated(4))
     for graph in (Graph.grid(6), Graph.ring(1), Graph.ring(2)):
         places = positions(graph)
         assert places.min() >= 0
@@ -122,10 +122,10 @@ def audited(area, accuracy=(0.9, 0.8)):
 
 def test_areas_are_read_beside_what_guessing_has():
     """With m members and others an area has the standard error sqrt((2 m + 1) / (12 m^2)) under guessing: 0.0408 for 100."""
-    assert "no attack does better than guessing, which has an AUC of 0.5 ± 0.082 with 100 members" in read_as(
+    assert "no attack does better than guessing, which has an AUC of 0.5 ± 0.082 with 100 members" in verdict(
         audited(0.58), 100
     )
-    told = read_as(audited(0.59), 100)
+    told = verdict(audited(0.59), 100)
     assert "members are told apart" in told
     assert "finds 20.0 % of the members" in told
     assert "+10.0 points" in told

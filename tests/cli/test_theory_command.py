@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 import fedax
 from convex import newton, smoothness
 from fedax.cli import app
-from fedax.cli.theory import PAPERS, suggestions
 from fedax.cli.theory_figures import save_figure
+from fedax.cli.theory_papers import PAPERS, suggestions
 from fedax.core import InvalidInput
 from fedax.engine.round.engine import initial_params
 from fedax.experiments.config.experiment import Experiment

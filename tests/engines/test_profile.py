@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedax
-from fedax.cli.commands import app
+from fedax.cli import app
 from fedax.core import InvalidInput
 from fedax.engine.compilation import fused_loop as kernel
 from fedax.engine.driver.options import RunOptions

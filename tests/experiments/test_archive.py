@@ -12,14 +12,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedax import cli
-from fedax.cli import work
+from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import lines_of
 from fedax.experiments.results.curves import NAME, packed, unpacked
 from fedax.experiments.results.store import RunDirectory
-from fedax.experiments.running.batches import draw_of, slots_of
+from fedax.experiments.running.batches import draw_of, list_run_ids
 from fedax.experiments.running.progress import Display, show_comparison
 from fedax.experiments.running.runner import resume
 from fedax.report.tables.numbers import Results
@@ -50,7 +50,7 @@ def directory(tmp_path_factory):
     made.recipe = recipe
     (made.path / "recipe.toml").write_text(recipe.text)
     made.configure(recipe.experiments("small"))
-    for slot in slots_of(made.experiments):
+    for slot in list_run_ids(made.experiments):
         draw, label = draw_of(made.experiments[slot.experiment]), slot.member.label
         lost = Outcome("non-finite", 1, 0) if (draw, label) == (1, "Plain") else None
         if label == "Prox, mu=10000.0" and not slot.selecting:
@@ -209,7 +209,7 @@ def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member
     stream = io.StringIO()
     console = Console(file=stream, width=200)
     show_comparison(directory.comparison(directory.recipe), console)
-    work.close(directory, console)
+    print_summary(directory, console)
     text = stream.getvalue()
     for words in (
         "The paper beside ours",

@@ -17,7 +17,7 @@ from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
 from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.grid import grid_csv, selected
-from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import runner
 from fedax.experiments.running.batches import batches_of
@@ -177,7 +177,7 @@ def test_a_directory_from_before_selection_had_seeds_is_still_shown(tmp_path):
         file = tmp_path / "a" / "runs" / f"{k:04d}.npz"
         file.write_bytes(dataclasses.replace(Record.from_bytes(file.read_bytes()), settings=None).to_bytes())
     assert [r.label for r in RunDirectory.load(tmp_path / "a").shown()] == ["FedAvg", LABELS[2]]
-    assert sorted(taken_over([experiment], [tmp_path / "a"])) == [0]  # FedAvg's, whose number has not moved
+    assert sorted(import_runs([experiment], [tmp_path / "a"])) == [0]  # FedAvg's, whose number has not moved
 
 
 def test_a_diverged_run_counts_as_worst():

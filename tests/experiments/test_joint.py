@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedax.experiments import recipes
-from fedax.experiments.results.joint import compared
+from fedax.experiments.results.joint import comparison_page
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import reproduce
 from fedax.report import render
@@ -22,7 +22,7 @@ def folders(tmp_path_factory):
 @pytest.mark.thorough
 def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     first = folders[0]
-    page = compared(folders)
+    page = comparison_page(folders)
     table, (chart,) = page.sheets[0], page.charts
     assert list(table.head) == ["Task", "Algorithm", "Paper", "first", "second"]
     rows = {row[1]: row for row in table.rows}
@@ -46,6 +46,6 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
 
 @pytest.mark.thorough
 def test_one_recipe_alone_has_no_such_table(folders):
-    page = compared(folders[:1])
+    page = comparison_page(folders[:1])
     assert not page.charts
     assert page.sheets[0].title == "Claims: first"

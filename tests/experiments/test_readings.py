@@ -20,7 +20,7 @@ from fedax.experiments.results.archive import lines_of, readings_of, runs_csv, t
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import show_comparison
 from fedax.report.tables.numbers import Results, number_of
-from fedax.report.tables.reductions import in_rounds, in_words, read_curve, reads_values
+from fedax.report.tables.reductions import convert_to_rounds, describe_reduction, is_value_reduction, read_curve
 from samples import OWN, TINY, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -54,7 +54,7 @@ def test_reading_curves():
     for wrong in ("first", "mean_last_0", "mean_last_0_rounds", "mean_last_x_rounds", "mean_last_2_round", "rounds_to_"):
         with pytest.raises(InvalidInput, match="read: got"):
             read_curve(curve, rounds, wrong, False)
-        assert not reads_values(wrong)
+        assert not is_value_reduction(wrong)
     with pytest.raises(UnknownName, match="Did you mean 'test_accuracy'"):
         Results([record("A")]).of("T", "A", "test_acuracy", "last")
 
@@ -75,11 +75,11 @@ def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
 def test_the_older_spelling_is_the_same_mean_over_rounds(every, k):
     rounds = np.arange(0, 101, every * 2)[: 100 // every + 1]
     curve = np.random.default_rng(k).normal(size=len(rounds))
-    now = in_rounds(f"mean_last_{k}", every * 2)
+    now = convert_to_rounds(f"mean_last_{k}", every * 2)
     assert now == f"mean_last_{2 * every * k}_rounds"
     assert read_curve(curve, rounds, f"mean_last_{k}", True) == read_curve(curve, rounds, now, True)
-    assert in_rounds(now, every) == now
-    assert [in_rounds(read, every) for read in ("best", "last", "rounds_to_3", "nonsense")] == [
+    assert convert_to_rounds(now, every) == now
+    assert [convert_to_rounds(read, every) for read in ("best", "last", "rounds_to_3", "nonsense")] == [
         "best",
         "last",
         "rounds_to_3",
@@ -179,7 +179,8 @@ def test_runs_csv_has_all_that_cells_and_claims_read():
 
 def test_captions_name_every_reading():
     words = {
-        read: in_words(read) for read in ("best", "mean_last_20_rounds", "mean_last_10", "rounds_to_95", "gigabits_to_0.2")
+        read: describe_reduction(read)
+        for read in ("best", "mean_last_20_rounds", "mean_last_10", "rounds_to_95", "gigabits_to_0.2")
     }
     assert words == {
         "best": "Best values over the rounds",

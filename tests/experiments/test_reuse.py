@@ -6,7 +6,7 @@ import pytest
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment, run_experiments
 from samples import TINY
@@ -57,11 +57,11 @@ def test_the_same_runs_under_other_names_are_taken_over(first, tmp_path):
 )
 def test_another_run_is_not(first, old, new):
     assert old in TINY
-    assert taken_over([Experiment.parse(TINY.replace(old, new))], [first.path]) == {}
+    assert import_runs([Experiment.parse(TINY.replace(old, new))], [first.path]) == {}
 
 
 def test_another_hyperparameter_is_another_run(first):
-    taken = taken_over([Experiment.parse(TINY.replace("mu = 1", "mu = 2"))], [first.path])
+    taken = import_runs([Experiment.parse(TINY.replace("mu = 1", "mu = 2"))], [first.path])
     assert sorted(taken) == [0, 1]
 
 
@@ -83,7 +83,7 @@ def test_runs_from_elsewhere_are_taken_over_if_asked_for_and_named(first, tmp_pa
     versions = tmp_path / "kept" / "versions.json"
     versions.write_text(json.dumps(json.loads(versions.read_text()) | {"jax": "0.1"}))
     experiment = Experiment.parse(TINY)
-    taken = taken_over([experiment], [tmp_path / "kept"], elsewhere=True)
+    taken = import_runs([experiment], [tmp_path / "kept"], elsewhere=True)
     assert sorted(taken) == [0, 1, 2, 3]
     assert {record.versions["jax"] for record in taken.values()} == {"0.1"}
     told = Told()
@@ -95,8 +95,8 @@ def test_runs_from_elsewhere_are_taken_over_if_asked_for_and_named(first, tmp_pa
     assert ", jax 0.1, " in page.versions["taken over"]
     directory.keep(tmp_path / "again")
     with pytest.raises(InvalidInput, match=r"jax 0\.1 there.*--elsewhere"):
-        taken_over([experiment], [tmp_path / "again"])
-    again = taken_over([experiment], [tmp_path / "again"], elsewhere=True)
+        import_runs([experiment], [tmp_path / "again"])
+    again = import_runs([experiment], [tmp_path / "again"], elsewhere=True)
     assert {record.versions["jax"] for record in again.values()} == {"0.1"}
     for number, record in again.items():
         old = first.runs[number]

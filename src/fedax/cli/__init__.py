@@ -1,4 +1,4 @@
 """The command line, `fedax`."""
 
-from fedax.cli.commands import app as app
-from fedax.cli.commands import main as main
+from fedax.cli.main import app as app
+from fedax.cli.main import main as main

@@ -1,38 +1,54 @@
 """`fedax audit`: membership inference on federated training, as tables and a picture."""
 
+from __future__ import annotations
+
 import csv
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from fedax.audit import Membership, membership
-from fedax.cli.tables import show
-from fedax.core import InvalidInput, RunExists
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.shorthand import parse_options, parse_section
-from fedax.experiments.results.store import fresh
+from fedax.cli.options import Algorithms, Schedule, Solver
+from fedax.errors import InvalidInput, RunExists
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedax.audit import Membership
+    from fedax.experiments.config.experiment import Experiment
 
 COLORS = ("#1f6feb", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0e7490", "#be185d", "#4d7c0f")
 ATTACKS = {"shadow": "shadow attack", "calibrated": "calibrated loss"}
 
 
 def audit(
-    algorithms: Sequence[str],
-    every: int,
-    out: Path | None,
-    *,
-    task: str,
-    rounds: int,
-    seed: int,
-    solver: str,
-    schedule: str,
+    algorithms: Algorithms,
+    task: Annotated[
+        str, typer.Option(help="A classification task, as name:key=value,...")
+    ] = "digits:partition=iid,model=mlp",
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 20,
+    every: Annotated[int, typer.Option(help="Rounds between attacks.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the split and the runs.")] = 0,
+    solver: Solver = "sgd:learning_rate=0.01,momentum=0.9",
+    schedule: Schedule = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for auc.csv and roc.html, new or empty.", show_default=False)
+    ] = None,
 ) -> None:
-    """Attacks algorithms by words of the command line, and writes the results to a folder."""
+    """Measure what models give away: membership inference on federated training.
+
+    A target and a shadow model are trained on a quarter of the training examples each; an attack model learns on the shadow
+    what members look like, and a second attack compares the losses of both. An AUC of 0.5 is guessing.
+    """
+    from rich.console import Console
+
+    from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.config.shorthand import parse_options, parse_section
+    from fedax.experiments.results.store import fresh
+
     experiment = Experiment.of(
         name="audit",
         rounds=rounds,
@@ -48,11 +64,14 @@ def audit(
 
 
 def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -> dict[str, Membership]:
-    """Attacks every algorithm of an experiment with each `every` rounds, and writes `auc.csv` and `roc.html` below `out`.
+    """Attacks every algorithm of an experiment after each `every` rounds; writes `auc.csv` and `roc.html`.
 
     Raises:
         RunExists: the folder is not empty; nothing is done.
     """
+    from fedax.audit import membership
+    from fedax.cli.tables import show
+
     if every < 1:
         raise InvalidInput.of("--every", every, "whole numbers >= 1")
     if out.exists() and any(out.iterdir()):
@@ -60,20 +79,22 @@ def run_audit(experiment: Experiment, every: int, out: Path, console: Console) -
     plan, seed = experiment.plan(), experiment.seeds[0]
     looks = sorted({0, *range(every, experiment.rounds + 1, every), experiment.rounds})
     options = {name: plan.arguments[name] for name in ("solver", "schedule", "channel")}
-    found: dict[str, Membership] = {}
+    results: dict[str, Membership] = {}
     for label, algorithm in plan.algorithms.items():
-        found[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)
-        show(_table(label, found[label]), console)
+        results[label] = membership(algorithm, plan.task, looks=looks, seed=seed, **options)
+        show(_table(label, results[label]), console)
     members = int(plan.task.train.total) // 4
-    for label, attacked in found.items():
-        console.print(f"{label}: {read_as(attacked, members)}", highlight=False)
+    for label, attacked in results.items():
+        console.print(f"{label}: {verdict(attacked, members)}", highlight=False)
     out.mkdir(parents=True, exist_ok=True)
-    write_csv(found, out / "auc.csv")
-    write_picture(found, out / "roc.html")
-    return found
+    write_csv(results, out / "auc.csv")
+    write_picture(results, out / "roc.html")
+    return results
 
 
 def _table(label: str, audit: Membership) -> Table:
+    from rich.table import Table
+
     table = Table(title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0))
     areas = (f"AUC, {name}" for name in ATTACKS.values())
     for title in ("round", "accuracy, members", "accuracy, others", *areas, "members found at 5 % false alarms"):
@@ -84,8 +105,8 @@ def _table(label: str, audit: Membership) -> Table:
     return table
 
 
-def read_as(audit: Membership, members: int) -> str:
-    r"""The last areas in words: beside the two standard errors that guessing has with as many members as others.
+def verdict(audit: Membership, members: int) -> str:
+    r"""Compares the last AUC with two standard errors of guessing, and returns the conclusion as a sentence.
 
     The variance of an area under guessing is $(2 m + 1) / (12 m^2)$ with m members and m others (Mann and Whitney).
     """
@@ -104,18 +125,19 @@ def read_as(audit: Membership, members: int) -> str:
     )
 
 
-def write_csv(found: dict[str, Membership], path: Path) -> None:
-    """One line for each algorithm, round and attack."""
+def write_csv(results: dict[str, Membership], path: Path) -> None:
+    """Writes one line for each algorithm, round and attack."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["algorithm", "round", "attack", "auc"])
-        for label, audit in found.items():
+        for label, audit in results.items():
             for name in ATTACKS:
                 writer.writerows([label, int(t), name, area] for t, area in zip(audit.rounds, audit.auc[name], strict=True))
 
 
-def write_picture(found: dict[str, Membership], path: Path) -> None:
-    """AUC by round, and the curves after the last one, as a self-contained page."""
+def write_picture(results: dict[str, Membership], path: Path) -> None:
+    """Writes the AUC by round and the ROC curves after the last round as a self-contained page."""
+    import numpy as np
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
@@ -124,13 +146,13 @@ def write_picture(found: dict[str, Membership], path: Path) -> None:
     def line(x: np.ndarray, y: np.ndarray, column: int, **style: Any) -> None:
         figure.add_trace(go.Scatter(x=x, y=y, mode="lines", **style), row=1, col=column)
 
-    for place, (label, audit) in enumerate(found.items()):
+    for i, (label, audit) in enumerate(results.items()):
         for (name, title), dash in zip(ATTACKS.items(), ("dash", "solid"), strict=True):
             style = {"name": f"{label}, {title}", "legendgroup": f"{label}, {title}"}
-            drawn = {"dash": dash, "color": COLORS[place % len(COLORS)]}
-            line(audit.rounds, audit.auc[name], 1, line=drawn, **style)
+            stroke = {"dash": dash, "color": COLORS[i % len(COLORS)]}
+            line(audit.rounds, audit.auc[name], 1, line=stroke, **style)
             for last in getattr(audit, name)[-1:]:
-                line(last.false, last.true, 2, line=drawn, showlegend=False, **style)
+                line(last.false, last.true, 2, line=stroke, showlegend=False, **style)
     guess = np.array([0.0, 1.0])
     line(guess, guess, 2, name="guessing", line={"dash": "dot", "color": "#9aa0a6"})
     figure.update_xaxes(title_text="round", row=1, col=1)

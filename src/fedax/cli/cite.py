@@ -1,21 +1,33 @@
-"""`fedax cite`: BibTeX for what a run used."""
+"""`fedax cite`: BibTeX for what runs used."""
 
 import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 import fedax
-from fedax.algorithms import algorithm_classes
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.store import RunDirectory
 
 AUTHORS, HOME = "The fedax contributors", "https://github.com/fedax/fedax"
 
 
+def cite(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories or experiment files.", metavar="RUN...")],
+) -> None:
+    """Print BibTeX for what runs used: papers of the methods, data sets, the recipe's paper, and fedax.
+
+    Example: `fedax cite runs/demo`
+    """
+    methods, tasks, papers = zip(*map(used_by, runs), strict=True)
+    unique_methods = _unique(name for names in methods for name in names)
+    unique_tasks = _unique(name for names in tasks for name in names)
+    typer.echo(bibtex(unique_methods, unique_tasks, " ".join(papers)))
+
+
 class Entry(NamedTuple):
-    """An entry of a bibliography: its key, its text, and the algorithms and tasks that it belongs to."""
+    """A BibTeX entry with the algorithms and tasks that it belongs to."""
 
     key: str
     text: str
@@ -23,7 +35,7 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """The bibliography of the methods and data sets."""
+    """Returns the bibliography of the methods and data sets."""
     text = files("fedax.cli").joinpath("references.bib").read_text(encoding="utf-8")
     found = []
     for match in re.finditer(r"^@\w+\{(\w+),\n(.*?)^\}", text, flags=re.DOTALL | re.MULTILINE):
@@ -33,32 +45,41 @@ def entries() -> list[Entry]:
     return found
 
 
-def used(path: Path) -> tuple[list[str], list[str], str]:
-    """The algorithms and tasks of a run directory or an experiment file by name, and the paper of its recipe, if any."""
+def used_by(path: Path) -> tuple[list[str], list[str], str]:
+    """Returns the names of a run's algorithms and tasks, and the paper of its recipe, if any.
+
+    Args:
+        path: a run directory or an experiment file.
+    """
+    from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.results.store import RunDirectory
+
     if path.is_file():
         experiments, paper = [Experiment.read(path)], ""
     else:
         directory = RunDirectory.load(path)
         experiments, paper = directory.experiments, directory.recipe.paper if directory.recipe else ""
     methods = [section.name.lower() for experiment in experiments for section in experiment.algorithm]
-    return _once(methods), _once(experiment.task.name for experiment in experiments), paper
+    return _unique(methods), _unique(experiment.task.name for experiment in experiments), paper
 
 
 def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -> str:
-    r"""Entries for algorithms and tasks by name, for a recipe's paper, and for this library, each with a line that says why.
+    r"""Returns the entries of algorithms, tasks, a recipe's paper and this library, each with its reason.
 
-    An algorithm without an entry of its own gets one from its card; a task of one's own data gets none.
+    An algorithm that the bibliography lacks gets an entry from its card; a task of the user's data gets none.
 
     >>> print(bibtex(["fedprox"]).splitlines()[0])
     % FedProx
     """
+    from fedax.algorithms import algorithm_classes
+
     known, parts, reasons = entries(), [], {}
     for name in (*methods, *tasks):
         title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"
-        own = [entry for entry in known if name in entry.names]
-        if not own and name in methods:
-            own = [Entry(name, f"@misc{{{name},\n  note = {{{algorithm_classes()[name].card.paper}}}\n}}", frozenset())]
-        for entry in own:
+        cited = [entry for entry in known if name in entry.names]
+        if not cited and name in methods:
+            cited = [Entry(name, f"@misc{{{name},\n  note = {{{algorithm_classes()[name].card.paper}}}\n}}", frozenset())]
+        for entry in cited:
             reasons.setdefault(entry, []).append(title)
     number = re.search(r"\d{4}\.\d{5}", paper)
     for entry in known if number else ():
@@ -66,10 +87,10 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
             reasons.setdefault(entry, []).append("the recipe")
     for entry, titles in reasons.items():
         parts.append(f"% {', '.join(titles)}\n{entry.text}")
-    return "\n\n".join([*parts, _ours()])
+    return "\n\n".join([*parts, _own_entry()])
 
 
-def _ours() -> str:
+def _own_entry() -> str:
     fields = {
         "author": f"{{{AUTHORS}}}",
         "title": "fedax: federated optimization in {JAX}",
@@ -80,5 +101,5 @@ def _ours() -> str:
     return f"% the library\n@software{{fedax,\n{lines}\n}}"
 
 
-def _once(names: Iterable[str]) -> list[str]:
+def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))

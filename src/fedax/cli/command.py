@@ -1,4 +1,4 @@
-"""Commands that say their help and complaints at once: the library is imported when there is work."""
+"""Command classes that import the library only when a command does its work, not for help or complaints."""
 
 import errno
 import sys
@@ -9,7 +9,10 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
-    """A command. JAX is set up before its work, and its help may name the library's own: `{engines}` is filled in when shown."""
+    """Command that sets up JAX before its work.
+
+    Its help may have placeholders such as `{engines}`, which are filled in when it is shown.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         from fedax.experiments.running import setup
@@ -18,33 +21,33 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        for part in self.params:
-            part.help = _filled(getattr(part, "help", None))  # pyright: ignore[reportAttributeAccessIssue]
-        self.epilog = _filled(self.epilog)
+        for parameter in self.params:
+            parameter.help = _fill(getattr(parameter, "help", None))  # pyright: ignore[reportAttributeAccessIssue]
+        self.epilog = _fill(self.epilog)
         super().format_help(ctx, formatter)
 
 
-def _filled(text: str | None) -> str | None:
+def _fill(text: str | None) -> str | None:
     if text is None or "{" not in text:
         return text
-    from fedax.cli.names import filled
+    from fedax.cli.names import fill_names
 
-    return filled(text)
+    return fill_names(text)
 
 
 class Commands(TyperGroup):
-    """Prints the library's own errors as one message, without a traceback."""
+    """Group of commands that prints errors of fedax as one message, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if error.errno in (None, errno.EPIPE):  # a reader of the output that has gone
+            if error.errno in (None, errno.EPIPE):  # a closed pipe, such as `fedax ... | head`
                 raise
             _refuse(f"{error.filename or ''}: {error.strerror or error}.")
             raise Exit(2) from error
         except Exception as error:
-            core = sys.modules.get("fedax.core")  # without it, an error of the command line itself
+            core = sys.modules.get("fedax.core")  # not imported: an error of typer's
             if core is None or not isinstance(error, core.FedaxError):
                 raise
             _refuse(str(error))

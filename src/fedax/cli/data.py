@@ -1,27 +1,52 @@
-"""The commands `fedax data list`, `describe`, `plot` and `prepare`."""
+"""`fedax data`: lists, describes, draws and prepares data sets."""
 
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import lazy_loader
 import typer
 
 from fedax.cli.command import Command
 
 if TYPE_CHECKING:
-    from fedax.cli import described
-else:
-    described = lazy_loader.load("fedax.cli.described", suppress_warning=True)
+    import numpy as np
+    from rich.console import Group
+
+    from fedax.core import Task
+    from fedax.data import FederatedData
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, plot and prepare data sets.")
+
+TEXTS = "language"
+"""The task whose data are texts, not labelled examples."""
 
 Named = Annotated[str, typer.Argument(help="Data set, as name:key=value,...", metavar="NAME")]
 
 
 @app.command(name="list", cls=Command)
-def list_all() -> None:
+def list_datasets() -> None:
     """List datasets and how to download them."""
-    described.show_all()
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedax.data import data_folder
+    from fedax.data.registry import DATASETS
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("name", "classes", "files", "what"):
+        table.add_column(column, justify="right" if column == "classes" else "left", no_wrap=column == "name")
+    for name, entry in DATASETS.items():
+        files = "fetched by prepare" if entry.files else "your own" if entry.local or name == "client_files" else "none"
+        table.add_row(name, str(entry.classes or "any"), "hub" if name == "hub" else files, entry.about)
+    table.add_row(TEXTS, "any", "your own", "texts by client for a language model: plays by role, a folder of .txt files")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"\nFiles are looked for in {data_folder()}; the variable FEDAX_DATA names another folder.", soft_wrap=True
+    )
 
 
 @app.command(cls=Command)
@@ -30,7 +55,21 @@ def describe(name: Named) -> None:
 
     Example: `fedax data describe mnist:partition=dirichlet,alpha=0.1,clients=100`
     """
-    described.show(name)
+    from rich.console import Console
+
+    from fedax.data.registry import dataset, load
+    from fedax.experiments.config.shorthand import parse_section
+
+    section = parse_section(name)
+    if section["name"] == TEXTS:
+        _describe_texts({key: value for key, value in section.items() if key != "name"})
+        return
+    options = dataset(section["name"]).defaults(section["name"], {k: v for k, v in section.items() if k != "name"})
+    console = Console()
+    console.print(_description(load(section)))
+    shown = {key: section.get(key, default) for key, default in options.items()}
+    written = ", ".join(f"{key}={value}" for key, value in shown.items() if value is not inspect.Parameter.empty)
+    console.print(f"\nOptions: {written}", markup=False, highlight=False)
 
 
 @app.command(cls=Command)
@@ -41,15 +80,110 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the clients' sizes and label histograms as one picture."""
-    described.picture(name, out)
+    from fedax.data.registry import load
+    from fedax.experiments.config.shorthand import parse_section
+    from fedax.report.drawing.clients import draw
+
+    section = parse_section(name)
+    path = out or Path(f"{section['name']}.html")
+    draw(load(section), path)
+    typer.echo(f"Picture: {path}")
 
 
 @app.command(name="prepare", cls=Command)
-def prepare_all(
+def prepare_datasets(
     names: Annotated[list[str], typer.Argument(help="Data sets.", metavar="NAME...")],
     folder: Annotated[
         Path | None, typer.Option(help="Data folder.  [default: see fedax data list]", show_default=False)
     ] = None,
 ) -> None:
     """Fetch the files of data sets if they are missing, and verify their content."""
-    described.prepare_all(names, folder)
+    from rich.console import Console
+
+    from fedax.data.download import prepare
+    from fedax.data.registry import dataset
+
+    chosen = {name: dataset(name) for name in names}
+    console = Console()
+    for name, entry in chosen.items():
+        console.print(f"{name}: {prepare(name, entry, folder, console)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _describe_texts(options: Mapping[str, Any]) -> None:
+    """Prints what a language model is trained on, and the options of its task."""
+    import numpy as np
+    from rich.console import Console, Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedax.tasks import make_task
+    from fedax.tasks.named import defaults
+
+    known = defaults(TEXTS, **options)
+    task = make_task(TEXTS, **options)
+    tested = 0 if task.test is None else task.test.total
+    sizes, mask = np.asarray(task.train.sizes), np.asarray(task.train.arrays["mask"])
+    tokens = np.add.reduceat(mask.sum(1), np.asarray(task.train.offsets)[:-1])
+    lines = {
+        "clients": str(task.train.clients),
+        "training sequences": f"{int(sizes.sum()):,}, {int(tokens.sum()):,} tokens without padding",
+        "test sequences": f"{tested:,}",
+        "training sequences of a client": _spread(sizes),
+        "training tokens of a client": _spread(tokens),
+        "vocabulary": f"{_vocabulary_size(task):,} tokens, padding included",
+        "arrays of a sequence": ", ".join(_array(key, np.asarray(values)) for key, values in task.train.arrays.items()),
+    }
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in lines.items():
+        facts.add_row(key, value)
+    console = Console()
+    console.print(Group(Text(f"{task.name}, texts by client", style="bold"), facts))
+    written = ", ".join(f"{key}={options.get(key, value)}" for key, value in known.items())
+    console.print(f"\nOptions: {written}", markup=False, highlight=False)
+
+
+def _vocabulary_size(task: Task) -> int:
+    """Returns the number of tokens, which is the width of the predictions."""
+    import jax
+
+    predict, one = task.predictions, {key: values[:1] for key, values in task.train.arrays.items()}
+    assert predict is not None, "of a language model"
+    return jax.eval_shape(lambda key, one: predict(task.start(key), one, None), jax.random.key(0), one).shape[1]
+
+
+def _description(federated: FederatedData) -> Group:
+    """Returns counts, sizes and labels as text."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    kinds = (federated.label_counts > 0).sum(axis=1)
+    tested = int(federated.test_sizes.sum())
+    holdout = 0 if federated.holdout is None else len(federated.holdout["y"])
+    lines = {
+        "clients": str(federated.clients),
+        "training examples": f"{int(federated.sizes.sum()):,}",
+        "test examples": f"{tested:,} with the clients, {holdout:,} global",
+        "training examples of a client": _spread(federated.sizes),
+        "labels of a client": _spread(kinds),
+        "arrays of an example": ", ".join(_array(key, values) for key, values in federated.train[0].items()),
+    }
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in lines.items():
+        facts.add_row(key, value)
+    labels = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("label", "training examples", "clients"):
+        labels.add_column(column, justify="right")
+    for label, column in enumerate(federated.label_counts.T):
+        labels.add_row(str(label), f"{column.sum():,}", str((column > 0).sum()))
+    return Group(Text(federated.name, style="bold"), facts, Text(), labels)
+
+
+def _spread(values: np.ndarray) -> str:
+    import numpy as np
+
+    return f"{values.min():,} to {values.max():,}, median {np.median(values):,g}, mean {values.mean():,.1f}"
+
+
+def _array(name: str, values: np.ndarray) -> str:
+    return f"{name} {values.dtype}" + (f" {list(values.shape[1:])}" if values.ndim > 1 else "")

@@ -1,20 +1,29 @@
-"""The command `fedax doctor`: what this installation uses, and what is missing."""
+"""`fedax doctor`: what this installation uses, and what is missing."""
 
 import platform
 
-import jax
-import numpy as np
+import typer
 
 import fedax
-from fedax.engine.compilation.fused_loop import unavailable_reason
-from fedax.ops.extension import VARIABLE, status
 
 COST = "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of LeNet 5, of the LSTM 1.2 times."
 """Measured in benchmarks/README.md."""
 
 
+def doctor() -> None:
+    """Say what this installation uses: versions, devices, and whether the native layers for the CPU are there."""
+    for line in diagnosis():
+        typer.echo(line)
+
+
 def diagnosis() -> list[str]:
-    """One line for each thing that matters to speed."""
+    """Returns one line for each thing that matters to speed."""
+    import jax
+    import numpy as np
+
+    from fedax.engine.compilation.fused_loop import unavailable_reason
+    from fedax.ops.extension import VARIABLE, status
+
     devices = jax.devices()
     lines = [
         f"fedax {fedax.__version__}, Python {platform.python_version()}, jax {jax.__version__}, NumPy {np.__version__}",

@@ -1,28 +1,79 @@
-"""`fedax graph`: a graph's picture, degrees, lambda and bits per round."""
+"""`fedax graph`: graphs of clients as a picture, with degrees, lambda and bits per round."""
+
+from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import networkx as nx
-import numpy as np
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from fedax.cli.tables import show
-from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.config.sections import CodecSection
-from fedax.experiments.config.shorthand import parse_section
-from fedax.graphs import TOPOLOGIES, Graph
+from fedax.errors import InvalidInput, UnknownName
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedax.graphs import Graph
 
 RANDOM = ("random_regular", "erdos_renyi", "small_world")
-"""Graphs that are drawn, by the names of their constructors."""
+"""Random graphs, by the names of their constructors."""
 WIDTH, HEIGHT = 56, 22
-"""Size of the picture in a terminal, in letters."""
+"""Size of the picture in a terminal, in characters."""
+
+
+def graph(
+    graphs: Annotated[
+        list[str], typer.Argument(help="One or more of {topologies}; or drawn: {random}.", metavar="GRAPH...")
+    ],
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
+    dim: Annotated[int, typer.Option(min=1, help="Numbers of the model, for the bits.")] = 199_210,
+    codec: Annotated[
+        list[str] | None, typer.Option(help="Codec for the bits, as name:key=value; may be repeated.", show_default=False)
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="HTML file for a picture of the first graph.")] = None,
+) -> None:
+    """Show graphs of clients: picture, degrees, lambda, bits per round.
+
+    Example: `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
+    """
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedax.cli.tables import show
+
+    console = Console()
+    parsed = [parse_graph(text, clients) for text in graphs]
+    coders = {text: parse_codec(text) for text in codec or ["none", "quantizer:b=8"]}
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for title in (
+        "graph",
+        "clients",
+        "links",
+        "degrees",
+        "lambda",
+        "1 - lambda",
+        *(f"bits a round, {text}" for text in coders),
+    ):
+        table.add_column(title, justify="left" if title == "graph" else "right")
+    for each in parsed:
+        degrees = np.asarray(each.degrees)[0]
+        spread = str(degrees.min()) if degrees.min() == degrees.max() else f"{degrees.min()}-{degrees.max()}"
+        bits = (f"{coder.bits(dim) * int(degrees.sum()):,}" for coder in coders.values())
+        table.add_row(
+            each.name, str(clients), str(degrees.sum() // 2), spread, f"{each.lam:.5f}", f"{each.spectral_gap:.5f}", *bits
+        )
+    if len(parsed) == 1 and clients > 1:
+        console.print(draw_text(parsed[0]), markup=False, highlight=False)
+    show(table, console)
+    console.print(f"bits: a model of {dim:,} numbers, one message to every neighbour", style="dim", highlight=False)
+    if picture is not None:
+        write_picture(parsed[0], picture)
+        console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_graph(text: str, clients: int) -> Graph:
-    """A graph from `name:key=value,...`.
+    """Parses `name:key=value,...` as a graph of some clients.
 
     >>> parse_graph("random_regular:degree=4", 10).name
     'random_regular(4)'
@@ -30,6 +81,9 @@ def parse_graph(text: str, clients: int) -> Graph:
     Raises:
         InvalidInput: an unknown name or option, or a value out of range.
     """
+    from fedax.experiments.config.shorthand import parse_section
+    from fedax.graphs import TOPOLOGIES, Graph
+
     section = parse_section(text)
     name, options = section.pop("name"), section
     if name not in (*TOPOLOGIES, *RANDOM):
@@ -46,54 +100,33 @@ def parse_graph(text: str, clients: int) -> Graph:
 
 
 def parse_codec(text: str) -> Any:
-    """A codec from `name:key=value,...`, as `quantizer:b=8`."""
+    """Parses `name:key=value,...` as a codec, such as `quantizer:b=8`."""
+    from fedax.experiments.config.sections import CodecSection
+    from fedax.experiments.config.shorthand import parse_section
+
     return CodecSection.model_validate(parse_section(text)).make()
 
 
-def show_graph(texts: list[str], clients: int, dim: int, codecs: list[str], picture: Path | None) -> None:
-    """Prints what there is to know; writes the picture of the first graph as an image, if a file is given."""
-    console = Console()
-    graphs = [parse_graph(text, clients) for text in texts]
-    coders = {text: parse_codec(text) for text in codecs}
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-    for title in (
-        "graph",
-        "clients",
-        "links",
-        "degrees",
-        "lambda",
-        "1 - lambda",
-        *(f"bits a round, {text}" for text in coders),
-    ):
-        table.add_column(title, justify="left" if title == "graph" else "right")
-    for graph in graphs:
-        degrees = np.asarray(graph.degrees)[0]
-        spread = str(degrees.min()) if degrees.min() == degrees.max() else f"{degrees.min()}-{degrees.max()}"
-        bits = (f"{coder.bits(dim) * int(degrees.sum()):,}" for coder in coders.values())
-        table.add_row(
-            graph.name, str(clients), str(degrees.sum() // 2), spread, f"{graph.lam:.5f}", f"{graph.spectral_gap:.5f}", *bits
-        )
-    if len(graphs) == 1 and clients > 1:
-        console.print(drawn(graphs[0]), markup=False, highlight=False)
-    show(table, console)
-    console.print(f"bits: a model of {dim:,} numbers, one message to every neighbour", style="dim", highlight=False)
-    if picture is not None:
-        write_picture(graphs[0], picture)
-        console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
-
-
 def positions(graph: Graph) -> np.ndarray:
-    """Places in the unit square, shape (clients, 2): rings and the like on a circle, others by springs."""
+    """Returns positions in the unit square, shape (clients, 2).
+
+    Clients of rings and similar graphs lie on a circle, others where a spring model puts them.
+    """
+    import networkx as nx
+    import numpy as np
+
     network = graph.network()
-    round_ = graph.name in ("ring", "exponential", "complete", "isolated") or graph.name.startswith("small_world")
-    layout = nx.circular_layout(network) if round_ else nx.spring_layout(network, seed=0, iterations=200)
+    circular = graph.name in ("ring", "exponential", "complete", "isolated") or graph.name.startswith("small_world")
+    layout = nx.circular_layout(network) if circular else nx.spring_layout(network, seed=0, iterations=200)
     places = np.array([layout[i] for i in range(graph.clients)])
     low, high = places.min(0), places.max(0)
     return (places - low) / np.where(high > low, high - low, 1)
 
 
-def drawn(graph: Graph) -> str:
-    """The picture as text: clients as numbers, links as dots."""
+def draw_text(graph: Graph) -> str:
+    """Draws a graph as text: clients as numbers, links as dots."""
+    import numpy as np
+
     places = positions(graph) * [WIDTH - 3, HEIGHT - 1]
     page = np.full((HEIGHT, WIDTH), " ")
     for i, j in graph.network().edges:
@@ -107,7 +140,8 @@ def drawn(graph: Graph) -> str:
 
 
 def write_picture(graph: Graph, path: Path) -> None:
-    """A self-contained HTML page with the graph."""
+    """Writes a self-contained HTML page with the graph."""
+    import numpy as np
     import plotly.graph_objects as go
 
     places = positions(graph)

@@ -1,11 +1,10 @@
-"""Names of the library in help texts: `{observers}` there stands for the observers."""
+"""Fills names of the library into help texts: `{observers}` stands for the list of observers."""
 
 import dataclasses
 
 from fedax.cli.graph import RANDOM
-from fedax.cli.listing import one_line, overview
 from fedax.cli.new import FAMILIES
-from fedax.cli.theory import PAPERS
+from fedax.cli.theory_papers import PAPERS
 from fedax.core import Schedule
 from fedax.core.hyper import declared
 from fedax.experiments.config.observers import OBSERVERS
@@ -15,6 +14,7 @@ from fedax.graphs import TOPOLOGIES
 from fedax.models.storage import FORMATS
 from fedax.report.drawing import figures
 from fedax.report.drawing.charts import AXES
+from fedax.report.methods import one_line, overview
 
 _LISTS = {
     "engines": ENGINES,
@@ -30,14 +30,14 @@ _LISTS = {
 }
 
 
-def filled(text: str) -> str:
-    """A help text with the names that it asks for."""
+def fill_names(text: str) -> str:
+    """Replaces each placeholder of a help text by the names it stands for."""
     for key, names in _LISTS.items():
         text = text.replace(f"{{{key}}}", ", ".join(names))
-    return text.replace("{sections}", _sections()) if "{sections}" in text else text
+    return text.replace("{sections}", _list_sections()) if "{sections}" in text else text
 
 
-def _sections() -> str:
+def _list_sections() -> str:
     lines = ["### Algorithms", *(f"- {line}" for line in overview()), "### Solvers"]
     lines += [f"- {one_line(name, declared(kind))}" for name, kind in SOLVERS.items()]
     lines += ["### Schedule", "- " + ", ".join(f"{field.name}={field.default}" for field in dataclasses.fields(Schedule))]

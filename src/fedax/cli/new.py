@@ -1,15 +1,57 @@
 """`fedax new`: skeletons of an algorithm with its test, and of an experiment file."""
 
+import importlib.util
 import re
+import sys
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
-from fedax.algorithms import algorithm_classes
-from fedax.core import InvalidInput, RunExists
+import typer
+
+from fedax.cli.command import Command
+from fedax.errors import InvalidInput, RunExists
 from fedax.utils.files import write, writing
 
 FAMILIES = ("server", "personalized", "decentralized")
 """Skeletons of algorithms, by family."""
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Write the skeleton of an algorithm or an experiment."
+)
+
+
+@app.command(cls=Command)
+def algorithm(
+    name: Annotated[str, typer.Argument(help="Of the class, such as FedHalf.", metavar="NAME")],
+    family: Annotated[str, typer.Option(help="One of {families}.")] = "server",
+    folder: Annotated[
+        Path | None, typer.Option(help="For both files.", show_default="the checkout here, or this folder")
+    ] = None,
+) -> None:
+    """Write an algorithm of 30 lines that runs, and its test.
+
+    Example: `fedax new algorithm FedHalf`
+    """
+    source, test = new_algorithm(name, family, folder)
+    typer.echo(f"Algorithm: {source}\nTest: {test}")
+    if importlib.util.find_spec("pytest") is None:
+        typer.echo(f"Install pytest: {sys.executable} -m pip install pytest")
+    typer.echo(f"Run it: {sys.executable} -m pytest {test}")
+    if "src" in source.parts:
+        typer.echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
+
+
+@app.command(cls=Command)
+def experiment(
+    file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE.toml")] = Path("experiment.toml"),
+) -> None:
+    """Write an experiment file with comments.
+
+    Example: `fedax new experiment mine.toml`
+    """
+    (written,) = new_experiment(file)
+    typer.echo(f"Experiment: {written}\nCheck it: fedax validate {written}\nRun it: fedax run {written}")
 
 
 def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
@@ -23,6 +65,8 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
     Raises:
         InvalidInput: a name or family that cannot be. RunExists: a file is there already; nothing is written.
     """
+    from fedax.algorithms import algorithm_classes
+
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise InvalidInput.of("NAME", name, "letters and digits, a capital first, such as FedHalf")
     if name.lower() in algorithm_classes():
@@ -31,12 +75,12 @@ def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:
         raise InvalidInput.of("--family", family, "one of " + ", ".join(FAMILIES))
     checkout = Path("src", "fedax", "algorithms", family)
     inside = folder is None and checkout.is_dir()
-    place, tests = (checkout, Path("tests", "closed_forms")) if inside else (folder or Path(), folder or Path())
+    source, tests = (checkout, Path("tests", "closed_forms")) if inside else (folder or Path(), folder or Path())
     module = f"fedax.algorithms.{family}.{name.lower()}" if inside else name.lower()
-    return _written(
+    return _write_new(
         {
-            place / f"{name.lower()}.py": _text(f"{family}.py.txt", name, module),
-            tests / f"test_{name.lower()}.py": _text(f"test_{family}.py.txt", name, module),
+            source / f"{name.lower()}.py": _fill_skeleton(f"{family}.py.txt", name, module),
+            tests / f"test_{name.lower()}.py": _fill_skeleton(f"test_{family}.py.txt", name, module),
         }
     )
 
@@ -48,15 +92,15 @@ def new_experiment(file: Path) -> list[Path]:
         RunExists: it is there already.
     """
     file = file if file.suffix == ".toml" else file.with_name(f"{file.name}.toml")
-    return _written({file: _text("experiment.toml.txt", file.stem, "")})
+    return _write_new({file: _fill_skeleton("experiment.toml.txt", file.stem, "")})
 
 
-def _text(skeleton: str, name: str, module: str) -> str:
+def _fill_skeleton(skeleton: str, name: str, module: str) -> str:
     text = files("fedax.cli").joinpath("skeletons", skeleton).read_text(encoding="utf-8")
     return text.replace("MODULE", module).replace("NAME", name)
 
 
-def _written(texts: dict[Path, str]) -> list[Path]:
+def _write_new(texts: dict[Path, str]) -> list[Path]:
     for file in texts:
         if file.exists():
             raise RunExists(f"{file} is there already; nothing was overwritten.")

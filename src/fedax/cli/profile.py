@@ -1,39 +1,62 @@
 """`fedax profile`: where the time of rounds goes, as a table and a picture."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from fedax.cli.tables import show
-from fedax.engine.profiling.profile import Profile, profile
-from fedax.experiments.config.experiment import Experiment
-from fedax.utils.files import write, writing
+from fedax.cli.options import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedax.engine.profiling.profile import Profile
 
 COLORS = {"gradients": "#1f6feb", "steps": "#7cb0f5", "examples": "#c7defb", "aggregation": "#c2410c", "memory": "#15803d"}
 OTHERS = {"cohort": "#7e22ce", "server": "#6b7280", "between devices": "#be185d"}
 
 
-def show_profile(file: Path, settings: Sequence[str], rounds: int, picture: Path | None) -> None:
-    """Profiles every algorithm of a file, and writes the picture."""
-    plan, console = (experiment := Experiment.read(file, settings)).plan(), Console()
+def profile(
+    file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
+    settings: Settings = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each timed call.")] = 10,
+    picture: Annotated[Path | None, typer.Option(help="HTML file for a picture.", show_default=False)] = None,
+) -> None:
+    """Show where the rounds of an experiment's algorithms spend their time.
+
+    Gradients, examples and steps of each phase, memory, aggregation, server; seconds of compiling, milliseconds of an observation.
+    Below them the rate of the clients' matrix products and convolutions, in GFLOP/s and as a part of this machine's peak.
+
+    Example: `fedax profile experiment.toml --picture profile.html`
+    """
+    from rich.console import Console
+
+    from fedax.cli.tables import show
+    from fedax.engine.profiling.profile import profile as profile_rounds
+    from fedax.experiments.config.experiment import Experiment
+
+    plan, console = (experiment := Experiment.read(file, settings or ())).plan(), Console()
     names = ("solver", "schedule", "channel", "engine", "observe")
     options = {name: plan.arguments[name] for name in names if name in plan.arguments}
-    found: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     for label, algorithm in plan.algorithms.items():
-        found[label] = profile(algorithm, plan.task, seed=experiment.seeds[0], rounds=rounds, **options)
-        show(table_of(label, found[label]), console)
+        profiles[label] = profile_rounds(algorithm, plan.task, seed=experiment.seeds[0], rounds=rounds, **options)
+        show(table_of(label, profiles[label]), console)
     if (peak := _peak()) is not None:
         console.print(f"Most memory of this process: {peak:,.0f} MB.", highlight=False)
     if picture is not None:
-        write_picture(found, picture)
+        write_picture(profiles, picture)
         console.print(f"Picture: {picture}", markup=False, highlight=False, soft_wrap=True)
 
 
 def table_of(label: str, found: Profile) -> Table:
-    """The parts of a round with their milliseconds and shares."""
+    """Returns the parts of a round with their milliseconds and shares."""
+    from rich.table import Table
+
     table = Table(title=label, title_justify="left", box=None, header_style="dim", padding=(0, 3, 0, 0))
     for title, side in (("part", "left"), ("ms a round", "right"), ("share", "right")):
         table.add_column(title, justify=side)  # type: ignore[arg-type]
@@ -58,8 +81,10 @@ def _gigaflops(rate: float) -> str:
 
 
 def write_picture(found: Mapping[str, Profile], path: Path) -> None:
-    """One bar for each algorithm, as a self-contained page."""
+    """Writes one bar for each algorithm as a self-contained page."""
     import plotly.graph_objects as go
+
+    from fedax.utils.files import write, writing
 
     figure = go.Figure()
     parts = dict.fromkeys(part for each in found.values() for part in each.parts)
@@ -81,7 +106,7 @@ def write_picture(found: Mapping[str, Profile], path: Path) -> None:
 
 
 def _peak() -> float | None:
-    """The most memory that this process has had, in megabytes, where the system says it."""
+    """Returns the peak memory of this process in MB, or None where the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,381 +1,60 @@
-"""`fedax theory`: what the papers' theorems say of an experiment's task, from data to step sizes, mu, bits and rounds."""
+"""`fedax theory`: the papers' theorems applied to the task of an experiment file."""
 
-import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated
 
-import jax.numpy as jnp
-import numpy as np
-from rich.console import Console
-from rich.table import Table
-
-from fedax.algorithms.decentralized.dfedavgm import DFedAvgM
-from fedax.algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM
-from fedax.algorithms.server.fedaware import FedAWARE
-from fedax.algorithms.server.fedbc import FedBC
-from fedax.algorithms.server.feddane import FedDANE
-from fedax.algorithms.server.gd import LocalGD
-from fedax.cli import theory_figures as figures
-from fedax.cli.tables import show
-from fedax.core import Exact, Inexact, InvalidInput, Schedule, UnknownName
-from fedax.core.client import Solver
-from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.settings import settings_of
-from fedax.engine.round.engine import initial_params
-from fedax.experiments.config.experiment import Experiment, Plan
-from fedax.numerics.simplex import min_norm
-from fedax.report.drawing.charts import Panel
-from fedax.report.theorems import premises
-from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
+import typer
 
 
-class Row(NamedTuple):
-    """A quantity, its value, and where it comes from."""
+def theory(
+    paper: Annotated[str, typer.Argument(help="One of {papers}.", metavar="PAPER")],
+    file: Annotated[Path, typer.Argument(help="An experiment's TOML file.", metavar="FILE")],
+    accuracy: Annotated[float, typer.Option(help="Epsilon of the theorems.")] = 1e-3,
+    price: Annotated[
+        list[float] | None,
+        typer.Option(help="Gradients that a communication costs; may be repeated.", show_default=False),
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture of the bounds: .html, or .svg, .pdf, .png (extra `paper`).",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers, rounds.
 
-    quantity: str
-    value: float | int | str
-    source: str
+    Smoothness is a bound where it has a closed form. Other constants are measured at the start of the
+    first seed, and at the optimum for local gradient descent, whose problems are convex. Those that
+    this bounds from below are marked.
 
-
-class Answer(NamedTuple):
-    """The table, and panels of a picture."""
-
-    rows: list[Row]
-    panels: list[Panel]
-
-
-class Question(NamedTuple):
-    """A question to the theory: the plan of an experiment, an accuracy, prices of communication in gradients, and a run's seed."""
-
-    plan: Plan
-    accuracy: float
-    prices: tuple[float, ...]
-    seed: int = 0
-
-
-class Used(NamedTuple):
-    """The first algorithm of a file that a paper is about, with the solver and the schedule that it runs with.
-
-    `method` is None, and the others are the common ones, where there is no such algorithm.
+    Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment` writes.
     """
+    from rich.console import Console
+    from rich.table import Table
 
-    method: Any
-    solver: Solver
-    schedule: Schedule
+    from fedax.cli.tables import show
+    from fedax.cli.theory_figures import save_figure
+    from fedax.cli.theory_papers import suggestions
+    from fedax.experiments.config.experiment import Experiment
 
-    @classmethod
-    def of(cls, plan: Plan, *kinds: type) -> "Used":
-        """The first algorithm of some classes."""
-        label = next((label for label, method in plan.algorithms.items() if type(method) in kinds), None)
-        given = plan.arguments if label is None else plan.arguments_of(label)
-        return cls(None if label is None else plan.algorithms[label], given["solver"], given["schedule"])
-
-
-class Measured(constants.Measured):
-    """Constants of a task, with more that only these tables need: at the start of the question's run."""
-
-    def __init__(self, question: Question, weights: str, schedule: Schedule) -> None:
-        task = question.plan.task
-        super().__init__(task, schedule, weights, [initial_params(task, question.seed)[0]])
-        self.start = self.losses.start
-        self.sizes = [int(n) for n in task.train.sizes]
-        self.steps = np.array([max(round(schedule.mean_steps(n)), 1) for n in self.sizes])
-
-    @functools.cached_property
-    def lowest(self) -> float:
-        """The lowest eigenvalue of any client; 0 at least for losses with a closed form, which are convex."""
-        found = min(estimate.lowest_eigenvalue(self.losses, client=k, tolerance=1e-3) for k in range(self.losses.clients))
-        return max(found, 0.0) if self.source == constants.CLOSED_FORM else found
-
-    @functools.cached_property
-    def gradients(self) -> np.ndarray:
-        return self.losses.gradients(self.start)
-
-    @functools.cached_property
-    def gradient(self) -> float:
-        return float(np.linalg.norm(self.losses.shares @ self.gradients))
-
-    def noise(self) -> float:
-        """The largest variance of a client's minibatch gradients; of a drawn batch size, at the smallest batch."""
-        batch = self.schedule.batch_size
-        least = batch[0] if isinstance(batch, tuple) else batch
-        if least == "full":
-            return 0.0
-        sizes = enumerate(self.sizes)
-        each = (estimate.local_variance(self.losses, self.start, k, batch_size=min(least, n), samples=64) for k, n in sizes)
-        return max(one.mean for one in each)
-
-    def common(self) -> list[Row]:
-        """The constants that every paper begins with."""
-        return [
-            Row("clients", self.losses.clients, ""),
-            Row("L, the largest of a client", float(self.smoothness.max()), self.source),
-            Row("L, the smallest of a client", float(self.smoothness.min()), self.source),
-        ]
-
-
-def _local_gd(question: Question) -> Answer:
-    used = Used.of(question.plan, LocalGD)
-    found = Measured(question, "equal", used.schedule)
-    best = estimate.optimum(found.losses)
-    distance = float(np.linalg.norm(best.w - np.asarray(found.start)))
-    smooth, variance = float(found.smoothness.max()), local_gd.variance(found.losses.gradients(best.w))
-    given: dict[str, Any] = {"distance": distance, "variance": variance, "smoothness": smooth, "accuracy": question.accuracy}
-    rows = [
-        *found.common(),
-        Row("f*", best.value, f"gradient {best.gradient:.1e} there"),
-        Row("f(x0) - f*", found.losses.value(found.start) - best.value, ""),
-        Row("|x0 - x*|", distance, ""),
-        Row("sigma^2", variance, "after Assumption 1"),
-        Row("communications T/H", local_gd.communications(**given), "eq. (6)"),
-    ]
-    for interval in sorted({1, 4, 16, found.interval}):
-        rate = local_gd.step_size(smooth, interval)
-        plan = local_gd.plan(rate=min(rate, local_gd.plan(**given).rate / interval), **given)
-        rows.append(Row(f"gamma for H = {interval}", plan.rate, f"T = {math.ceil(plan.steps):,}"))
-    # the largest step size with which one local step reaches the accuracy in the bound, a tenth of it left for progress
-    fixed = local_gd.plan(**given).rate / 10
-    for price in question.prices:
-        interval = local_gd.best_interval(rate=fixed, price=price, **given)
-        rows.append(Row(f"best H, a communication at {price:g} gradients", interval, f"gamma = {fixed:.3g}, from eq. (5)"))
-    return Answer(rows, figures.local_gd_panels(given, fixed, question.prices))
-
-
-def _feddane(question: Question) -> Answer:
-    plan = question.plan
-    found = Measured(question, "shares", Used.of(plan, FedDANE).schedule)
-    smooth, concavity = float(found.smoothness.max()), max(-found.lowest, 0.0)
-    b = feddane.dissimilarity(found.gradients, found.losses.shares)
-    given = {"smoothness": smooth, "dissimilarity": b, "concavity": concavity}
-    best, gap = feddane.best_mu(**given), found.losses.value(found.start)
-    rows = [
-        *found.common(),
-        Row("lowest eigenvalue of a client", found.lowest, "at the start; mu must exceed its negative"),
-        Row("B", b, "Definition 2, at the start; a lower bound"),
-        Row("best mu", best.mu, "Corollary 4, exact; from B at the start"),
-        Row("rho with it", best.decrease, "Theorems 3 and 5; from B at the start"),
-        Row(
-            "rounds",
-            feddane.rounds(gap=gap, rho=best.decrease, accuracy=question.accuracy),
-            "Theorem 6, from a loss >= 0; an estimate",
-        ),
-    ]
-    chosen: dict[str, tuple[float, float]] = {}
-    for label, method in plan.algorithms.items():
-        if type(method) is not FedDANE:
-            continue
-        rho, source = _rho(found, given, method, plan, label)
-        rows.append(Row(f"rho of {label}", rho, source))
-        mu = method.mu
-        if not isinstance(mu, Mapping) and np.ndim(mu) == 0 and isinstance(rho, float) and rho > 0:
-            chosen[label] = float(mu), rho
-    return Answer(rows, figures.feddane_panels(given, gap, question.accuracy, chosen))
-
-
-def _rho(found: Measured, given: dict[str, float], method: FedDANE, plan: Plan, label: str) -> tuple[float | str, str]:
-    """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a mu for each device."""
-    arguments = plan.arguments_of(label)
-    solver, mu = arguments["solver"], np.asarray(method.mu, float)
-    told = settings_of(method, RunOptions(solver=Exact(), schedule=arguments["schedule"], channel=arguments["channel"]))
-    missing = premises.feddane(told, found.losses.clients, by_device=True)
-    gamma = float(solver.gamma) if isinstance(solver, Inexact) else 0.0
-    exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
-    if mu.min() <= given["concavity"]:
-        return -math.inf, "no decrease is promised"
-    if mu.ndim == 0:
-        rho, theorem = feddane.decrease(mu=float(mu), inexactness=gamma, **given), "Theorems 3 and 5"
-    elif given["concavity"] > 0:
-        return "none", "Theorem 7, of a mu for each device, is about convex losses"
-    else:
-        each = {"mu": mu, "smoothness": found.smoothness, "inexactness": gamma, "weights": found.losses.shares}
-        rho = feddane.decrease_by_device(dissimilarity=given["dissimilarity"], **each)
-        theorem = "Theorem 7, corrected"
-    if missing is not None:
-        return rho, f"{theorem}{exact}; no promise, as it {missing}"
-    return rho, f"{theorem}{exact}: " + ("a decrease" if rho > 0 else "no decrease is promised")
-
-
-def _dfedavgm(question: Question) -> Answer:
-    used = Used.of(question.plan, DFedAvgM, QuantizedDFedAvgM)
-    found = Measured(question, "equal", used.schedule)
-    dim, k, noise = int(found.start.shape[0]), found.interval, found.noise()
-    momentum = float(getattr(used.solver, "momentum", 0.0))
-    smooth, bound = float(found.smoothness.max()), float(np.linalg.norm(found.gradients, axis=1).max())
-    most = dfedavgm.largest_step_size(smoothness=smooth, local_steps=k, momentum=momentum)
-    rounding, unbounded = _rounding(used.method, dim, found.losses.clients)
-    half = 0.25 if rounding is not None and rounding.kind == "down" else 0.5
-    setting = dfedavgm.Setting(
-        smooth,
-        noise,
-        estimate.global_variance(found.losses, [found.start]),
-        bound,
-        k,
-        most * half,
-        momentum=momentum,
-        mixing=_mixing(used.method, found.losses.clients),
-    )
-    gap, rounds = found.losses.value(found.start), math.ceil(1 / question.accuracy**2)
-    rows = [
-        *found.common(),
-        Row(
-            "lambda", setting.mixing, "of the file's graph" if used.method is not None else "no graph in the file: complete"
-        ),
-        Row("sigma_l^2, the largest of a client", noise, "at the start; a lower bound"),
-        Row("sigma_g^2", setting.global_variance, "at the start; a lower bound"),
-        Row("B", bound, "at the start; a lower bound"),
-        Row("K", k, "local steps of the largest client"),
-        Row("theta", momentum, "momentum of the solver"),
-        Row("largest eta", most, "Theorem 1, corrected"),
-    ]
-    if unbounded is None:
-        best = dfedavgm.best_step_size(setting, rounding, gap=gap, rounds=rounds)
-        lemma, at = ("Lemma 5" if rounding else "Lemma 4"), "half" if half == 0.5 else "a quarter of"
-        consensus, source = (
-            dfedavgm.consensus_bound(setting, rounding),
-            f"{lemma}, corrected, at {at} the largest eta; {_FROM}",
-        )
-        rows += [
-            Row(f"best eta for {rounds:,} rounds", best, f"Theorem {3 if rounding else 1}, minimised; {_FROM}"),
-            Row("eta = 1/(LK sqrt T) from T =", math.ceil((1 / (smooth * k * most)) ** 2), "Proposition 1"),
-            Row("consensus, mean square", consensus, source),
-        ]
-    else:
-        rows.append(Row("consensus, mean square", "none", unbounded))
-    rows.append(Row("bits below which fewer pay", dfedavgm.bit_threshold(dim=dim), "Proposition 3, corrected"))
-    return Answer(rows, figures.dfedavgm_panels(setting, gap, rounds, rounding))
-
-
-_FROM = "an estimate, from lower bounds"
-
-
-def _mixing(method: Any, clients: int) -> float:
-    """Lambda of a method's graph; 0, that of a complete one, if there is no method."""
-    if method is None:
-        return 0.0
-    graph = method.network(clients)
-    if graph.period > 1:
-        got = f"a graph that repeats after {graph.period} rounds"
-        raise InvalidInput.found("graph", got, "graphs that do not change; Lemma 4 is about one mixing matrix")
-    return graph.lam
-
-
-def _rounding(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding | None, str | None]:
-    """The rounding of a method's messages, None without one; and the reason why there is no bound, if there is none."""
-    if not isinstance(method, QuantizedDFedAvgM):
-        return None, None
-    if method.mode != "replica":
-        return None, 'Lemma 5 is about models that are mixed whole (16), mode="replica"'
-    if method.code is not None or not method.step:
-        return None, "Lemma 5 is about messages that are rounded to one grid, step above 0"
-    return dfedavgm.Rounding(dim, method.step, "down" if method.rounding == "floor" else "stochastic", clients), None
-
-
-def _fedaware(question: Question) -> Answer:
-    used = Used.of(question.plan, FedAWARE)
-    found = Measured(question, "shares", used.schedule)
-    gram = jnp.asarray(found.gradients @ found.gradients.T)
-    shortest = np.asarray(min_norm(gram, jnp.ones(len(gram), bool)).weights, float)
-    shortest, shares = shortest / shortest.sum(), found.losses.shares
-    between, zeta = fedaware.divergence(shortest, shares), fedaware.dissimilarities(found.gradients, shares)
-    smooth, rate = float(found.smoothness.max()), float(used.solver.fitted(found).step_size())
-    work: dict[str, Any] = {"local_steps": found.steps, "dissimilarities": zeta}
-    rows = [
-        *found.common(),
-        Row("gradient diversity D", fedaware.diversity(found.gradients, shares), "Definition 3.1, at the start"),
-        Row(
-            "the largest surrogate diversity",
-            fedaware.diversity(found.gradients, shares, shortest),
-            "Definition 3.2, eq. (8)",
-        ),
-        Row("sigma_g^2", float(shares @ zeta), "at the start; a lower bound"),
-        Row("chi^2 of the shortest combination", between.square, "Theorem 4.1"),
-        Row("N + chi^2 - 2 chi", between.gap, "rho of Theorem 4.1 is negative from 0.382 on"),
-        Row("Pearson divergence", between.pearson, "in its place"),
-        Row("K_i", f"{found.steps.min()} to {found.steps.max()}", "local steps"),
-        Row("Phi_Hetero", fedaware.heterogeneity(rate=rate, weights=shares, **work), f"Corollary 3.2, eta_l = {rate:g}"),
-        Row("largest eta_l", 1 / (math.sqrt(12) * smooth * int(found.steps.max())), "Lemma A.1, corrected"),
-        Row("largest server step", 1 / smooth, "in place of Theorem 4.1"),
-    ]
-    return Answer(rows, figures.fedaware_panels(shares, shortest, found.steps, zeta))
-
-
-def _fedbc(question: Question) -> Answer:
-    found = Measured(question, "equal", Used.of(question.plan, FedBC).schedule)
-    bounds = fedbc.multiplier_bounds(found.smoothness)
-    low, high, smooth = float(bounds.low.max()), float(bounds.high.min()), float(found.smoothness.max())
-    delta = fedbc.heterogeneity(found.gradients, low=low, high=low)
-    given = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
-    rows = [
-        *found.common(),
-        Row("lam_min", f"{bounds.low.min():.4g} to {low:.4g}", "1 + L_i"),
-        Row("lam_max", f"{high:.4g} to {bounds.high.max():.4g}", "(1 + L_i)^2 / L_i"),
-        Row("one interval for all", "none" if low >= high else f"[{low:.4g}, {high:.4g})", "after (61); not needed"),
-        Row("delta with all multipliers at lam_min", delta, "Assumption 4.3, at the start; a lower bound"),
-        Row("consensus, solved exactly", fedbc.consensus_bound(error=0.0, **given), f"Lemma B.2, corrected; {_FROM}"),
-        Row(
-            f"consensus, epsilon = {question.accuracy:g}",
-            fedbc.consensus_bound(error=question.accuracy, **given),
-            "the same",
-        ),
-    ]
-    return Answer(rows, figures.fedbc_panels(found.smoothness, delta, question.accuracy))
-
-
-PAPERS: dict[str, Callable[[Question], Answer]] = {
-    "local-gd": _local_gd,
-    "feddane": _feddane,
-    "dfedavgm": _dfedavgm,
-    "fedaware": _fedaware,
-    "fedbc": _fedbc,
-}
-"""The papers by the names of the command line."""
-
-
-def suggestions(
-    paper: str,
-    plan: Plan,
-    accuracy: float = 1e-3,
-    prices: Sequence[float] = (0.1, 1.0, 10.0, 100.0, 1000.0),
-    seed: int = 0,
-) -> Answer:
-    r"""A paper's theory on an experiment's task.
-
-    Args:
-        paper: a name of `PAPERS`.
-        plan: of the experiment; see `Experiment.plan`.
-        accuracy: $\varepsilon$, above 0.
-        prices: of a communication, in gradients; each above 0.
-        seed: of the run whose start the constants are measured at.
-
-    Raises:
-        InvalidInput: another paper, or numbers out of their range.
-    """
-    if paper not in PAPERS:
-        raise UnknownName.among("paper", paper, PAPERS)
-    if not 0 < accuracy < math.inf:
-        raise InvalidInput.of("accuracy", accuracy, "numbers in (0, infinity)")
-    if not all(0 < price < math.inf for price in prices):
-        raise InvalidInput.of("price", list(prices), "numbers in (0, infinity)")
-    return PAPERS[paper](Question(plan, accuracy, tuple(prices), seed))
-
-
-def show_theory(paper: str, file: Path, accuracy: float, prices: Sequence[float], figure: Path | None = None) -> None:
-    """Prints a paper's theory on the task of an experiment file as a table, and draws it."""
     experiment, console = Experiment.read(file, ()), Console()
-    table: Any = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-    for title, side in (("quantity", "left"), ("value", "right"), ("source", "left")):
-        table.add_column(title, justify=side, no_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table.add_column("quantity", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("source", no_wrap=True)
+    prices = price or [0.1, 1.0, 10.0, 100.0, 1000.0]
     found = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
-    rows = [(row.quantity, _text(row.value), row.source) for row in found.rows]
+    rows = [(row.quantity, _format(row.value), row.source) for row in found.rows]
     for row in rows:
         table.add_row(*row)
     show(table, console)
     if figure is not None:
-        figures.save_figure(figure, f"Theory of {paper}", found.panels, rows)
+        save_figure(figure, f"Theory of {paper}", found.panels, rows)
         console.print(f"[dim]{figure}[/dim]")
 
 
-def _text(value: float | int | str) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+def _format(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}" if isinstance(value, int) else value

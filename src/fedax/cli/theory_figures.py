@@ -61,7 +61,7 @@ def _curves(title: str, below: str, beside: str, x: np.ndarray, lines: dict[str,
 
 
 def _each(function: Callable[[float], float], x: np.ndarray) -> np.ndarray:
-    """The values of a bound, NaN where nothing is proved."""
+    """Returns the values of a bound, NaN where nothing is proved."""
 
     def value(at: float) -> float:
         try:
@@ -162,7 +162,7 @@ def fedaware_panels(weights: np.ndarray, shortest: np.ndarray, steps: np.ndarray
 
 
 def fedbc_panels(smoothness: np.ndarray, delta: float, accuracy: float) -> list[Panel]:
-    """The interval of each client's multiplier, and the bound on consensus over a multiplier of all."""
+    """Returns the interval of each client's multiplier, and the bound on consensus over a multiplier of all."""
     order = np.argsort(smoothness)
     bounds, place = fedbc.multiplier_bounds(smoothness[order]), np.arange(1, len(order) + 1)
     lines = {"lowest, 1 + L_i": bounds.low, "highest, (1 + L_i)²/L_i": bounds.high}

@@ -16,7 +16,7 @@ from fedax.report.drawing.charts import Chart, plain, staggered
 from fedax.report.drawing.styles import styles
 from fedax.report.record import Record, by_draw, by_label, by_task, of_clients, weights_at
 from fedax.report.tables.means import aligned, band, curves_of, ended_early, mean_position
-from fedax.report.tables.reductions import in_words
+from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import ABOUT, Row, best, columns_of, shown_in, summarize
 from fedax.report.theorems.marks import theory_charts
 
@@ -85,7 +85,7 @@ def clients_sheet(records: Sequence[Record]) -> list[Sheet]:
 
 
 def render(page: Page) -> str:
-    """The page as HTML text.
+    """Renders a page as HTML.
 
     >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
     True
@@ -144,7 +144,7 @@ def _task(title: str, runs: Sequence[Record], note: str, read: str, looks: Mappi
     if any(algorithm["weights"] for algorithm in algorithms):
         points = "at the end" + ("; mean of the runs" if several else "") + "; dotted: by the number of examples"
         charts.append({"metric": "weights", "title": "Weight by client", "percent": True, "loss": True, "note": points})
-    values = in_words(read)
+    values = describe_reduction(read)
     caption = (
         f"{values}; ± is the sample standard deviation over the runs; bands stay within their range."
         if several
@@ -201,7 +201,7 @@ def _algorithm(
 
 
 def _ranked(runs: Sequence[Record]) -> list[float | None]:
-    """The final accuracies of the clients with test examples, sorted within each run, averaged by rank.
+    """Returns the final accuracies of the clients with test examples, sorted within each run, averaged by rank.
 
     One that is not finite counts as the worst of all.
     """
@@ -215,7 +215,7 @@ def _ranked(runs: Sequence[Record]) -> list[float | None]:
 
 
 def _weights(runs: Sequence[Record]) -> list[list[float | None]]:
-    """The final shares of examples and the weights of the clients, averaged over the runs on the same data."""
+    """Returns the final shares of examples and the weights of the clients, averaged over the runs on the same data."""
     final = [weights_at(own, -1) for own in by_draw(runs) if all("client_weight" in run.metrics for run in own)]
     return [_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
 

@@ -84,7 +84,7 @@ class Record:
     def of(
         cls, history: History, *, task: str, label: str, seed: int, draw: int = 0, gradients: float | None = None
     ) -> "Record":
-        """The record of a finished run; `gradients` are the expected minibatch gradients of one client and round.
+        """Returns the record of a finished run; `gradients` are the expected minibatch gradients of one client and round.
 
         Where clients were left out, the metric `dropped` says how many uploads so far. The note `gap` of methods that step along
         the shortest combination is the metric `frank_wolfe_gap`, of the last round before each observation. The note `overflow` of
@@ -146,7 +146,7 @@ class Record:
         return f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
 
     def renamed(self, label: str) -> "Record":
-        """The same run under another label."""
+        """Returns the run with another label."""
         return dataclasses.replace(self, label=label)
 
     def to_bytes(self) -> bytes:
@@ -171,7 +171,7 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Record":
-        """The inverse of `to_bytes`. Files of earlier versions, without a checksum, are read as well.
+        """Reads what `to_bytes` returns; files of earlier versions have no checksum.
 
         Raises:
             ValueError: damaged data.
@@ -196,7 +196,7 @@ class Record:
 
 
 def to_csv(records: Sequence[Record]) -> str:
-    """All scalar metrics of all runs as one long table: one row per run and observation."""
+    """Returns all scalar metrics of all runs as one long table: one row per run and observation."""
     names = list(dict.fromkeys(name for record in records for name in record.scalars))
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")

@@ -17,7 +17,7 @@ from fedax.utils.files import write, writing
 
 
 def curves_of(history: History) -> dict[str, np.ndarray]:
-    """The metrics that are one number per observation."""
+    """Returns the metrics that are one number per observation."""
     return {name: values for name, values in history.metrics.items() if values.ndim == 1}
 
 

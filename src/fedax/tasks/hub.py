@@ -60,7 +60,8 @@ def hub(
         DataError: as `fedax.data.hub`.
         InvalidInput: an option out of range, `predict="next"` without a column of texts.
     """
-    common = {
+    # what both kinds of tasks ask of the data set
+    source = {
         "config": config,
         "revision": revision,
         "user": user,
@@ -69,22 +70,37 @@ def hub(
         "seed": seed,
         "cache": cache,
     }
-    of_text = {"tokens": tokens, "vocabulary": vocabulary, "length": length}
+    tokenizer = {"tokens": tokens, "vocabulary": vocabulary, "length": length}
     if predict == "next":
         if text is None:
             raise InvalidInput.of("hub(predict=...)", predict, "'label', or 'next' with a column of texts, text=...")
-        texts, holdout = data.hub_texts(dataset, text, partition, clients, **common, **options)
-        own = {"test_fraction": test_fraction, "holdout": holdout, "l2": l2, "name": f"{dataset}, {partition}"}
-        return language(texts, model or "transformer", **of_text, **own)
-    models = MODELS if text is None else classifiers(size_of(tokens, vocabulary))
-    default = "softmax" if text is None else "transformer"
-    common |= of_text | {"text": text, "features": features, "label": label, "flat": flat}
-    common |= {"test_fraction": test_fraction, "split": split, "model": model or default, "l2": l2}
-    return of_source(data.hub, models, default)(dataset, partition, clients, **common, **options)
+        texts, holdout = data.hub_texts(dataset, text, partition, clients, **source, **options)
+        name = f"{dataset}, {partition}"
+        evaluation = {"test_fraction": test_fraction, "holdout": holdout}
+        return language(texts, model or "transformer", **tokenizer, **evaluation, l2=l2, name=name)
+    columns = {"text": text, "features": features, "label": label, "flat": flat}
+    if text is None:
+        models, default = MODELS, "softmax"
+    else:
+        models, default = classifiers(size_of(tokens, vocabulary)), "transformer"
+    make_task = of_source(data.hub, models, default)
+    return make_task(
+        dataset,
+        partition,
+        clients,
+        **source,
+        **tokenizer,
+        **columns,
+        test_fraction=test_fraction,
+        split=split,
+        model=model or default,
+        l2=l2,
+        **options,
+    )
 
 
 def classifiers(vocabulary: int) -> dict[str, Callable[[int, int], Model]]:
-    """Models of texts with labels, from the length of a text and the number of classes, by name."""
+    """Returns makers of text classifiers by name; each takes the length of a text and the number of classes."""
     return {
         "transformer": lambda length, classes: Transformer(vocabulary, length, classes=classes),
         "bag": lambda length, classes: BagOfTokens(vocabulary, classes),

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli, tasks
-from fedax.cli import work
 from fedax.core import InvalidInput
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.distributed import abort
@@ -34,7 +33,8 @@ def ranks(monkeypatch, size, rank=0):
 
     monkeypatch.setitem(sections.ENGINES, "mpi", engine)
     monkeypatch.setattr(sections, "MPI", engine)
-    monkeypatch.setattr(work, "MPI", engine)
+    monkeypatch.setattr("fedax.engine.backends.mpi.MPI", engine)
+    return engine
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
@@ -58,8 +58,7 @@ def test_as_many_ranks_as_clients_go_on(monkeypatch):
 def test_the_command_says_it(no_data, monkeypatch, tmp_path):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda: None)
     monkeypatch.chdir(tmp_path)
-    ranks(monkeypatch, 3)
-    monkeypatch.setattr(running, "MPI", work.MPI)
+    monkeypatch.setattr(running, "MPI", ranks(monkeypatch, 3))
     (tmp_path / "a.toml").write_text(FILE)
     result = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "a.toml"])
     assert (result.exit_code, "mpiexec -n 4" in result.output) == (2, True)
@@ -71,8 +70,7 @@ def test_the_command_says_it(no_data, monkeypatch, tmp_path):
 )
 def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_path):
     """Below mpiexec, other engines would run as often as there are ranks, into one folder."""
-    ranks(monkeypatch, 4)
-    monkeypatch.setattr(running, "MPI", work.MPI)
+    monkeypatch.setattr(running, "MPI", ranks(monkeypatch, 4))
     monkeypatch.setattr(running.abort, "is_launched", lambda: True)
     with pytest.raises(InvalidInput, match=words):
         run_experiment(Experiment.parse(text), tmp_path / "a", Display(), jobs)

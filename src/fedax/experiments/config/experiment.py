@@ -17,8 +17,8 @@ from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
-from fedax.experiments.config.observers import OBSERVERS, Optimum, chosen, fitting, observer_of
-from fedax.experiments.config.older import respelt
+from fedax.experiments.config.observers import OBSERVERS, Optimum, default_observers, observer_of, select_observers
+from fedax.experiments.config.older import upgrade_spelling
 from fedax.experiments.config.plan import Member as Member
 from fedax.experiments.config.plan import Plan as Plan
 from fedax.experiments.config.sections import (
@@ -41,13 +41,13 @@ from fedax.experiments.config.sections import (
     are_seeds,
     check_ranks,
     engine_of,
-    explained,
+    explain_error,
     owners_of,
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, plain
 from fedax.observe.base import Observer
-from fedax.report.tables.reductions import check_reading
+from fedax.report.tables.reductions import check_reduction
 
 
 class Experiment(BaseModel):
@@ -135,52 +135,75 @@ class Experiment(BaseModel):
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
-        """The same from TOML text; `name` is for messages."""
+        """Reads and checks TOML text; `name` is for messages."""
         return cls._of(Source(text, name))
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
-        """The same from Python values; problems are `InvalidInput`."""
+        """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
         try:
-            experiment = cls.model_validate(respelt(sections))
+            experiment = cls.model_validate(upgrade_spelling(sections))
         except ValidationError as error:
-            raise InvalidInput(explained(error, cls)[1]) from error
+            raise InvalidInput(explain_error(error, cls)[1]) from error
         experiment._check()
         return experiment
 
     @classmethod
     def _of(cls, source: Source, kept: bool = False) -> "Experiment":
         try:
-            experiment = cls.model_validate(respelt(source.document, kept))
+            experiment = cls.model_validate(upgrade_spelling(source.document, kept))
         except ValidationError as error:
-            raise source.error(*explained(error, cls)) from error
+            raise source.error(*explain_error(error, cls)) from error
         experiment._source = source
         experiment._check()
         return experiment
 
     def _check(self) -> None:
-        """Everything that can be checked without the data."""
-        for key, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 0), ("held_back_steps", 1)):
-            if getattr(self, key) is not None and not low <= getattr(self, key) <= MOST_COUNT:
-                self.refuse((key,), InvalidInput.of(key, getattr(self, key), f"whole numbers from {low} to {MOST_COUNT}"))
+        """Checks everything that needs no data, in the order of the file's keys and tables.
+
+        Raises:
+            InvalidInput: the first problem; a `SpecError` with its line if read from a file.
+        """
+        self._check_numbers()
+        self._check_choices()
+        self._check_common_sections()
+        self._check_algorithms()
+        with self._at("grid"):
+            self._check_grid()
+
+    def _check_numbers(self) -> None:
+        """Checks the numbers at the top of the file, and the reduction of curves."""
+        lowest = {"rounds": 0, "observe_every": 1, "checkpoint_every": 0, "held_back_steps": 1}
+        for key, low in lowest.items():
+            value = getattr(self, key)
+            if value is not None and not low <= value <= MOST_COUNT:
+                allowed = f"whole numbers from {low} to {MOST_COUNT}"
+                self.refuse((key,), InvalidInput.of(key, value, allowed))
         if self.minimum is not None and not math.isfinite(self.minimum):
             self.refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
         if not are_seeds(self.seeds):
             self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
         with self._at():
-            check_reading(self.reads, self.observe_every, of_values=True)
-        for key, allowed in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
+            check_reduction(self.reads, self.observe_every, of_values=True)
+
+    def _check_choices(self) -> None:
+        """Checks keys and tables whose value is a name from a list."""
+        for key, names in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
             for position, name in enumerate(getattr(self, key) or []):
-                if name not in allowed:
-                    self.refuse((key, position), UnknownName.among(key, name, allowed))
+                if name not in names:
+                    self.refuse((key, position), UnknownName.among(key, name, names))
         for key, choices in (("on_bad_client", BAD_CLIENT), ("keep_models", KEEP_MODELS)):
             if getattr(self, key) not in choices:
-                self.refuse((key,), InvalidInput.of(key, getattr(self, key), f"one of {choices}"))
+                allowed = f"one of {choices}"
+                self.refuse((key,), InvalidInput.of(key, getattr(self, key), allowed))
         if self.engine not in ENGINES:
             self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
             if self.task.name not in tasks.task_makers():
                 raise UnknownName.among("task", self.task.name, tasks.task_makers())
+
+    def _check_common_sections(self) -> None:
+        """Makes what the tables describe: constructors check the ranges of their arguments."""
         with self._at("solver"):
             self.solver.make()
         with self._at("schedule"):
@@ -196,6 +219,9 @@ class Experiment(BaseModel):
         with self._at("cost"):
             if self.cost is not None:
                 self.cost.check()
+
+    def _check_algorithms(self) -> None:
+        """Checks each algorithm with its own solver and schedule, and that labels differ."""
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
@@ -204,28 +230,35 @@ class Experiment(BaseModel):
                     reason = f"{section.shown()!r} is that of another algorithm of the experiment"
                     raise InvalidInput.because("label", reason)
                 labels.add(section.shown())
-            if section.solver:  # the common ones are checked already
+            # without tables of its own an algorithm has the common ones, which are checked already
+            if section.solver:
                 with self._at("algorithm", position, "solver"):
                     self._solver_of(section).make()
             if section.schedule:
                 with self._at("algorithm", position, "schedule"):
                     schedule_of(self.schedule | section.schedule)
-        with self._at("grid"):
-            if self.grid:
-                owners = ["solver", "schedule", *(s.name for s in self.algorithm), *labels]
-                self.grid.check(owners, self.seeds, self.validates)
-            self._check_size()
-            if self.grid:
-                known: list[dict[str, Any]] = []
-                for member in self.members():
-                    member.algorithm.make()
-                    member.solver.make()
-                    if member.schedule not in known:  # most members share theirs, and making one takes long
-                        known.append(member.schedule)
-                        schedule_of(member.schedule)
+
+    def _check_grid(self) -> None:
+        """Checks the number of runs, and every member of the grid."""
+        if self.grid:
+            names = (section.name for section in self.algorithm)
+            labels = (section.shown() for section in self.algorithm)
+            self.grid.check(["solver", "schedule", *names, *labels], self.seeds, self.validates)
+        # before the grid is expanded, which may take more memory than there is
+        self._check_size()
+        if not self.grid:
+            return
+        checked: list[dict[str, Any]] = []
+        for member in self.members():
+            member.algorithm.make()
+            member.solver.make()
+            # most members share their schedule, which is slow to make
+            if member.schedule not in checked:
+                checked.append(member.schedule)
+                schedule_of(member.schedule)
 
     def _check_size(self) -> None:
-        """Refuses more algorithms or runs than anybody waits for, before any of a grid is expanded."""
+        """Limits the number of algorithms and runs, without expanding the grid."""
         members = sum(self.grid.size(owners_of(section)) if self.grid else 1 for section in self.algorithm)
         if members > MOST_MEMBERS:
             raise InvalidInput.found("algorithm", f"{members} algorithms with those of the grid", f"at most {MOST_MEMBERS}")
@@ -234,12 +267,12 @@ class Experiment(BaseModel):
             raise InvalidInput.found("seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs")
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
-        """The experiment with some of its algorithms, and with what its grid says about them."""
+        """Returns the experiment with some of its algorithms, and with what its grid says about them."""
         owners = ("solver", "schedule", *(s.name for s in chosen), *(s.shown() for s in chosen))
         return self.model_copy(update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)})
 
     def _solver_of(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
-        """The solver of one algorithm: the common one with its own options, or another one."""
+        """Returns the solver of one algorithm: the common one with its own options, or another one."""
         common = self.solver.options if section.solver.get("name", self.solver.name) == self.solver.name else {}
         return SolverSection(**{"name": self.solver.name} | common | section.solver | changes)
 
@@ -260,7 +293,7 @@ class Experiment(BaseModel):
         return self.early_stopping.metric if self.early_stopping else usual
 
     def members(self) -> list[Member]:
-        """Every algorithm of the file, and of its grid, in order.
+        """Returns every algorithm of the file, and of its grid, in order.
 
         >>> sections = {"task": {"name": "digits"}, "algorithm": [{"name": "fedprox"}], "grid": {"fedprox": {"mu": [0.0, 1.0]}}}
         >>> [member.label for member in Experiment.of(name="a", **sections).members()]
@@ -318,7 +351,7 @@ class Experiment(BaseModel):
         return Plan(task, made, arguments, own)
 
     def _watched(self) -> dict[str, str]:
-        """The metrics that sections need."""
+        """Returns the metrics that sections need."""
         early = self.early_stopping and self.early_stopping.metric
         needed = {"stop": self.stop and "train_loss", "early_stopping": early, "grid": self.grid and self.select}
         return {section: metric for section, metric in needed.items() if metric}
@@ -328,11 +361,11 @@ class Experiment(BaseModel):
 
     def _observers(self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> list[Observer]:
         if self.observe is None:
-            return fitting(task, self._observer, self._watched().values())
-        return chosen(self.observe, self._observer, task, runs)
+            return default_observers(task, self._observer, self._watched().values())
+        return select_observers(self.observe, self._observer, task, runs)
 
     def resolved(self) -> dict[str, Any]:
-        """The experiment with every default written out, as plain values that `of` takes."""
+        """Returns the experiment with every default written out, as plain values that `of` takes."""
         made, solver = [section.make() for section in self.algorithm], self.solver.make()
         every = tasks.defaults(self.task.name, **self.task.options)
         defaults = {name: value for name, value in every.items() if isinstance(value, int | float | str)}

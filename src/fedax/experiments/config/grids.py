@@ -47,7 +47,7 @@ class GridSection(BaseModel):
     selects: bool = True
 
     def metric(self, validation: bool) -> str:
-        """The metric that selects, for a task with or without validation examples.
+        """Returns the metric that selects, for a task with or without validation examples.
 
         >>> GridSection().metric(True), GridSection().metric(False), GridSection(select="test_loss").metric(True)
         ('validation_loss', 'train_loss', 'test_loss')
@@ -59,7 +59,7 @@ class GridSection(BaseModel):
         return dict(self.model_extra or {})
 
     def selecting(self, reported: Sequence[int]) -> list[int]:
-        """The seeds of the runs that select, for an experiment with some seeds.
+        """Returns the seeds of the runs that select, for an experiment with some seeds.
 
         >>> GridSection().selecting([0, 1, 4])
         [5, 6, 7]
@@ -95,16 +95,16 @@ class GridSection(BaseModel):
                     raise InvalidInput.of(f"grid.{owner}.{key}", choices, "values that differ")
 
     def size(self, owners: Sequence[str]) -> int:
-        """The number of `points`, without making any."""
+        """Returns the number of `points`, without making any."""
         return math.prod(len(choices) for owner in owners for choices in self.lists.get(owner, {}).values())
 
     def only(self, owners: Sequence[str]) -> "GridSection | None":
-        """The same without other owners' lists; None if no list is left."""
+        """Returns the grid without the lists of other owners, or None if no list is left."""
         lists = {owner: values for owner, values in self.lists.items() if owner in owners}
         return GridSection(select=self.select, seeds=self.seeds, selects=self.selects, **lists) if lists else None
 
     def points(self, owners: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
-        """All combinations of the values of some owners: by owner and key."""
+        """Yields all combinations of the values of some owners: by owner and key."""
         axes = [(owner, key, choices) for owner in owners for key, choices in self.lists.get(owner, {}).items()]
         for values in itertools.product(*(choices for _, _, choices in axes)):
             point: dict[str, dict[str, Any]] = {}

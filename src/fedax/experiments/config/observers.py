@@ -69,11 +69,14 @@ ON_DEMAND = (
     "test_f1",
     "test_calibration_error",
 )
-"""Those that must be asked for; the others are on by default, if the task has what they need."""
+"""Observers that must be asked for; the others are on by default, if the task has what they need."""
 
 
 def observer_of(name: str, minimum: float | None, held_back_steps: int | None, best: Optimum | None = None) -> Observer:
-    """An observer by name, with what the experiment says of it; `best` is the minimiser where it was computed."""
+    """Makes an observer by name with the options that the experiment gives it.
+
+    `best` is the minimiser, where it was computed.
+    """
     least = best.value if minimum is None and best is not None else minimum
     given: dict[str, dict[str, Any]] = {name: {"minimum": least} for name in ("objective", "local_spread")}
     given["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
@@ -102,7 +105,7 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
     return found
 
 
-def chosen(
+def select_observers(
     names: Sequence[str], make: Callable[..., Observer], task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
 ) -> list[Observer]:
     """Makes the observers that an experiment asks for, with the minimiser if `optimum` is among them, and checks them.
@@ -120,8 +123,8 @@ def chosen(
     return made
 
 
-def fitting(task: Task, make: Callable[[str], Observer], needed: Collection[str]) -> list[Observer]:
-    """Those that fit a task; of `ON_DEMAND` only what is needed."""
+def default_observers(task: Task, make: Callable[[str], Observer], needed: Collection[str]) -> list[Observer]:
+    """Makes the observers that fit a task; of `ON_DEMAND` only those that are needed."""
     found: list[Observer] = []
     for name in OBSERVERS:
         if name not in ON_DEMAND or name in needed:

@@ -1,21 +1,21 @@
-"""Older spellings of experiment files, which stay valid."""
+"""Translates older spellings of experiment files, which stay valid."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from fedax.report.tables.reductions import in_rounds
+from fedax.report.tables.reductions import convert_to_rounds
 
 
-def respelt(sections: Mapping[str, Any], kept: bool = False) -> dict[str, Any]:
+def upgrade_spelling(sections: Mapping[str, Any], kept: bool = False) -> dict[str, Any]:
     """Translates the sections of a file to the present spelling: `decay` belongs to the solver, not to the schedule.
 
     In a run directory's copy (`kept`) `read` may count observations, which are translated to rounds.
 
-    >>> respelt({"schedule": {"cohort": 2, "decay": 0.9}})
+    >>> upgrade_spelling({"schedule": {"cohort": 2, "decay": 0.9}})
     {'schedule': {'cohort': 2}, 'solver': {'decay': 0.9}}
     """
 
-    def moved(owner: Mapping[str, Any]) -> dict[str, Any]:
+    def move_decay(owner: Mapping[str, Any]) -> dict[str, Any]:
         schedule = owner.get("schedule")
         if not isinstance(schedule, dict) or "decay" not in schedule:
             return dict(owner)
@@ -25,9 +25,9 @@ def respelt(sections: Mapping[str, Any], kept: bool = False) -> dict[str, Any]:
             solver = {"decay": schedule["decay"]} | solver
         return {**owner, "schedule": rest} | ({"solver": solver} if solver else {})
 
-    found = moved(with_read_in_rounds(sections) if kept else sections)
+    found = move_decay(with_read_in_rounds(sections) if kept else sections)
     if isinstance(found.get("algorithm"), list):
-        found["algorithm"] = [moved(part) if isinstance(part, dict) else part for part in found["algorithm"]]
+        found["algorithm"] = [move_decay(part) if isinstance(part, dict) else part for part in found["algorithm"]]
     return found
 
 
@@ -40,4 +40,4 @@ def with_read_in_rounds(sections: Mapping[str, Any]) -> dict[str, Any]:
     read, every = sections.get("read"), sections.get("observe_every", 1)
     if not isinstance(read, str) or not isinstance(every, int):
         return dict(sections)
-    return {**sections, "read": in_rounds(read, every)}
+    return {**sections, "read": convert_to_rounds(read, every)}

@@ -20,7 +20,7 @@ class Plan:
     own: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict[str, dict[str, Any]])
 
     def arguments_of(self, label: str) -> dict[str, Any]:
-        """The arguments of `fedax.run` for one algorithm."""
+        """Returns the arguments of `fedax.run` for one algorithm."""
         return self.arguments | self.own.get(label, {})
 
 

@@ -101,7 +101,7 @@ def _task(name: str) -> dict[str, Any]:
 
 
 def _example(default: Any) -> dict[str, Any]:
-    """The type of a default; None and texts, which may stand for a number, stay open."""
+    """Returns the type of a default; None and texts, which may stand for a number, stay open."""
     if isinstance(default, bool):
         return {"type": "boolean", "default": default}
     if isinstance(default, int | float):

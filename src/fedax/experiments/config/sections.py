@@ -51,7 +51,7 @@ TEXT = 200
 
 
 def are_seeds(values: Sequence[int]) -> bool:
-    """Whether these are seeds of an experiment."""
+    """Returns whether these are seeds of an experiment."""
     return bool(values) and min(values) >= 0 and max(values) <= MOST_SEED and len(set(values)) == len(values)
 
 
@@ -123,7 +123,7 @@ class AlgorithmSection(Section):
         return algorithms.make_algorithm(self.name, **values)
 
     def shown(self) -> str:
-        """The label, or the method's name with the hyperparameters that were given."""
+        """Returns the label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
         title = algorithms.algorithm_classes()[self.name.lower()].__name__
@@ -132,12 +132,12 @@ class AlgorithmSection(Section):
 
 
 def owners_of(section: AlgorithmSection) -> list[str]:
-    """The names in a grid under which values for an algorithm stand."""
+    """Returns the names in a grid under which values for an algorithm stand."""
     return list(dict.fromkeys((section.name, section.shown(), "solver", "schedule")))
 
 
 def _numbers(values: list[Any]) -> Any:
-    """A list as one number per client; what is none stays a list, which the hyperparameter refuses."""
+    """Converts a list to one number per client; an invalid list stays one, which the hyperparameter refuses."""
     try:
         return np.asarray(values, dtype=float)
     except (ValueError, TypeError, OverflowError):
@@ -158,7 +158,7 @@ class StopSection(BaseModel):
     window: int = Divergence().window
 
     def make(self) -> Divergence:
-        """The rule; refuses values out of range."""
+        """Makes the rule; refuses values out of range."""
         _check_numbers("stop", {"rise": (self.rise, real()), "window": (self.window, whole(low=1))})
         return Divergence(self.rise, self.window)
 
@@ -181,7 +181,7 @@ class EarlyStoppingSection(BaseModel):
     mode: Mode | None = None
 
     def make(self) -> EarlyStopping:
-        """The rule; refuses values out of range."""
+        """Makes the rule; refuses values out of range."""
         limits = {"patience": whole(low=1), "min_change": real(low=0)}
         _check_numbers("early_stopping", {name: (getattr(self, name), hyper) for name, hyper in limits.items()})
         return EarlyStopping(self.metric, self.patience, self.min_change, self.mode)
@@ -253,7 +253,7 @@ class SimulationSection(BaseModel):
 
 
 def engine_of(name: str, options: SimulationSection | None) -> Engine:
-    """The engine of a name; options are those of the simulation."""
+    """Makes the engine of a name; options are those of the simulation."""
     if options is None:
         return ENGINES[name]()
     if name != "simulation":
@@ -310,7 +310,7 @@ class AuditSection(BaseModel):
         return Attack(self.top, self.hidden, self.epochs, self.learning_rate)
 
     def looks(self, rounds: int) -> list[int]:
-        """The rounds after which models are attacked.
+        """Returns the rounds after which models are attacked.
 
         >>> AuditSection(every=4).looks(10)
         [0, 4, 8, 10]
@@ -336,7 +336,7 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
 
 
 def schedule_of(given: dict[str, Any]) -> Schedule:
-    """The schedule with the given arguments, keys checked."""
+    """Makes a schedule from arguments after a check of their keys."""
     return _read_schedule(given) if "availability" in given else _schedule(given)  # a trace is read anew
 
 
@@ -355,8 +355,8 @@ def check_ranks(engine: str, task: Section) -> None:
         MPI().check_clients(clients)
 
 
-def explained(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
-    """The place of the first problem that pydantic found, and a message in the library's own form."""
+def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
+    """Returns the path of the key of pydantic's first problem, and a message in the form of fedax's errors."""
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key is also missing
     place = first["loc"]
     field = ".".join(str(key) for key in place)

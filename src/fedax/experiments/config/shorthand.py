@@ -8,7 +8,7 @@ from fedax.core import InvalidInput
 
 
 def parse_section(text: str) -> dict[str, Any]:
-    """A named section.
+    """Parses a named section.
 
     >>> parse_section("feddane:mu=0.01,cohorts=shared")
     {'name': 'feddane', 'mu': 0.01, 'cohorts': 'shared'}
@@ -61,7 +61,7 @@ def _split(text: str) -> list[str]:
 
 
 def typed(text: str) -> Any:
-    """A TOML value, or else the text itself.
+    """Parses a text as a TOML value, or returns the text itself.
 
     Numbers separated by commas are a list.
 

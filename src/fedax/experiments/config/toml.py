@@ -102,7 +102,7 @@ class Source:
             raise SpecError(f"{path}: cannot be read: not UTF-8 text (byte {error.start}).") from error
 
     def find(self, place: KeyPath) -> Any:
-        """The value at a place, or None."""
+        """Returns the value at a place, or None."""
         return _find(self.document, place)
 
     def line_of(self, place: KeyPath) -> int | None:
@@ -153,7 +153,7 @@ def plain(value: Any) -> Any:
 
 
 def _parts(table: Any) -> tuple[range, str]:
-    """The positions of an array, and in words what a value has."""
+    """Returns the positions of an array, and in words what a value has."""
     if isinstance(table, list):
         return range(len(table)), f"positions 0 to {len(table) - 1}"
     return range(0), "keys" if isinstance(table, dict) else "no parts"
@@ -197,7 +197,7 @@ def _find(document: Any, place: KeyPath) -> Any:
 
 
 def _reason(message: str, text: str) -> tuple[str, int]:
-    """The parser's own words without their trailing position, and the line."""
+    """Returns the parser's message without its trailing position, and the line."""
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message)
     if match is None:
         return message, 1

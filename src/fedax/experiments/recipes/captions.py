@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedax.report import Record
-from fedax.report.tables.reductions import in_words, reads_values
+from fedax.report.tables.reductions import describe_reduction, is_value_reduction
 
 
 def source_of(paper: str, shows: str) -> str:
@@ -60,7 +60,7 @@ def note_of(
 
 
 def _counted(runs: Sequence[Sequence[Record]]) -> str:
-    """The number of runs of which a mean is, in words."""
+    """Returns the number of runs of a mean as text."""
     sizes = sorted({len(own) for own in runs})
     draws = {len({record.draw for record in own}) for own in runs}
     word = "draws of the data" if draws == set(sizes) and sizes != [1] else "runs" if max(draws) > 1 else "seeds"
@@ -68,5 +68,5 @@ def _counted(runs: Sequence[Sequence[Record]]) -> str:
 
 
 def _read_as(read: str) -> str:
-    """The reading of curves, as the begin of a sentence."""
-    return in_words(read) if reads_values(read) else read.replace("_", " ").capitalize()
+    """Returns the reduction of curves as the start of a sentence."""
+    return describe_reduction(read) if is_value_reduction(read) else read.replace("_", " ").capitalize()

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedax.experiments.recipes.statistics import welch
+from fedax.experiments.statistics import welch
 from fedax.observe.modes import mode_of
 from fedax.report.tables.numbers import Results, Values, stated_modes
 from fedax.report.tables.summary import is_percent
@@ -115,7 +115,7 @@ def beside(
 
 
 def _number(results: Results, values: Values) -> Number:
-    """The mean over the units of statistics; infinite if one of them is."""
+    """Returns the mean over the units of statistics; infinite if one of them is."""
     units, _ = results.units(values)
     finite = bool(np.isfinite(units).all())
     mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode
-from fedax.experiments.recipes.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
+from fedax.experiments.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of
-from fedax.report.tables.reductions import reads_values
+from fedax.report.tables.reductions import is_value_reduction
 from fedax.report.tables.summary import counted
 
 Verdict = Literal[
@@ -106,11 +106,11 @@ class Claim(BaseModel):
     def judge(
         self, results: Results, metric: str, read: str, tasks: Sequence[str] = (), algorithms: Sequence[str] = ()
     ) -> Evidence:
-        """The verdict.
+        """Judges the claim.
 
         It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`), and does not hold if one has
         p < 0.05 for the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
-        `fedax.experiments.recipes.statistics.at_least`.
+        `fedax.experiments.statistics.at_least`.
         Where tasks or algorithms of the claim have not run, it can hold on what ran only.
 
         Args:
@@ -151,7 +151,7 @@ class Claim(BaseModel):
         return f"as claimed on {agreeing} of {counted(total, unit)}"
 
     def _claimed(self, results: Results, metric: str, read: str) -> str:
-        """The quantity that `_told` lists, and what is claimed of it."""
+        """Returns the quantity that `_told` lists, and what is claimed of it."""
         ranks = self.check in ("best", "better", "order")  # other checks need no direction
         m, lower = digits(self.margin), ranks and not higher_is_better(metric, read, results.records, self.mode)
         claimed = {
@@ -167,7 +167,7 @@ class Claim(BaseModel):
         return f"in {quantity}, claimed {claimed}"
 
     def _told(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]], claimed: str) -> str:
-        """The comparison of each task that says least for the claim, with what did not run and what diverged."""
+        """Returns the comparison of each task that says least for the claim, with what did not run and what diverged."""
         deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
         common = len({part.about for part in deciding}) == 1 and all(len(group) == 1 for group in kept)
         shown = []
@@ -293,7 +293,7 @@ class Claim(BaseModel):
         Returns:
             None if they say nothing about the claim: other checks than of values, tasks or algorithms without numbers.
         """
-        read = self.read is None or reads_values(self.read)
+        read = self.read is None or is_value_reduction(self.read)
         compare = self._cell_check(metric, algorithms) if read else None
         tasks = [task for task in self.tasks or targets if task in targets]
         if compare is None or not tasks:

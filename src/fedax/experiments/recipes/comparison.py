@@ -10,11 +10,11 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.recipes.cells import Cell, Number, beside
 from fedax.experiments.recipes.claims import Evidence, Verdict
 from fedax.experiments.recipes.recipe import Recipe
-from fedax.experiments.recipes.statistics import holm
+from fedax.experiments.statistics import holm
 from fedax.report import Sheet
-from fedax.report.tables.membership import AUDITED, leak_sheet
+from fedax.report.tables.membership import AUDITED, membership_sheet
 from fedax.report.tables.numbers import AnyRun, Results
-from fedax.report.tables.reductions import in_words
+from fedax.report.tables.reductions import describe_reduction
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")
@@ -75,7 +75,7 @@ class Comparison:
         return "" if self.recipe.ran in ("paper", None) else SHORTER
 
     def sheets(self) -> list[Sheet]:
-        """The tables for the report."""
+        """Returns the tables for the report."""
         claims = Sheet(
             "Claims",
             ["Claim", "Verdict", "In the mean", "From"],
@@ -85,22 +85,26 @@ class Comparison:
         )
         title = "What the paper leaves open, and what was chosen"
         open_ = Sheet(title, ["Choice"], [[text] for text in self.recipe.chosen])
-        leaks = leak_sheet(self.results.records)
+        leaks = membership_sheet(self.results.records)
         return [sheet for sheet in (claims, self.cell_sheet(), leaks, open_) if sheet.rows]
 
     def cell_sheet(self) -> Sheet:
-        """The paper's numbers beside ours."""
+        """Returns the paper's numbers beside ours."""
         recipe, several = self.recipe, len({row.metric for row in self.rows}) > 1
         ours = (
-            [f"Ours, {in_words(read).lower()}" for read in (self.read, *recipe.also_read)] if recipe.also_read else ["Ours"]
+            [f"Ours, {describe_reduction(read).lower()}" for read in (self.read, *recipe.also_read)]
+            if recipe.also_read
+            else ["Ours"]
         )
         metric = ["Metric"] if several else []
         heads = ["Task", "Algorithm", *metric, "Paper", *ours, "Runs", "Difference", "p (Welch)", "Status"]
         rows = [self._texts(row, several) for row in self.rows]
         remarks = [f"Scale: {recipe.ran}.", _CELLS] if self.comparable else [f"Scale: {recipe.ran}.", _NO_COMPARISON]
         if recipe.also_read:
-            remarks.insert(1, f"Difference, p, status and claims are of the first reading, {in_words(self.read).lower()}.")
-        note = f"{words(recipe.metric)}, {in_words(self.read).lower()}. {' '.join(remarks)}"
+            remarks.insert(
+                1, f"Difference, p, status and claims are of the first reading, {describe_reduction(self.read).lower()}."
+            )
+        note = f"{words(recipe.metric)}, {describe_reduction(self.read).lower()}. {' '.join(remarks)}"
         return Sheet("The paper beside ours", heads, rows, note, lead=True)
 
     def _texts(self, cell: Cell, several: bool) -> list[str]:
@@ -112,7 +116,7 @@ class Comparison:
         return [cell.task, cell.algorithm, *metric, in_digits(cell.paper), *ours, runs, *verdict]
 
     def csv(self) -> str:
-        """The numbers as a table; verdicts are 1 or 0, or empty where there is none."""
+        """Returns the numbers as a table; verdicts are 1 or 0, or empty where there is none."""
         paper, ours = (
             ["paper_mean", "paper_deviation", "paper_runs"],
             ["ours_mean", "ours_deviation", "units", "runs", "diverged"],
@@ -130,7 +134,7 @@ class Comparison:
         return [row.task, row.algorithm, row.metric, *numbers, *verdicts, *also]
 
     def claims_csv(self) -> str:
-        """All comparisons that the verdicts rest on; `p_against_holm` is corrected over those of the claim."""
+        """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over those of the claim."""
         numbers = ["mean", "low", "high", "p_for", "p_against", "p_against_holm"]
         rows = []
         for text, evidence in self.verdicts:
@@ -186,12 +190,12 @@ class Comparison:
 
 
 def words(metric: str) -> str:
-    """The name of a metric as a heading."""
+    """Returns the name of a metric as a heading."""
     return metric.replace("_", " ").capitalize()
 
 
 def in_digits(number: Number) -> str:
-    """A mean, with its deviation where it is known."""
+    """Returns a mean, with its deviation where it is known."""
     return f"{number.mean:.2f}" + (f" ± {number.deviation:.2f}" if math.isfinite(number.deviation) else "")
 
 

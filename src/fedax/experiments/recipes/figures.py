@@ -19,7 +19,7 @@ from fedax.report.drawing.styles import styles
 from fedax.report.record import by_label, by_task
 from fedax.report.tables.means import ended_early
 from fedax.report.tables.membership import ATTACKS, AUDITED
-from fedax.report.tables.reductions import reading
+from fedax.report.tables.reductions import parse_reduction
 from fedax.report.tables.summary import columns_of
 
 DIMENSIONS = ("variant", "algorithm", "metric", "x")
@@ -100,7 +100,7 @@ class Figure(BaseModel):
         """Refuses axes, panels, ways to read, and names that are not there."""
         field = f"figure {self.name!r}"
         if self.read is not None:
-            reading(self.read)
+            parse_reduction(self.read)
         if not self.against_value and self.axes != ["paper"]:
             for axis in self.axes:
                 if axis not in AXES:
@@ -147,6 +147,47 @@ class Runs(NamedTuple):
     beside: bool = False
 
 
+class Split(NamedTuple):
+    """Spots of a figure, divided into panels.
+
+    Attributes:
+        dimensions: what divides them: `DIMENSIONS` or paths of values.
+        panels: the spots by their values in the dimensions; row by row, the first dimension slowest.
+    """
+
+    dimensions: Sequence[str]
+    panels: Mapping[tuple[str, ...], list[Spot]]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of different values in each dimension."""
+        return [len({key[k] for key in self.panels}) for k in range(len(self.dimensions))]
+
+    def title(self, key: tuple[str, ...]) -> str:
+        """Returns the title of a panel: its values in the dimensions that differ between panels.
+
+        Metrics and axes are left out, because the axes' titles say them.
+        """
+        differing = [
+            k
+            for k, (name, length) in enumerate(zip(self.dimensions, self.lengths, strict=True))
+            if length > 1 and name not in ("metric", "x")
+        ]
+        if not differing and "variant" in self.dimensions and len(self.panels) == 1:
+            differing = [self.dimensions.index("variant")]
+        return ", ".join(key[k] for k in differing)
+
+    def columns(self, figure: Figure) -> int:
+        """Returns the number of panels in a row."""
+        spread = [length for length in self.lengths if length > 1]
+        # only a complete grid keeps its columns; otherwise rows of at most four, equally full
+        is_grid = len(spread) > 1 and len(self.panels) == math.prod(spread)
+        rows = -(-len(self.panels) // 4)
+        columns = spread[-1] if is_grid else -(-len(self.panels) // rows)
+        # beside the paper's values each row is named, which needs width
+        return min(columns, 2) if figure.axes == ["paper"] else columns
+
+
 @dataclasses.dataclass(frozen=True)
 class Drawer:
     """The material of figures.
@@ -165,65 +206,59 @@ class Drawer:
     source: str = ""
 
     def chart(self, figure: Figure) -> Chart | None:
-        """The chart; None if there are no runs for it."""
-        metrics = [self.metric] if figure.y is None else [figure.y] if isinstance(figure.y, str) else figure.y
-        runs = [
-            run
-            for run in self.runs
-            if (figure.variants is None or run.task in figure.variants)
-            and (figure.algorithms is None or run.method in figure.algorithms)
+        """Returns the chart of a figure, or None if there are no runs for it.
+
+        A spot is one algorithm on one task with one metric and axis. The figure's dimensions split
+        the spots into panels; within a panel each spot (or row of spots) is a series.
+        """
+        runs = [run for run in self.runs if _is_in(figure, run)]
+        spots = self._spots(figure, runs)
+        if not spots:
+            return None
+        own = {(run.task, run.method): run for run in runs}
+        split = _split(figure, spots, own)
+        reduction = figure.read or self.read
+        choice = Choice(
+            log=figure.log,
+            log_x=figure.log_x,
+            x_title=figure.x_title,
+            y_title=figure.y_title,
+            read=reduction,
+            points=figure.points,
+            band=figure.band,
+        )
+        panels = [
+            self._panel(figure, choice, split.title(key), inside, own, split.dimensions)
+            for key, inside in split.panels.items()
         ]
-        spots = [
-            Spot(run.task, run.method, run.style, run.settings, run.records, metric, axis, price, self._numbers(run, metric))
+        columns = split.columns(figure)
+        shared = figure.against_value and not figure.minus if figure.shared is None else figure.shared
+        note = _note(figure, reduction, runs, spots)
+        return Chart(figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1)
+
+    def _spots(self, figure: Figure, runs: Sequence[Runs]) -> list[Spot]:
+        """Returns a spot for each axis, run and metric that all records of the run have."""
+        chosen = self.metric if figure.y is None else figure.y
+        metrics = [chosen] if isinstance(chosen, str) else chosen
+        return [
+            Spot(
+                run.task,
+                run.method,
+                run.style,
+                run.settings,
+                run.records,
+                metric,
+                axis,
+                price,
+                self._numbers(run, metric),
+            )
             for axis, price in self._positions(figure, runs)
             for run, metric in itertools.product(runs, metrics)
             if all(metric in record.scalars for record in run.records) and (metric in ATTACKS or not run.beside)
         ]
-        if not spots:
-            return None
-        own = {(run.task, run.method): run for run in runs}
-        default = ["variant", "metric", "x"] if not figure.against_value else ["metric"]
-        dimensions = default if figure.panels is None else figure.panels
-        places = {i: [_place(spot, own, name, figure.names) for name in dimensions] for i, spot in enumerate(spots)}
-        grouped: dict[tuple[str, ...], list[Spot]] = {}
-        for i, spot in enumerate(spots):
-            grouped.setdefault(tuple(places[i]), []).append(spot)
-        ordered = _in_order(grouped, dimensions)
-        lengths = [len({key[k] for key in ordered}) for k in range(len(dimensions))]
-        shown = [k for k, name in enumerate(dimensions) if lengths[k] > 1 and name not in ("metric", "x")]
-        if not shown and "variant" in dimensions and len(ordered) == 1:
-            shown = [dimensions.index("variant")]
-        spread = [count for count in lengths if count > 1]
-        # panels that miss some of a grid's places have no columns to keep, and are readable four in a row
-        grid = len(spread) > 1 and len(ordered) == math.prod(spread)
-        columns = spread[-1] if grid else -(-len(ordered) // -(-len(ordered) // 4))
-        columns = min(columns, 2) if figure.axes == ["paper"] else columns  # names of the rows need room
-        choice = Choice(
-            figure.log, figure.log_x, figure.x_title, figure.y_title, figure.read or self.read, figure.points, figure.band
-        )
-        panels = []
-        for key, inside in ordered.items():
-            title = ", ".join(key[k] for k in shown)
-            panels.append(self._panel(figure, choice, title, inside, own, dimensions))
-        kind = (
-            "paper"
-            if figure.axes == ["paper"]
-            else "value"
-            if figure.against_value
-            else "dots"
-            if figure.points
-            else "curve"
-        )
-        printed = any(spot.paper for spot in spots)
-        note = note_of(kind, choice.read, [run.records for run in runs], printed, figure.band, figure.minus or "")
-        shared = figure.against_value and not figure.minus if figure.shared is None else figure.shared
-        several = len({run.task for run in runs}) > 1
-        ended = [ended_early(f"{run.method}, {run.task}" if several else run.method, run.records) for run in runs]
-        note = " ".join(filter(None, (note, *ended)))
-        return Chart(figure.name, figure.title, panels, columns, note, self.source, shared and columns > 1)
 
     def _positions(self, figure: Figure, runs: Sequence[Runs]) -> list[tuple[str, dict[str, float] | None]]:
-        """The horizontal axes, with the prices of those in time."""
+        """Returns the horizontal axes, with the prices of those in time."""
         found: list[tuple[str, dict[str, float] | None]] = []
         for axis in figure.axes:
             if axis != "cost":
@@ -269,6 +304,39 @@ class Drawer:
         return wave_panel(title, curves, choice, _marks(figure, spots), styled)
 
 
+def _is_in(figure: Figure, run: Runs) -> bool:
+    """Returns whether a figure shows a run."""
+    has_variant = figure.variants is None or run.task in figure.variants
+    return has_variant and (figure.algorithms is None or run.method in figure.algorithms)
+
+
+def _split(figure: Figure, spots: Sequence[Spot], own: Mapping[Any, Runs]) -> Split:
+    """Divides spots into panels by the dimensions of a figure, or by the default ones of its kind."""
+    default = ["metric"] if figure.against_value else ["variant", "metric", "x"]
+    dimensions = default if figure.panels is None else figure.panels
+    groups: dict[tuple[str, ...], list[Spot]] = {}
+    for spot in spots:
+        key = tuple(_place(spot, own, name, figure.names) for name in dimensions)
+        groups.setdefault(key, []).append(spot)
+    return Split(dimensions, _in_order(groups, dimensions))
+
+
+def _note(figure: Figure, reduction: str, runs: Sequence[Runs], spots: Sequence[Spot]) -> str:
+    """Returns the note of a chart: what is drawn, and which runs ended early."""
+    if figure.axes == ["paper"]:
+        kind = "paper"
+    elif figure.against_value:
+        kind = "value"
+    else:
+        kind = "dots" if figure.points else "curve"
+    printed = any(spot.paper for spot in spots)
+    records = [run.records for run in runs]
+    note = note_of(kind, reduction, records, printed, figure.band, figure.minus or "")
+    several = len({run.task for run in runs}) > 1
+    ended = [ended_early(f"{run.method}, {run.task}" if several else run.method, run.records) for run in runs]
+    return " ".join(filter(None, (note, *ended)))
+
+
 def drawer(
     records: Sequence[Record],
     experiments: Sequence[Experiment] = (),
@@ -306,7 +374,7 @@ def drawer(
 
 
 def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), against: str = "rounds") -> list[Chart]:
-    """One figure per metric, with a panel for every task.
+    """Returns one figure per metric, with a panel for every task.
 
     Raises:
         InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
@@ -319,7 +387,7 @@ def curves(records: Sequence[Record], experiments: Sequence[Experiment] = (), ag
 
 
 def charts_of(figures: Sequence[Figure], draw: Drawer) -> list[Chart]:
-    """The figures of a recipe, after the paper's numbers beside ours where it has several for a task.
+    """Returns the figures of a recipe, after the paper's numbers beside ours where it has several for a task.
 
     Figures of the same metric against a value have the paper's numbers in them.
     """
@@ -356,7 +424,7 @@ def _label(spot: Spot, own: Mapping[Any, Runs], named: Sequence[str]) -> str:
 
 
 def _place(spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, str] | None = None) -> str:
-    """The panel or series of a spot in one dimension."""
+    """Returns the panel or series of a spot in one dimension."""
     if name in DIMENSIONS:
         axis = spot.axis if spot.price is None else f"{spot.axis} {spot.price}"
         return {"variant": spot.task, "algorithm": spot.method, "metric": column_of(spot.metric).title, "x": axis}[name]
@@ -373,7 +441,7 @@ def _in_order(groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[st
 
 
 def _value(experiment: Experiment | None, path: str, method: str) -> Any:
-    """A value of the experiment, or of one of its algorithms; None if it is not written there."""
+    """Returns a value of the experiment, or of one of its algorithms; None if it is not written there."""
     head, _, rest = path.partition(".")
     if experiment is None:
         return None

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.older import with_read_in_rounds
-from fedax.experiments.config.sections import AuditSection, explained
+from fedax.experiments.config.sections import AuditSection, explain_error
 from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.recipes.figures import Figure
 from fedax.report.tables.membership import AUDITED
-from fedax.report.tables.reductions import VALUES, check_reading, reading, reads_values
+from fedax.report.tables.reductions import VALUES, check_reduction, is_value_reduction, parse_reduction
 
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
@@ -114,7 +114,7 @@ class Recipe(BaseModel):
         try:
             recipe = cls.model_validate(source.document)
         except ValidationError as error:
-            raise source.error(*explained(error, cls)) from error
+            raise source.error(*explain_error(error, cls)) from error
         try:
             recipe.check()
         except InvalidInput as error:
@@ -160,11 +160,11 @@ class Recipe(BaseModel):
         parts = (*self.scale.values(), *self.claim, *self.figure)
         for read in (self.read, *self.also_read, *(part.read for part in parts if part.read is not None)):
             if self.ran is None:
-                check_reading(read, every if isinstance(every, int) else 1)
+                check_reduction(read, every if isinstance(every, int) else 1)
             else:
-                reading(read)
+                parse_reduction(read)
         for read in self.also_read:
-            if not reads_values(read) or read == self.read:
+            if not is_value_reduction(read) or read == self.read:
                 raise InvalidInput.of("also_read", read, f"{VALUES}, but not the reading {self.read!r} itself")
 
     @property
@@ -187,7 +187,7 @@ class Recipe(BaseModel):
         return [name for name in self.algorithms if name == label or name not in self.repeats]
 
     def only(self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()) -> "Recipe":
-        """The recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
+        """Returns the recipe with fewer variants or algorithms at one scale; all that the scale has, if none are named.
 
         >>> [e.name for e in load("fedbc-table-1").only("paper", ["E = 1", "E = 5"], ["FedBC"]).experiments("paper")]
         ['E = 1', 'E = 5']
@@ -205,7 +205,7 @@ class Recipe(BaseModel):
         return self.model_copy(update={"scale": self.scale | {scale: size}})
 
     def experiments(self, scale: str) -> list[Experiment]:
-        """The experiments of a scale: every variant on every draw of the data."""
+        """Returns the experiments of a scale: every variant on every draw of the data."""
         if scale not in SCALES:
             raise UnknownName.among("scale", scale, SCALES)
         size = self.scale[scale]
@@ -220,7 +220,7 @@ class Recipe(BaseModel):
             for draw in draws or [None]:
                 changes = size.set | ({} if draw is None else {"task.seed": draw})
                 read = size.read or self.read
-                if reads_values(read):
+                if is_value_reduction(read):
                     changes = {"read": read} | changes
                 if self.select_draws is not None and draw not in self.select_draws and "grid" in self.experiment:
                     changes = changes | {"grid.selects": False}
@@ -259,7 +259,7 @@ def _among(field: str, name: str, known: Any) -> None:
 
 
 def recipe_files() -> dict[str, Any]:
-    """The recipes of the package: files by name.
+    """Returns the recipes of the package: files by name.
 
     >>> "fedbc-table-1" in recipe_files()
     True
@@ -269,7 +269,7 @@ def recipe_files() -> dict[str, Any]:
 
 
 def load(name: str) -> Recipe:
-    """A recipe by its name, or from a file of one's own.
+    """Loads a recipe by its name or from a file.
 
     Raises:
         UnknownName: no such recipe; the message holds the nearest name.

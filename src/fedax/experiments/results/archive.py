@@ -19,7 +19,7 @@ from fedax.report import Record
 from fedax.report.drawing.charts import Chart, column_of
 from fedax.report.drawing.figures import caption_in, save_charts, save_weights
 from fedax.report.tables.numbers import Line, number_of, stated_modes
-from fedax.report.tables.reductions import in_rounds, reads_values
+from fedax.report.tables.reductions import convert_to_rounds, is_value_reduction
 from fedax.utils.files import read_text, write, writing
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
@@ -31,7 +31,7 @@ _HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "o
 
 
 def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Recipe | None) -> str:
-    """The numbers of every run: a line for each of its metrics, accuracies in percent.
+    """Returns the numbers of every run: a line for each of its metrics, accuracies in percent.
 
     Args:
         records: all runs.
@@ -49,7 +49,7 @@ def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Reci
         which = [run.task, run.label, run.draw, run.seed, purpose, int(run.rounds[-1]), f"{run.seconds[-1]:.1f}"]
         for metric in run.scalars:
             own = [
-                read if reads_values(read) or read in READS or metric in wanted[read] else None
+                read if is_value_reduction(read) or read in READS or metric in wanted[read] else None
                 for read in (*READS, *further)
             ]
             if mode_of(metric, stated_modes(records)) is None:  # of what has no direction there is no best value
@@ -84,7 +84,7 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
         numbers = {name: float(value) for name, value in row.items() if name not in _HEAD and value != ""}
         every = (observe_every or {}).get(row["task"], 0)
         if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced
-            numbers = {in_rounds(name, every): value for name, value in numbers.items()} | numbers
+            numbers = {convert_to_rounds(name, every): value for name, value in numbers.items()} | numbers
         runs.setdefault(run, {}).update({(row["metric"], read): value for read, value in numbers.items()})
     made = [
         Line(task, label, int(seed), int(draw), diverged == "1", int(rounds), numbers)
@@ -94,7 +94,7 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
     return made, math.fsum(seconds.values())
 
 
-def made_again(folder: Path) -> list[Path]:
+def rebuild(folder: Path) -> list[Path]:
     """Rewrites the tables of a folder from its `runs.csv`, with its recipe and settings, and returns the files that it wrote.
 
     Raises:
@@ -158,7 +158,7 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
 
 
 def settings_of(folder: Path) -> list[Path]:
-    """The files `config.toml` or `config-<n>.toml`, in their order."""
+    """Returns the files `config.toml` or `config-<n>.toml`, in their order."""
     return sorted(folder.glob("config*.toml"), key=lambda path: int("".join(filter(str.isdigit, path.stem)) or 0))
 
 

@@ -87,7 +87,7 @@ def status_of(folder: Path) -> Status:
 
 
 def _is_second(recipe: Recipe, tables: Set[tuple[str, str]]) -> bool:
-    """Whether another recipe, which counts, has the table of the paper that this one begins with."""
+    """Returns whether another recipe, which counts, has the table of the paper that this one begins with."""
     return not recipe.counted and any(
         recipe.paper == paper and re.match(rf"{re.escape(shows)}\b", recipe.shows) for paper, shows in tables
     )
@@ -109,7 +109,7 @@ def _judged(name: str, recipe: Recipe, kept: Sequence["_Folder"], folder: Path, 
 
 
 def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry]:
-    """All numbers of a recipe."""
+    """Returns all numbers of a recipe."""
     made = []
     for metric, tasks in recipe.cells.items():
         for task, numbers in tasks.items():
@@ -124,7 +124,7 @@ def _entries(name: str, recipe: Recipe, kept: Sequence["_Folder"]) -> list[Entry
 
 
 def _best(folders: Sequence["_Folder"], blank: Cell) -> tuple[str, str, Cell]:
-    """The comparison at the largest scale, of settings that the recipe still has if there are any."""
+    """Returns the comparison at the largest scale, of settings that the recipe still has if there are any."""
     found = [
         (at, folder.path.name, cell) for folder in folders if (cell := folder.cell(blank)) for at in [folder.scale(blank)]
     ]
@@ -156,7 +156,7 @@ class _Folder:
 
     @classmethod
     def alone(cls, path: Path) -> "_Folder":
-        """A folder of a recipe that the package no longer has, beside its own copy of it."""
+        """Returns a folder of a recipe that the package no longer has, beside its own copy of it."""
         return cls(path, Recipe.parse(read_text(path / "recipe.toml")))
 
     @property
@@ -177,7 +177,7 @@ class _Folder:
         return found
 
     def cell(self, blank: Cell) -> Cell | None:
-        """A number of the paper with ours, if the folder has all runs of it and they are of the paper's model."""
+        """Returns a number of the paper with ours, if the folder has all runs of it and they are of the paper's model."""
         for row in self.rows if self.comparable else ():
             which = (row["task"], row["algorithm"], row.get("metric", self.now.metric))
             if which == blank[:3] and int(row["runs"]) >= self.planned.get(blank.task, 0):
@@ -187,7 +187,7 @@ class _Folder:
         return None
 
     def scale(self, cell: Cell) -> str:
-        """The scale of a comparison, or that it has other settings than the recipe now."""
+        """Returns the scale of a comparison, or that it has other settings than the recipe now."""
         which = f"{cell.task}\n{cell.algorithm}"
         runs, expected = self.runs.get(which, set()), self.expected.get(which)
         # more seeds than the recipe has are no other settings
@@ -195,7 +195,7 @@ class _Folder:
 
 
 def _runs(experiments: Sequence[Experiment]) -> dict[str, set[str]]:
-    """The identity of the runs of each task and algorithm, whatever else is observed."""
+    """Returns the identity of the runs of each task and algorithm, whatever else is observed."""
     made: dict[str, set[str]] = {}
     for slot, run in identified([experiment.model_copy(update={"observe": None}) for experiment in experiments]):
         made.setdefault(f"{experiments[slot.experiment].name}\n{slot.member.method}", set()).add(run)
@@ -212,7 +212,7 @@ def _claims_of(recipe: Recipe) -> dict[str, tuple[Claim, str, str, Sequence[str]
 
 
 def cells_csv(found: Sequence[Entry]) -> str:
-    """All numbers as a table; verdicts are 1 or 0, or empty where there is none."""
+    """Returns all numbers as a table; verdicts are 1 or 0, or empty where there is none."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     paper, ours = ["paper", "paper_deviation"], ["ours", "ours_deviation", "runs", "diverged", "difference"]
@@ -236,7 +236,7 @@ def _ours(entry: Entry) -> list[str]:
 
 
 def overview(status: Status) -> str:
-    """The papers with their claims and numbers, as Markdown."""
+    """Returns the papers with their claims and numbers, as Markdown."""
     cells = [entry for entry in status.entries if entry.counted]
     compared = [entry for entry in cells if entry.found == "paper"]
     lost = sum(entry.found == "data not obtainable" for entry in cells)
@@ -250,7 +250,7 @@ def overview(status: Status) -> str:
 
 
 def details(status: Status) -> str:
-    """The tables recipe by recipe, and the cells that were missed, as Markdown."""
+    """Returns the tables recipe by recipe, and the cells that were missed, as Markdown."""
     compared = [entry for entry in status.entries if entry.counted and entry.found == "paper"]
     parts = ["### Recipe by recipe", _by_recipe(status.entries), _AGAIN]
     return "\n\n".join([*parts, *_obtainable(), *_missed_list(compared, status.reasons), _MADE])
@@ -289,7 +289,7 @@ def _overview_row(group: Group, status: Status) -> list[str]:
 
 
 def _by_recipe(found: Sequence[Entry]) -> str:
-    """The counts by recipe; those that are again other cells are not in the sum, and are listed if compared."""
+    """Returns the counts by recipe; those that are again other cells are not in the sum, and are listed if compared."""
     cells = [entry for entry in found if entry.counted]
     groups: dict[str, list[Entry]] = {}
     for entry in cells:
@@ -324,13 +324,13 @@ def _counts(found: Sequence[Entry]) -> list[str]:
 
 
 def _obtainable() -> list[str]:
-    """The recipes whose data cannot be had, with the reason."""
+    """Returns the recipes whose data cannot be had, with the reason."""
     lines = [f"- {name}: {reason}" for name in recipes.recipe_files() if (reason := recipes.load(name).not_obtainable)]
     return ["Data not obtainable:", "\n".join(lines)] if lines else []
 
 
 def _missed_list(compared: Sequence[Entry], reasons: Reasons) -> list[str]:
-    """The cells at paper scale that are missed, each with its cause."""
+    """Returns the cells at paper scale that are missed, each with its cause."""
     lines = [
         f"- {e.recipe}, {e.cell.task}, {e.cell.algorithm}: {e.cell.ours.mean:.2f} (paper {e.cell.paper.mean:.2f}):"
         f" {reasons.cause(e.recipe, e.cell.task, e.cell.algorithm)}"

@@ -32,7 +32,7 @@ def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[dict[str, Any], dict[int, Record]]:
-    """The inverse of `packed`.
+    """Unpacks what `packed` returns.
 
     Raises:
         ValueError: damaged data.
@@ -52,5 +52,5 @@ def _run(line: dict[str, Any]) -> tuple[int, Record]:
 
 
 def _digits(values: np.ndarray) -> list[float]:
-    """The shortest decimals that give the same numbers in the array's type."""
+    """Returns the shortest decimals that give the same numbers in the array's type."""
     return [float(str(value)) for value in values] if values.dtype == np.float32 else values.tolist()

@@ -12,7 +12,7 @@ from fedax.experiments.config.experiment import Experiment, Member
 from fedax.observe.modes import is_higher_better
 from fedax.report import Record, Sheet
 from fedax.report.tables.finals import read_runs
-from fedax.report.tables.reductions import in_words
+from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import COLUMNS
 
 
@@ -66,13 +66,13 @@ def selections(experiments: Sequence[Experiment], records: Sequence[Record]) -> 
 
 
 def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """One experiment with a grid for every task, on whose draw of the data members are selected."""
+    """Returns one experiment with a grid for every task, on whose draw of the data members are selected."""
     selecting = [experiment for experiment in experiments if experiment.grid and experiment.grid.selects]
     return list({experiment.name: experiment for experiment in reversed(selecting)}.values())[::-1]
 
 
 def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> str:
-    """All members with all their runs as one long table; `selected` is 1 for the members that the reports show.
+    """Returns all members with all their runs as one long table; `selected` is 1 for the members that the reports show.
 
     `purpose` is `selection` for the runs by which a member is selected, else `report`.
     """
@@ -97,7 +97,7 @@ def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> st
 
 
 def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
-    """The grid for the report: one row per member, with the runs that select."""
+    """Returns the grid for the report: one row per member, with the runs that select."""
     column = next(column for column in COLUMNS if column.metric == experiment.select)
     trial = experiment.grid.selecting(experiment.seeds) if experiment.grid else []
     chosen, scale = set(selected(experiment, records).values()), 100 if column.percent else 1
@@ -110,7 +110,7 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     title = column.title + (" (%)" if column.percent else "")
     on_test, seeds = column.metric.startswith("test"), ", ".join(str(seed) for seed in trial)
     read = {"last": "final value", "best": "best value over the rounds"}.get(experiment.reads)
-    read = read or in_words(experiment.reads).replace("Means", "mean", 1)
+    read = read or describe_reduction(experiment.reads).replace("Means", "mean", 1)
     highest = "highest" if is_higher_better(column.metric) else "lowest"
     return Sheet(
         f"Grid: {experiment.name}",

@@ -1,4 +1,4 @@
-"""Several run directories on one page."""
+"""Merges several run directories into one page."""
 
 import dataclasses
 import math
@@ -21,10 +21,11 @@ Key: TypeAlias = tuple[str, str, str, Number]
 _NONE = Number(math.nan)
 
 
-def together(directories: Sequence[RunDirectory]) -> list[Record]:
-    """The runs that the directories' reports show; labels that several use for one task get their folder's name.
+def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
+    """Merges the runs that the reports of several directories show.
 
-    Tasks of equal titles stand together.
+    A label that several directories use for one task gets its folder's name. Tasks of equal titles
+    are merged.
     """
     used: dict[tuple[str, str], set[Path]] = {}
     for directory in directories:
@@ -37,9 +38,12 @@ def together(directories: Sequence[RunDirectory]) -> list[Record]:
     ]
 
 
-def compared(directories: Sequence[RunDirectory]) -> Page:
-    """The page that shows them together, with the settings of all; the curves of a task are read as the first of them does."""
-    records, notes, settings, sheets = together(directories), {}, {}, []
+def comparison_page(directories: Sequence[RunDirectory]) -> Page:
+    """Returns a page of several directories with the settings of all.
+
+    The curves of a task are reduced as in the first directory that has it.
+    """
+    records, notes, settings, sheets = merge_records(directories), {}, {}, []
     reads: dict[str, str] = {}
     for directory, name in zip(directories, _names([directory.path for directory in directories]), strict=True):
         page = directory.page()
@@ -55,9 +59,9 @@ def compared(directories: Sequence[RunDirectory]) -> Page:
 
 
 def _cells(directories: Sequence[RunDirectory]) -> tuple[list[Sheet], list[Chart]]:
-    """The papers' numbers of all recipes among them, each beside ours of every folder: a table, and a chart for each metric.
+    """Returns a table, and a chart for each metric, of the papers' numbers beside ours of every folder.
 
-    Nothing if there is one recipe at most.
+    Both are empty if at most one folder is of a recipe.
     """
     found = {
         name: {cell[:4]: cell for cell in directory.comparison(directory.recipe).rows}
@@ -80,7 +84,7 @@ def _cells(directories: Sequence[RunDirectory]) -> tuple[list[Sheet], list[Chart
 
 
 def _dots(metric: str, keys: Sequence[Key], found: Mapping[str, Mapping[Key, Cell]]) -> Chart:
-    """A panel for each task, a row for each algorithm: the paper's number, and below it ours of every folder."""
+    """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours of every folder."""
     panels = []
     for task in dict.fromkeys(key[0] for key in keys if key[2] == metric):
         own = [key for key in keys if (key[0], key[2]) == (task, metric)]
@@ -106,6 +110,6 @@ def _across(label: str, style: int, numbers: Sequence[Number], places: np.ndarra
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """The folders' own names, with their parents where these are equal."""
+    """Returns the names of folders, with their parents where names are equal."""
     own = [path.resolve().name for path in paths]
     return [str(path) if own.count(name) > 1 else name for path, name in zip(paths, own, strict=True)]

@@ -21,7 +21,7 @@ MOST = 1 << 30
 
 
 def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
-    """The models of a run that are kept, as `Record.models` has them."""
+    """Returns the models of a run that are kept, as `Record.models` has them."""
     models = {"": history.params} | ({} if history.best is None else {"best": history.best.params})
     models |= {} if history.personal is None else {"personal": history.personal}
     return {
@@ -44,7 +44,7 @@ def check_own_models(task: Task) -> None:
 
 
 def own_model(path: Path, client: int, task: Task) -> PyTree:
-    """The model of one client from the file of all.
+    """Returns the model of one client from the file of all.
 
     Raises:
         InvalidInput: a client that there is not.
@@ -68,13 +68,13 @@ def keep_models(folder: Path, number: int, record: Record) -> None:
 
 
 def models_in(folder: Path, number: int) -> dict[str, Path]:
-    """The files of a run's models, as `Record.models` has them."""
+    """Returns the files of a run's models, as `Record.models` has them."""
     paths = {which: model_path(folder, number, which) for which in KINDS}
     return {which: path for which, path in paths.items() if path.exists()}
 
 
 def model_path(folder: Path, number: int, which: str = "") -> Path:
-    """The file of one of the models of a run, see `KINDS`."""
+    """Returns the file of one of the models of a run, see `KINDS`."""
     return folder / FOLDER / (f"{number:04d}{which and '-'}{which}.safetensors")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.experiments.config.sections import explained
+from fedax.experiments.config.sections import explain_error
 from fedax.experiments.config.toml import Source
 from fedax.experiments.recipes.recipe import Recipe
 
@@ -79,7 +79,7 @@ class Reasons:
         try:
             file = _ReasonsFile.model_validate(source.document)
         except ValidationError as error:
-            raise source.error(*explained(error, _ReasonsFile)) from error
+            raise source.error(*explain_error(error, _ReasonsFile)) from error
         _check(file, catalogue)
         left, groups = dict(catalogue), []
         for section in file.group:

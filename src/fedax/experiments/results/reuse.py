@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.slots import Slot, draw_of
+from fedax.experiments.config.run_ids import RunId, draw_of
 from fedax.experiments.results.models import models_in
 from fedax.experiments.results.provenance import versions
 from fedax.experiments.results.settings import configured
@@ -15,15 +15,15 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.report import Record
 
 
-def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path], elsewhere: bool = False) -> dict[int, Record]:
-    """The runs of some experiments, by number, that are finished in other run directories.
+def import_runs(experiments: Sequence[Experiment], folders: Sequence[Path], elsewhere: bool = False) -> dict[int, Record]:
+    """Imports the runs of some experiments that are finished in other run directories, by number.
 
     A run is the same if its data, model, method, solver, schedule, seed, rounds and observations are, whatever its names.
 
     Args:
         experiments: of the new directory, in order.
         folders: run directories, or what `fedax report --keep` copied of them; the first that has a run counts.
-        elsewhere: whether runs are taken that were made with other versions or on another machine; they then say with which.
+        elsewhere: also imports runs made with other versions or on another machine; they then say with which.
 
     Raises:
         InvalidInput: no run directory, or, unless `elsewhere`, one made with other versions or on another machine, whose numbers
@@ -57,6 +57,6 @@ def taken_over(experiments: Sequence[Experiment], folders: Sequence[Path], elsew
     }
 
 
-def identified(experiments: Sequence[Experiment]) -> Iterator[tuple[Slot, str]]:
-    """All runs with what makes them what they are, to be looked up by."""
+def identified(experiments: Sequence[Experiment]) -> Iterator[tuple[RunId, str]]:
+    """Yields every run with a text of all that determines it, as a key for look-ups."""
     return ((slot, json.dumps(run, sort_keys=True)) for slot, run in configured(experiments))

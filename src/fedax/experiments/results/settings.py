@@ -10,7 +10,7 @@ from fedax.core.hyper import is_new
 from fedax.engine.compilation.fingerprint import first_difference, random_settings
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.slots import Slot, slots_of
+from fedax.experiments.config.run_ids import RunId, list_run_ids
 from fedax.report import Record
 
 _SHARED = (
@@ -31,11 +31,11 @@ _SHARED = (
 
 def configured(
     experiments: Sequence[Experiment], numbers: Sequence[int] | None = None
-) -> Iterator[tuple[Slot, dict[str, Any]]]:
-    """All runs, or those of some numbers, with what makes them what they are, whatever their names: plain values."""
+) -> Iterator[tuple[RunId, dict[str, Any]]]:
+    """Yields all runs, or those of some numbers, with the configuration that determines them as plain values."""
     shared: dict[int, dict[str, Any]] = {}
     wanted = None if numbers is None else set(numbers)
-    for slot in slots_of(experiments):
+    for slot in list_run_ids(experiments):
         if wanted is not None and slot.number not in wanted:
             continue
         if slot.experiment not in shared:
@@ -83,14 +83,14 @@ _HINT = "Put it back as it was, or run in another folder."
 
 
 def made_with(experiments: Sequence[Experiment], number: int) -> dict[str, Any] | None:
-    """The configuration of a run that is made now, None for a number that the experiments do not have."""
+    """Returns the configuration of a run that is made now, None for a number that the experiments do not have."""
     for _, run in configured(experiments, [number]):
         return run | {"jax": random_settings()}
     return None
 
 
 def identity(record: Record) -> str | None:
-    """The configuration that a run was made with as one text; None if it kept none.
+    """Returns the configuration that a run was made with as one text; None if it kept none.
 
     Equal for runs that differ in nothing but names.
     """

@@ -30,7 +30,7 @@ from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
 from fedax.report.page import clients_sheet
 from fedax.report.record import by_task, clients_csv, of_clients, to_csv
-from fedax.report.tables.membership import audits_among, leak_csv
+from fedax.report.tables.membership import audits_among, membership_csv
 from fedax.report.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
@@ -236,7 +236,7 @@ class RunDirectory:
         if of_clients(self.records)[1]:
             write(self.path / "clients.csv", clients_csv(self.records))
         if audits_among(self.records):
-            write(self.path / "audit.csv", leak_csv(self.records))
+            write(self.path / "audit.csv", membership_csv(self.records))
         self._compare()
         write(self.path / "summary.json", json.dumps(self._summary(), indent=2, allow_nan=False) + "\n")
         write(self.path / "report.html", render(self.page()))
@@ -276,7 +276,7 @@ class RunDirectory:
         return [folder / name for name in texts]
 
     def page(self) -> Page:
-        """The content of the report."""
+        """Returns the content of the report."""
         settings = {file.name: read_text(file) for file in self._settings()}
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
         sheets = self.comparison(self.recipe).sheets() if self.recipe else []
@@ -288,7 +288,7 @@ class RunDirectory:
         return Page(self.title, self.line(), runs, self.notes, settings, made, sheets, prices, charts, reads)
 
     def charts(self, against: str | None = None) -> list[Chart]:
-        """The figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
+        """Returns the figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
         drawn = [] if against else self._figures()
         if drawn and self.recipe and self.recipe.figure:
             return drawn
@@ -302,7 +302,7 @@ class RunDirectory:
         return charts_of(recipe.figure, draw)
 
     def comparison(self, recipe: Recipe) -> Comparison:
-        """A recipe's numbers and claims beside the runs so far."""
+        """Returns a recipe's numbers and claims beside the runs so far."""
         return Comparison(recipe, self.shown(), self.experiments)
 
     def _settings(self) -> list[Path]:
@@ -328,7 +328,7 @@ class RunDirectory:
         return selections(self.experiments, self.records)
 
     def line(self) -> str:
-        """The results in one line: how many runs, and how they ended."""
+        """Returns the results in one line: how many runs, and how they ended."""
         tasks = by_task(self.records)
         counts = [
             counted(len({record.label for record in self.records}), "algorithm"),
@@ -378,12 +378,12 @@ def _record(file: Path) -> Record:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a folder is what `RunDirectory.keep` makes, with the curves of its runs."""
+    """Returns whether a folder is what `RunDirectory.keep` makes, with the curves of its runs."""
     return (path / CURVES).exists() and not (path / "summary.json").exists()
 
 
 def slug(text: str) -> str:
-    """A folder name from a title.
+    """Makes a folder name from a title.
 
     >>> slug("Synthetic (1, 1)"), slug("Con"), slug("?")
     ('synthetic-1-1', 'con-', 'run')
@@ -392,5 +392,5 @@ def slug(text: str) -> str:
 
 
 def fresh(parent: Path, name: str) -> Path:
-    """A folder below `parent` that does not exist yet: `name`, `name-2`, `name-3`, ..."""
+    """Returns a folder below `parent` that does not exist yet: `name`, `name-2`, `name-3`, ..."""
     return next(path for i in itertools.count(1) if not (path := parent / (name if i == 1 else f"{name}-{i}")).exists())

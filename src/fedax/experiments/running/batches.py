@@ -14,8 +14,8 @@ from fedax.data import data_folder
 from fedax.engine.driver.run import Progress, program_key, run, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
+from fedax.experiments.config.run_ids import RunId, draw_of, list_run_ids
 from fedax.experiments.config.sections import AuditSection
-from fedax.experiments.config.slots import Slot, draw_of, slots_of
 from fedax.experiments.results.models import arrays_of, check_own_models
 from fedax.report import Record
 
@@ -46,11 +46,11 @@ class Batch:
         return len(self.numbers) == 1
 
     def folder(self, out: Path) -> Path:
-        """The folder of its checkpoints."""
+        """Returns the folder of its checkpoints."""
         return out / "checkpoints" / f"{self.numbers[0]:04d}"
 
     def heading(self, experiment: Experiment, several: bool) -> str:
-        """The heading of its progress bar."""
+        """Returns the heading of its progress bar."""
         what = self.labels[0] + (f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else "")
         listed = ", ".join(str(seed) for seed in self.seeds)
         word = "selection seed" if self.selecting else "seed"
@@ -76,7 +76,7 @@ class Batch:
 
 
 def _has_own_models(algorithm: Algorithm[Any]) -> bool:
-    """Whether its clients use other models than the global one."""
+    """Returns whether its clients use other models than the global one."""
     return type(algorithm).personal is not Algorithm.personal
 
 
@@ -93,7 +93,7 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None) -> list[Batch]:
-    """All of one stage, in the order of experiments, algorithms and seeds.
+    """Returns all of one stage, in the order of experiments, algorithms and seeds.
 
     Args:
         experiments: of the directory.
@@ -101,9 +101,9 @@ def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[s
             select (none, where there is nothing to select).
     """
     made: list[Batch] = []
-    slots = slots_of(experiments)
+    slots = list_run_ids(experiments)
     for position, experiment in enumerate(experiments):
-        groups: dict[Any, dict[str, list[Slot]]] = {}
+        groups: dict[Any, dict[str, list[RunId]]] = {}
         for slot in slots:
             member = slot.member
             wanted = slot.selecting if chosen is None else not slot.selecting and _reported(experiment, member, chosen)
@@ -114,7 +114,7 @@ def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[s
             groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
         for group in groups.values():
             seeds = [slot.seed for slot in next(iter(group.values()))]
-            places = [range(len(seeds))] if together(experiment) else [[i] for i in range(len(seeds))]
+            places = [range(len(seeds))] if shares_program(experiment) else [[i] for i in range(len(seeds))]
             for part in places:
                 numbers = tuple(group[label][i].number for label in group for i in part)
                 made.append(Batch(position, tuple(group), tuple(seeds[i] for i in part), numbers, chosen is None))
@@ -125,10 +125,11 @@ def _reported(experiment: Experiment, member: Member, chosen: Mapping[str, Mappi
     return member.label == chosen.get(experiment.name, {}).get(member.method, member.label)
 
 
-def together(experiment: Experiment) -> bool:
-    """Whether all seeds of an algorithm are one program.
+def shares_program(experiment: Experiment) -> bool:
+    """Returns whether all seeds of an algorithm run as one program.
 
-    Audits are two runs each, and not together with others. Symbolic hyperparameters may become other numbers for each seed.
+    An audit is two runs, which no program has together with others. Symbolic hyperparameters may
+    resolve to another number for each seed.
     """
     if experiment.audit is not None or _has_symbolic(experiment):
         return False

@@ -25,7 +25,7 @@ _FIXED = "Rounds: as asked for."
 
 
 def methods(prox: float, dane: float) -> list[dict[str, Any]]:
-    """The methods of the demo, with the proximal weights of FedProx and FedDANE."""
+    """Returns the methods of the demo, with the proximal weights of FedProx and FedDANE."""
     released = {"correction": "as_released", "cohorts": "shared"}
     return [
         {"name": "fedavg", "label": "FedAvg"},
@@ -37,7 +37,7 @@ def methods(prox: float, dane: float) -> list[dict[str, Any]]:
 
 
 def experiments() -> list[Experiment]:
-    """The three comparisons of the demo; their numbers of rounds are set by the time there is.
+    """Returns the three comparisons of the demo; their numbers of rounds are set by the time there is.
 
     FedDANE's mu is the best of {0, 0.001, 0.01, 0.1, 1} by training loss, as the paper chooses it.
     """

@@ -30,7 +30,7 @@ class Interruption:
             signal.signal(signal.SIGINT, self._before)
 
     def settled(self, records: list[Record]) -> list[Record]:
-        """The records of rank 0, and what is asked of one rank is asked of all."""
+        """Sends the records of rank 0 to all ranks, and interrupts all if one of them was interrupted."""
         self.asked = self.ranks.any(self.asked)
         return self.ranks.broadcast(records)
 

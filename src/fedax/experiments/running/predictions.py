@@ -88,7 +88,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
 
 
 def predicted(task: Task, params: PyTree, examples: dict[str, np.ndarray]) -> np.ndarray:
-    """The predictions of a model, one row for each example.
+    """Returns the predictions of a model, one row for each example.
 
     Raises:
         InvalidInput: a task without predictions.
@@ -104,7 +104,7 @@ def predicted(task: Task, params: PyTree, examples: dict[str, np.ndarray]) -> np
 
 
 def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
-    """A line for each example: its client and true label, where they are known, and the prediction."""
+    """Returns a line for each example: its client and true label, where they are known, and the prediction."""
     values = predicted(task, params, chosen.arrays)
     columns: dict[str, Any] = {}
     if chosen.client is not None:

@@ -27,16 +27,16 @@ class Display:
         return
 
     def begin(self, title: str, rounds: int) -> None:
-        """A run starts."""
+        """Shows that a run starts."""
 
     def observe(self, observation: Observation) -> None:
-        """A run has been observed."""
+        """Shows the observation of a run."""
 
     def end(self, title: str, record: Record) -> None:
-        """A run has ended."""
+        """Shows that a run has ended."""
 
     def say(self, message: str) -> None:
-        """A remark."""
+        """Shows a remark."""
 
 
 class Bars(Display):
@@ -129,7 +129,7 @@ def observed(observation: Observation, begun: float) -> tuple[str, str]:
 
 
 def finished(title: str, record: Record) -> str:
-    """One line about a run that ended."""
+    """Returns one line about a run that ended."""
     loss = record.metrics.get("train_loss")
     compiled = 0.0 if record.compiling is None else float(record.compiling[-1])
     parts = [f"{int(record.rounds[-1])} rounds in {record.seconds[-1]:.1f} s"]
@@ -141,13 +141,13 @@ def finished(title: str, record: Record) -> str:
 
 
 def _range(values: Any) -> str:
-    """A number, or the smallest and the largest of several."""
+    """Returns a number, or the smallest and the largest of several."""
     low, high = np.min(values), np.max(values)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:
-    """A recipe's numbers beside the paper's and its verdicts, for the terminal."""
+    """Prints a recipe's numbers beside the paper's, and its verdicts."""
     sheet = comparison.cell_sheet()
     if sheet.rows:
         table = Table(

@@ -34,13 +34,13 @@ class Following(RunDirectory):
 
 
 def team() -> ProcessGroup:
-    """The ranks of this process's job: connected hosts, or those of an MPI launcher; alone without either."""
+    """Returns the ranks of this process's job: connected hosts, or those of an MPI launcher; alone without either."""
     hosts = multihost_group()
     return MPI().process_group if hosts.size == 1 and abort.is_launched() else hosts
 
 
 def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
-    """The ranks that work on experiments together.
+    """Returns the ranks that work on experiments together.
 
     Raises:
         InvalidInput: several ranks, each of which would run all of it; processes beside ranks.
@@ -62,7 +62,7 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
 
 
 def followed(ranks: ProcessGroup) -> Following:
-    """The directory that rank 0 works on, once it has said that it can keep it."""
+    """Returns the directory that rank 0 works on, once it has said that it can keep it."""
     experiments, runs = ranks.broadcast(None)
     quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
     return Following(NOWHERE, "", runs=runs, experiments=quiet, versions={})

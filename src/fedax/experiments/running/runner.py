@@ -16,10 +16,10 @@ from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
-from fedax.experiments.config.slots import draw_of, slots_of
+from fedax.experiments.config.run_ids import draw_of, list_run_ids
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.provenance import packages
-from fedax.experiments.results.reuse import taken_over
+from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.settings import check_made
 from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
@@ -45,7 +45,7 @@ def run_one(
     enough: Callable[[Progress], bool] | None = None,
     heading: str = "",
 ) -> Record:
-    """One run of one algorithm of a plan.
+    """Runs one algorithm of a plan.
 
     Args:
         plan: what is run.
@@ -114,13 +114,13 @@ def run_experiments(
 ) -> RunDirectory:
     """The same for several experiments in one directory; `recipe` is the one they come from, with its scale.
 
-    Runs that are finished in one of the folders `reuse` are taken from there (see `taken_over`), `elsewhere` also those that
+    Runs that are finished in one of the folders `reuse` are taken from there (see `import_runs`), `elsewhere` also those that
     were made with other versions or on another machine.
     """
     team_of(experiments, jobs)
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
-    taken = taken_over(experiments, reuse, elsewhere)
+    taken = import_runs(experiments, reuse, elsewhere)
     for experiment in reversed(_kinds(experiments)):  # the plan of the first is kept for its runs
         plan_of(experiment)
     with writing(out):
@@ -191,7 +191,7 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     if changed := [f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now]:
         hint = "Install those of then, or run in another folder."
         raise InvalidInput.because(str(out), f"begun with other versions: {'; '.join(changed)}", hint)
-    made = {slot.number: slot for slot in slots_of(directory.experiments)}
+    made = {slot.number: slot for slot in list_run_ids(directory.experiments)}
     directory.runs = {
         number: record
         for number, record in directory.runs.items()
@@ -202,7 +202,7 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
 
 
 def follow(ranks: ProcessGroup) -> None:
-    """The part of an MPI rank other than 0 in what rank 0 runs or resumes; it keeps nothing and shows nothing.
+    """Works as a rank other than 0 on what rank 0 runs or resumes; stores nothing and shows nothing.
 
     Args:
         ranks: of the job.
@@ -298,7 +298,7 @@ def _in_turn(
 def _in_processes(
     directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
 ) -> Iterator[tuple[Batch, list[Record]]]:
-    """A queue over processes, each on cores of its own."""
+    """Yields a queue over processes, each on cores of its own."""
     experiments = directory.experiments
     for experiment in experiments:
         if experiment.name not in directory.notes:
@@ -367,7 +367,7 @@ def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], fol
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:
-    """One line about task, schedule and solver, for reports."""
+    """Returns one line about task, schedule and solver, for reports."""
 
     def listed(options: dict[str, Any]) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items()) or "the defaults"

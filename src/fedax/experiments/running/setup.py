@@ -9,12 +9,12 @@ from fedax.engine.compilation.cache import keep_programs
 
 
 def cores() -> list[int]:
-    """The cores that this process may use."""
+    """Returns the cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def share_of_cores(place: int, processes: int) -> list[int]:
-    """The cores of one of several processes: none of another's, as long as there are enough.
+    """Returns the cores of one of several processes: none of another's, as long as there are enough.
 
     >>> len(share_of_cores(0, 1)) == len(cores())
     True

@@ -19,13 +19,13 @@ class Tracker(Protocol):
     """The destination of the curve of one run."""
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """The run begins; `config` is what defines it, as plain values."""
+        """Begins the run; `config` is what defines it, as plain values."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The scalar metrics after `step` rounds."""
+        """Logs the scalar metrics after `step` rounds."""
 
     def finish(self) -> None:
-        """The run has ended."""
+        """Ends the run."""
 
 
 class TensorBoard:
@@ -131,18 +131,18 @@ class Tracking:
         self._each(lambda tracker: tracker.start(config))
 
     def __call__(self, observation: Progress) -> None:
-        """A hook for `fedax.run(progress=...)`."""
+        """Logs the progress of a run; for `fedax.run(progress=...)`."""
         scalars = {name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0}
         self._each(lambda tracker: tracker.log(observation.round, scalars | {"seconds": observation.seconds}))
 
     def replay(self, record: Record) -> None:
-        """All of a finished run."""
+        """Logs all of a finished run."""
         for i, done in enumerate(record.rounds.tolist()):
             metrics = {name: values[i] for name, values in record.scalars.items()}
             self(Progress(done, int(record.rounds[-1]), float(record.seconds[i]), metrics))
 
     def finish(self) -> None:
-        """The run has ended."""
+        """Ends the run."""
         self._each(lambda tracker: tracker.finish())
 
     def _each(self, act: Callable[[Tracker], None]) -> None:

@@ -144,13 +144,13 @@ class Chart:
         return entries
 
     def own(self, panel: Panel) -> list[tuple[Series, str]]:
-        """The series of a panel with hyperparameters that other panels do not have, and these."""
+        """Returns the series of a panel with hyperparameters that other panels do not have, and these."""
         common = self.settings()
         return [(series, series.settings or "-") for series in panel.series if common[series.label] is None]
 
 
 def column_of(metric: str) -> Column:
-    """A metric as charts show it, also if tables do not.
+    """Returns a metric as charts show it, also if tables do not.
 
     >>> column_of("gradient_diversity").title
     'Gradient diversity'
@@ -162,14 +162,14 @@ def column_of(metric: str) -> Column:
 
 
 def value_axis(metric: str, log: bool | None = None) -> Axis:
-    """The vertical axis of a metric; logarithmic where that shows more, unless it is said."""
+    """Returns the vertical axis of a metric; by default logarithmic for losses and gaps."""
     column = column_of(metric)
     unit = {1.0: "", 100.0: " (%)", 1e4: " (points²)"}[scale_of(metric)]
     return Axis(column.title + unit, column.logarithmic if log is None else log)
 
 
 def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> np.ndarray:
-    """The positions of a run's observations on an axis of `AXES`.
+    """Returns the positions of a run's observations on an axis of `AXES`.
 
     `cost` is a price for each round, minibatch gradient and gigabit: `round`, `step` and `gigabit`.
 
@@ -186,7 +186,7 @@ def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> 
 
 
 def staggered(length: int, position: int, count: int) -> tuple[int, ...]:
-    """The points of a curve that carry a marker: those of several curves on each other are apart.
+    """Returns the points of a curve that carry a marker: those of several curves on each other are apart.
 
     >>> staggered(60, 0, 2), staggered(60, 1, 2)
     ((0, 10, 20, 30, 40, 50), (5, 15, 25, 35, 45, 55))
@@ -208,7 +208,7 @@ def curve(
 
 
 def ranged(panel: Panel, percent: bool) -> Panel:
-    """The panel with a vertical axis that starts where accuracies are.
+    """Returns a panel with a vertical axis that starts where accuracies are.
 
     The first tenth of the horizontal axis does not count, in which they rise from chance; marks do.
     """

@@ -60,7 +60,10 @@ def save_charts(charts: Sequence[Chart], folder: Path, formats: Sequence[str] = 
 
 
 def _size(chart: Chart) -> tuple[float, float]:
-    """The size of a figure in inches: as wide as a column or the text of a paper, so that its type keeps its size there."""
+    """Returns the size of a figure in inches.
+
+    It is as wide as a column or the text of a paper, so that its type keeps its size there.
+    """
     wide = {1: _COLUMN, 2: 1.5 * _COLUMN}.get(chart.columns, _TEXT)
     rows = max((len(panel.y.ticks) for panel in chart.panels), default=0)
     # named rows need as much height as their names have lines
@@ -70,7 +73,7 @@ def _size(chart: Chart) -> tuple[float, float]:
 
 
 def save_weights(records: Sequence[Record], folder: Path, formats: Sequence[str] = ("pdf", "png")) -> list[Path]:
-    """The weights of the clients, where they were watched, as `client_weight.<format>`.
+    """Draws the weights of the clients, where they were observed, as `client_weight.<format>`.
 
     Against the shares of the examples, after each quarter of the observations, on logarithmic axes; means of the runs on the same
     data. Arguments, returns and errors are those of `save_charts`.
@@ -94,7 +97,7 @@ def save_weights(records: Sequence[Record], folder: Path, formats: Sequence[str]
 
 
 def _figure_maker(formats: Sequence[str]) -> Any:
-    """Matplotlib's class of figures, for known formats."""
+    """Returns Matplotlib's class of figures after a check of the formats."""
     for name in formats:
         if name not in FORMATS:
             raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
@@ -138,7 +141,7 @@ def caption_in(png: bytes) -> str:
 
 
 def _style(series: Series) -> dict[str, Any]:
-    """Colour, dash and marker of a series, as Matplotlib calls them."""
+    """Returns colour, dash and marker of a series as Matplotlib's options."""
     if series.kind in ("held", "failed"):
         good = series.kind == "held"
         shape = {"marker": "s" if good else "X", "markersize": 4.5, "markeredgewidth": 0}
@@ -166,7 +169,10 @@ def _style(series: Series) -> dict[str, Any]:
 
 
 def _legend(chart: Chart) -> dict[str, Any]:
-    """Samples by their texts; ours are one where every panel is about the method that its title names."""
+    """Returns the legend's samples by their texts.
+
+    Our series share one sample where every panel is about the method that its title names.
+    """
     entries = {text: _key(series) for text, series in chart.legend().items()}
     ours = [[series for series in panel.series if series.kind != "published"] for panel in chart.panels]
     named = all(len(own) == 1 and own[0].label in panel.title for own, panel in zip(ours, chart.panels, strict=True))
@@ -179,16 +185,17 @@ def _legend(chart: Chart) -> dict[str, Any]:
 
 
 def _key(series: Series) -> Any:
-    """A sample for the legend."""
+    """Returns a sample of a series for the legend."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **_style(series))
 
 
-def _draw(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
+def _draw(axes: Any, panel: Panel, chart: Chart, index: int) -> None:
+    """Draws the panel with an index of its chart: series, frame, scales, the paper's numbers, settings."""
     for series in panel.series:
         _draw_series(axes, series, panel)
-    _frame(axes, panel, chart, place)
+    _frame(axes, panel, chart, index)
     _scale(axes, panel)
     _mark(axes, panel)
     if texts := _settings_of(panel, chart):
@@ -198,6 +205,7 @@ def _draw(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
 
 
 def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
+    """Draws a series with its intervals: error bars of single values, a band of a curve."""
     style, across = _style(series), series.kind not in ("points", "published")
     if series.kind in ("paper", "ours", "points", "published") and len(series.low):
         middle = series.x if across else series.y
@@ -210,14 +218,15 @@ def _draw_series(axes: Any, series: Series, panel: Panel) -> None:
     if series.kind == "curve" and len(series.low):
         axes.fill_between(series.x, series.low, series.high, color=style["color"], alpha=0.15, linewidth=0)
     for x, y, text in zip(series.x, series.y, series.texts, strict=False):
+        # the text goes to the side with more room
         left = x < ((panel.x.low or 0.0) + (panel.x.high or 0.0)) / 2
         shift = {"xytext": (7 if left else -7, 0), "textcoords": "offset points", "ha": "left" if left else "right"}
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # its own interval may lie behind it
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # the interval may lie behind the text
         axes.annotate(text, (x, y), va="center", fontsize=_NOTE, color=COLOURS[0], bbox=ground, **shift)
 
 
 def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
-    """The title, and the names of the axes where those beside and below do not say the same."""
+    """Sets the title, and the names of the axes where the panels beside and below have others."""
     lifted = 1 + len(_settings_of(panel, chart))
     row, title = _in_grid(chart, place)
     letters = int(72 * _size(chart)[0] / chart.columns / (0.62 * _TITLE))
@@ -239,7 +248,10 @@ def _frame(axes: Any, panel: Panel, chart: Chart, place: int) -> None:
 
 
 def _in_grid(chart: Chart, place: int) -> tuple[str, str]:
-    """The name of a panel's row, beside its axis, and its title: in grids, that of its column above the first row."""
+    """Returns the name of a panel's row, for its vertical axis, and its title.
+
+    In a grid of panels the title is the name of the column, above the first row only.
+    """
     parts = [panel.title.partition(", ")[::2] for panel in chart.panels]
     rows = [parts[i : i + chart.columns] for i in range(0, len(parts), chart.columns)]
     columns = [second for _, second in rows[0]]
@@ -252,6 +264,7 @@ def _in_grid(chart: Chart, place: int) -> tuple[str, str]:
 
 
 def _scale(axes: Any, panel: Panel) -> None:
+    """Sets scales, ticks and limits of both axes."""
     for name, axis in (("x", panel.x), ("y", panel.y)):
         if axis.log:
             getattr(axes, f"set_{name}scale")("log")
@@ -272,7 +285,7 @@ def _scale(axes: Any, panel: Panel) -> None:
 
 
 def _settings_of(panel: Panel, chart: Chart) -> list[str]:
-    """The hyperparameters of a panel that others do not have, a line for all series with the same ones."""
+    """Returns the hyperparameters that only this panel has, one line for all series with equal ones."""
     texts: dict[str, list[str]] = {}
     for series, text in [] if panel.y.ticks else chart.own(panel):
         texts.setdefault(text, []).append(series.label)
@@ -281,7 +294,7 @@ def _settings_of(panel: Panel, chart: Chart) -> list[str]:
 
 
 def _spaced(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis: 1, 2, 5 within few decades, else powers of ten."""
+    """Sets plain ticks on a logarithmic axis: 1, 2, 5 within three decades, else powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_data_interval()
@@ -293,7 +306,7 @@ def _spaced(axis: Any) -> None:
 
 
 def _mark(axes: Any, panel: Panel) -> None:
-    """The paper's numbers: dotted lines of the methods, and lines with their text."""
+    """Draws the paper's numbers: dotted lines of the methods, and lines with their text."""
     ground = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.8}
     for mark in panel.marks:
         if mark.style is not None:
@@ -306,7 +319,7 @@ def _mark(axes: Any, panel: Panel) -> None:
 
 
 def _scatter(panel: Any, title: str, records: Sequence[Record], part: float) -> None:
-    """The clients' weights against their shares of the examples, after a part of the observations."""
+    """Draws the clients' weights against their shares of the examples, after a fraction of the observations."""
     done = 0
     looks = styles(record.label for record in records)
     for label, runs in by_label(records).items():

@@ -68,7 +68,7 @@ def units(runs: Sequence[Record], metric: str, read: str, among: Sequence[Record
 
 
 def _by_task(spots: Iterable[Spot]) -> dict[str, list[Record]]:
-    """The runs of all spots, by task."""
+    """Returns the runs of all spots, by task."""
     found: dict[str, list[Record]] = {}
     for spot in spots:
         found.setdefault(spot.task, []).extend(spot.runs)
@@ -76,7 +76,7 @@ def _by_task(spots: Iterable[Spot]) -> dict[str, list[Record]]:
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """The confidence interval of a mean by Student's t; without width for a single value.
+    """Returns the confidence interval of a mean by Student's t; without width for a single value.
 
     >>> [round(end, 3) for end in interval(np.array([1.0, 2.0, 3.0]))]
     [-0.484, 4.484]

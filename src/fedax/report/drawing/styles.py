@@ -76,7 +76,7 @@ def styles(labels: Iterable[str]) -> dict[str, int]:
 
 
 def colour_of(style: int) -> str:
-    """The colour of a look as hexadecimal digits; lighter for the further forms of a method."""
+    """Returns the colour of a look as hexadecimal digits; lighter for the further forms of a method."""
     colour = COLOURS[style % 8]
     if not is_form(style):
         return colour
@@ -85,17 +85,17 @@ def colour_of(style: int) -> str:
 
 
 def is_form(style: int) -> bool:
-    """Whether a look is one of a further form: dashed and lighter."""
+    """Returns whether a look is one of a further form: dashed and lighter."""
     return style // 8 % 4 != 0
 
 
 def dash_of(style: int) -> str:
-    """The dash as Matplotlib calls it; methods have solid lines."""
+    """Returns the dash as Matplotlib calls it; methods have solid lines."""
     return DASHES[style // 8 % 4]
 
 
 def marker_of(style: int) -> str:
-    """The marker as Matplotlib calls it."""
+    """Returns the marker as Matplotlib calls it."""
     return MARKERS[(style + 3 * (style // 8)) % 8]
 
 
@@ -106,7 +106,7 @@ def _rank(name: str) -> bool:
 
 
 def _method(name: str) -> str:
-    """The known method that a label begins with, or nothing."""
+    """Returns the known method that a label begins with, or nothing."""
     fits = [method for method in _METHODS if re.match(rf"{re.escape(method)}(?![\w+-])", name)]
     return max(fits, key=len, default="")
 

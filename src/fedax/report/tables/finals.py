@@ -8,7 +8,7 @@ import numpy as np
 from fedax.core.directions import worst_of
 from fedax.observe.modes import is_higher_better, mode_of
 from fedax.report.record import Record
-from fedax.report.tables.reductions import read_curve, reads_values
+from fedax.report.tables.reductions import is_value_reduction, read_curve
 
 
 def is_lost(run: Record) -> bool:
@@ -32,7 +32,7 @@ def read_run(run: Record, metric: str, read: str, among: Sequence[Record] = (), 
     directed = read == "best" or "_to_" in read
     higher = directed and is_higher_better(metric, [one.modes for one in (run, *among)])
     value = read_curve(np.asarray(run.scalars[metric], float) * scale, along, read, higher)
-    return value if math.isfinite(value) or not reads_values(read) else math.nan
+    return value if math.isfinite(value) or not is_value_reduction(read) else math.nan
 
 
 def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1.0) -> float:
@@ -44,7 +44,7 @@ def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1
     if "_to_" in read:
         return math.inf
     mode = mode_of(metric, [run.modes for run in runs])
-    if mode is None or not reads_values(read):
+    if mode is None or not is_value_reduction(read):
         return math.nan
     own = [run for run in runs if metric in run.scalars]
     return worst_of([[run.scalars[metric][0] * scale, read_run(run, metric, read, runs, scale)] for run in own], mode)

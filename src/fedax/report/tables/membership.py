@@ -17,12 +17,12 @@ ATTACKS = {"auc": "Shadow attack", "auc_calibrated": "Calibrated loss"}
 
 
 def audits_among(records: Sequence[Record]) -> list[Record]:
-    """The runs that are audits."""
+    """Returns the runs that are audits."""
     return [record for record in records if "auc" in record.scalars]
 
 
-def leak_csv(records: Sequence[Record]) -> str:
-    """Every look at every audit as one long table."""
+def membership_csv(records: Sequence[Record]) -> str:
+    """Returns one line for each attack of each audit as CSV."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(["task", "algorithm", "seed", "draw", "round", *ATTACKS])
@@ -33,8 +33,8 @@ def leak_csv(records: Sequence[Record]) -> str:
     return buffer.getvalue()
 
 
-def leak_sheet(records: Sequence[AnyRun]) -> Sheet:
-    """The areas after the last round, for the report."""
+def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
+    """Returns the table of the AUC after the last round, for the report."""
     groups: dict[tuple[str, str], list[AnyRun]] = {}
     for run in records:
         if "auc" in run.scalars:

@@ -12,7 +12,7 @@ from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
 from fedax.report import Record
 from fedax.report.tables.finals import read_run
-from fedax.report.tables.reductions import reads_values
+from fedax.report.tables.reductions import is_value_reduction
 from fedax.report.tables.summary import scale_of
 
 
@@ -75,7 +75,7 @@ class Results:
         worst: float | None = None,
         mode: Mode | None = None,
     ) -> Values:
-        """The number of every run, in the unit of `fedax.report.tables.summary.scale_of`.
+        """Returns the number of every run, in the unit of `fedax.report.tables.summary.scale_of`.
 
         A run that has none, because it was stopped as diverging or is not finite, counts as the worst of its task: as the worst
         of all runs' numbers and initial values, whatever the algorithm. Where the number is not a value of the metric (rounds
@@ -112,12 +112,12 @@ class Results:
             return np.nan_to_num([group.mean() for group in groups], nan=0.0, posinf=math.inf, neginf=-math.inf), "draws"
 
     def diverged(self, task: str, algorithm: str) -> tuple[int, int]:
-        """The number of runs that diverged, see `fedax.report.Record.diverged`, and of all."""
+        """Returns the number of runs that diverged, see `fedax.report.Record.diverged`, and of all."""
         runs = [r.diverged for r in self._on(task) if self.methods.get(r.label, r.label) == algorithm]
         return sum(runs), len(runs)
 
     def lost(self, task: str, algorithm: str, metric: str, read: str) -> tuple[int, int]:
-        """The number of runs that have no number and count as the worst of their task, and of all."""
+        """Returns the number of runs that have no number and count as the worst of their task, and of all."""
         on_task = self._on(task)
         own = [r for r in on_task if self.methods.get(r.label, r.label) == algorithm and metric in r.scalars]
         return sum(math.isnan(number_of(run, metric, read, on_task)) for run in own), len(own)
@@ -137,7 +137,7 @@ class Results:
         on_task = self._on(task)
         runs = [record for record in on_task if metric in record.scalars]
         mode: Mode = "max" if higher_is_better(metric, read, on_task, told) else "min"
-        if not reads_values(read):
+        if not is_value_reduction(read):
             return worst_of([], mode)
         seen = [[number_of(run, metric, "first", on_task), number_of(run, metric, read, on_task)] for run in runs]
         return worst_of(seen, mode)
@@ -174,7 +174,7 @@ def quantity_of(metric: str, read: str) -> str:
     name = metric.replace("_", " ")
     if read == "mean_change":
         return f"{quantity_of(metric, 'last')} from one observation to the next"
-    if not reads_values(read):
+    if not is_value_reduction(read):
         way, _, level = read.partition("_to_")
         return f"{way} until {level}" if level else f"{name}, last over half"
     if scale_of(metric) == 1.0:

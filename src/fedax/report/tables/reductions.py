@@ -1,4 +1,4 @@
-"""Reductions of a curve to one number. Tables, grids, comparisons with a paper and claims share them."""
+"""Reductions of a curve to one number, for tables, grids, comparisons with a paper and claims."""
 
 import math
 import re
@@ -17,8 +17,8 @@ _PATTERN = re.compile(
 )
 
 
-def reading(read: str) -> re.Match[str]:
-    """Parses the name of a reading.
+def parse_reduction(read: str) -> re.Match[str]:
+    """Parses the name of a reduction.
 
     Raises:
         InvalidInput: an unknown name.
@@ -29,23 +29,23 @@ def reading(read: str) -> re.Match[str]:
     return match
 
 
-def reads_values(read: str) -> bool:
-    """Returns whether the number is a value of the metric, so that all metrics of a table can be read in this way.
+def is_value_reduction(read: str) -> bool:
+    """Returns whether the number is a value of the metric, so that it suits all metrics of a table.
 
-    >>> [reads_values(read) for read in ("last", "best", "mean_last_10_rounds", "rounds_to_0.5", "last_over_half")]
+    >>> [is_value_reduction(read) for read in ("last", "best", "mean_last_10_rounds", "rounds_to_0.5", "last_over_half")]
     [True, True, True, False, False]
     """
     match = _PATTERN.fullmatch(read)
     return match is not None and match["value"] is None and read not in ("last_over_half", "mean_change")
 
 
-def in_rounds(read: str, observe_every: int) -> str:
+def convert_to_rounds(read: str, observe_every: int) -> str:
     """Translates the older spelling `mean_last_<k>`, which counts observations, to rounds.
 
-    Other readings are returned as they are. The values are equal for runs that are observed after every `observe_every` rounds and
-    end with such an observation.
+    Other reductions are returned as they are. The values are equal for runs that are observed after every
+    `observe_every` rounds and end with such an observation.
 
-    >>> in_rounds("mean_last_10", 2), in_rounds("best", 2)
+    >>> convert_to_rounds("mean_last_10", 2), convert_to_rounds("best", 2)
     ('mean_last_20_rounds', 'best')
     """
     match = _PATTERN.fullmatch(read)
@@ -54,33 +54,33 @@ def in_rounds(read: str, observe_every: int) -> str:
     return f"mean_last_{int(match['observations']) * observe_every}_rounds"
 
 
-def check_reading(read: str, observe_every: int = 1, field: str = "read", of_values: bool = False) -> None:
+def check_reduction(read: str, observe_every: int = 1, field: str = "read", of_values: bool = False) -> None:
     """Refuses unknown names, and the older spelling that counts observations.
 
     Args:
         read: the name.
         observe_every: of the runs, for the hint in the message.
         field: for the message.
-        of_values: refuses readings that are not values of the metric too.
+        of_values: refuses reductions that are not values of the metric too.
 
     Raises:
         InvalidInput: the message has the spelling in rounds.
     """
     allowed = VALUES if of_values else ALLOWED
-    if _PATTERN.fullmatch(read) is None or (of_values and not reads_values(read)):
+    if _PATTERN.fullmatch(read) is None or (of_values and not is_value_reduction(read)):
         raise InvalidInput.of(field, read, allowed)
-    if (now := in_rounds(read, observe_every)) != read:
+    if (now := convert_to_rounds(read, observe_every)) != read:
         hint = f"{read} counted observations; with observe_every = {observe_every} the same is {now}."
         raise InvalidInput.of(field, read, allowed, hint)
 
 
-def in_words(read: str) -> str:
-    """Returns the name of a table's numbers, as its caption has it.
+def describe_reduction(read: str) -> str:
+    """Returns the name of a reduced number for captions of tables.
 
-    >>> in_words("last"), in_words("mean_last_10_rounds")
+    >>> describe_reduction("last"), describe_reduction("mean_last_10_rounds")
     ('Final values', 'Means of the last 10 rounds')
     """
-    match = reading(read)
+    match = parse_reduction(read)
     if match["rounds"]:
         return f"Means of the last {match['rounds']} rounds"
     if match["observations"]:
@@ -118,7 +118,7 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     >>> read_curve(np.array([0.0, 50.0, 80.0, 70.0, 75.0]), np.arange(5), "mean_change", True)
     7.5
     """
-    match = reading(read)
+    match = parse_reduction(read)
     if match["rounds"] or match["observations"]:
         if len(curve) == 1:
             return float(curve[0])

@@ -106,12 +106,12 @@ class Row(NamedTuple):
 
 
 def columns_of(records: Sequence[Record]) -> list[Column]:
-    """The columns for which any of the runs has values."""
+    """Returns the columns for which any of the runs has values."""
     return [column for column in COLUMNS if any(column.metric in record.scalars for record in records)]
 
 
 def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
-    """One row per algorithm, for the runs of one task; `read` says how curves become numbers, see `read_curve`."""
+    """Returns one row per algorithm, for the runs of one task; `read` says how curves become numbers, see `read_curve`."""
     rows = []
     for label, runs in by_label(records).items():
         values, lost = dict[str, tuple[float, float]](), dict[str, int]()
@@ -129,13 +129,13 @@ def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
 
 
 def shown_in(row: Row, column: Column) -> str:
-    """A final value of a row as text, with how many of its runs count as the worst of their task."""
+    """Returns a final value of a row as text, with how many of its runs count as the worst of their task."""
     text, lost = shown(column, row.values.get(column.metric)), row.lost.get(column.metric, 0)
     return f"{text} ({lost} of {row.runs} as the worst)" if 0 < lost < row.runs else text
 
 
 def shown(column: Column, value: tuple[float, float] | None) -> str:
-    """A final value as text, such as `0.412 ± 0.013` or `81.3 ± 0.4 %`."""
+    """Returns a final value as text, such as `0.412 ± 0.013` or `81.3 ± 0.4 %`."""
     if value is None or not math.isfinite(value[0]):
         return "-" if value is None else "not finite"
     scale = 100 if column.percent else 1
@@ -153,7 +153,7 @@ def _digits(mean: float) -> str:
 
 
 def best(column: Column, rows: Sequence[Row]) -> set[str]:
-    """The labels whose shown mean is best in a column: the highest accuracy, the lowest loss.
+    """Returns the labels whose shown mean is best in a column: the highest accuracy, the lowest loss.
 
     None for what is only watched, or has no direction. A mean that is not finite is worse than all others.
     """
@@ -179,7 +179,7 @@ def _outcome(runs: Sequence[Record]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Returns a number with its noun.
 
     >>> counted(1, "run"), counted(2, "run")
     ('1 run', '2 runs')

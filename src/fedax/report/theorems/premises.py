@@ -131,14 +131,14 @@ def method_of(settings: Settings) -> str:
 
 
 def everyone_works(settings: Settings, clients: int) -> bool:
-    """Whether each round's cohort is all clients."""
+    """Returns whether each round's cohort is all clients."""
     schedule = settings["schedule"]
     cohort, once = schedule.get("cohort"), schedule.get("sampling") in ("uniform", "proportional_without_replacement")
     return cohort is None or (once and cohort == clients)
 
 
 def is_deterministic(settings: Settings | None) -> bool:
-    """Whether a round of all clients has no chance in it: full gradients, and no rounding at random."""
+    """Returns whether a round of all clients has no chance in it: full gradients, and no rounding at random."""
     if settings is None or settings["schedule"].get("batch_size") != "full":
         return False
     return settings["algorithm"].get("rounding") != "stochastic"

@@ -79,7 +79,7 @@ def reasons(checks: Sequence[Check]) -> str:
 
 
 def strip(rounds: np.ndarray, checks: Sequence[Check]) -> Panel:
-    """A row of marks for each statement."""
+    """Returns a row of marks for each statement."""
     kinds: tuple[tuple[str, Kind, float], ...] = (("holds", "held", 1.0), ("does not hold", "failed", 0.0))
     series = []
     for label, kind, value in kinds:
@@ -113,7 +113,7 @@ def panel(
 
 
 def series_of(run: Record, *names: str) -> list[np.ndarray] | None:
-    """The series of some metrics, if the run has all of them and each says something."""
+    """Returns the series of some metrics, if the run has all of them and each says something."""
     found = [np.asarray(run.metrics[name], float) for name in names if name in run.metrics]
     return found if len(found) == len(names) and all(np.isfinite(each).any() for each in found) else None
 

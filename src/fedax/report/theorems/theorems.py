@@ -93,7 +93,7 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
 
 
 def _gamma(run: Record) -> np.ndarray:
-    """The inexactness of the local solutions, with an inexact solver at least what it grants."""
+    """Returns the inexactness of the local solutions, with an inexact solver at least what it grants."""
     measured = np.asarray(run.metrics.get("inexactness_largest", np.zeros(len(run.rounds))), float)
     solver = {} if run.settings is None else run.settings["solver"]
     return np.maximum(measured, solver.get("gamma", 0.0)) if solver.get("type") == "Inexact" else measured
@@ -105,13 +105,13 @@ def _inexact(run: Record) -> dict[str, np.ndarray]:
 
 
 def _clients(run: Record) -> int:
-    """The number of clients, -1 if no metric tells."""
+    """Returns the number of clients, -1 if no metric tells."""
     each = (run.metrics.get(name) for name in ("smoothness", "inexactness", "multiplier"))
     return next((values.shape[1] for values in each if values is not None and values.ndim == 2), -1)
 
 
 def _band(title: str, rounds: np.ndarray, label: str, found: Interval) -> Panel:
-    """A panel with a mean over seeds and its interval."""
+    """Returns a panel with a mean over seeds and its interval."""
     made = panel(title, rounds, {label: found.mean[: len(rounds)]}, log=False)
     low, high = found.low[: len(rounds)], found.high[: len(rounds)]
     series = [dataclasses.replace(each, low=low, high=high) for each in made.series]
@@ -239,7 +239,7 @@ def _grid_reason(run: Record) -> str | None:
 
 
 def _setting(runs: Sequence[Record], known: Sequence[np.ndarray], constants: Sequence[str]) -> dfedavgm.Setting | None:
-    """The constants of the lemmas, the largest of all runs; None where there are none."""
+    """Returns the constants of the lemmas, the largest of all runs; None where there are none."""
     _, steps, rate, momentum, mixing = (values[0] for values in known[:5])
     smooth, steepest, noise, between = (max(float(np.nanmax(each.metrics[name])) for each in runs) for name in constants)
     own = {"rate": float(rate), "momentum": float(momentum), "mixing": float(mixing)}
@@ -273,7 +273,7 @@ def fedaware_of(runs: Sequence[Record]) -> Held | None:
 
 
 def fedbc_of(runs: Sequence[Record]) -> Held | None:
-    """The multipliers' interval, and Lemma B.2 for the local models of the next round."""
+    """Checks the multipliers' interval, and Lemma B.2 for the local models of the next round."""
     run = runs[0]
     known = series_of(run, "violation_largest", "violated", "multiplier", "lagrangian")
     if known is None or not known[2].any():

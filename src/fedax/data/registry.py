@@ -1,4 +1,4 @@
-"""The data sets that `fedax data` knows: what they are, who makes them, where their files come from."""
+"""Registry of data sets: what they are, which function makes them, where their files come from."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ from fedax.data.options import check_options, options_of
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set.
+    """Data set with its maker and the addresses of its files.
 
     Args:
         make: gives the data from options.
         about: one line.
         classes: labels; 0 if that depends on the files.
-        files: addresses of its files by the names under which they are kept in the data folder; none if it needs no file, or
-            if a user brings it.
-        archives: SHA-256 of those files that are unpacked, compared before that.
-        light: options with which its files are verified at the least cost.
-        within: the folder of its files in the data folder, for those that name it themselves.
+        files: addresses of its files by their names in the data folder; empty if it needs no file, or if
+            the user brings it.
+        archives: SHA-256 of archives, compared before they are unpacked.
+        light: options that verify its files at the least cost.
+        within: the subfolder of the data folder that its maker expects as `folder`.
     """
 
     make: Callable[..., FederatedData]
@@ -39,7 +39,7 @@ class DataSet:
         return "folder" in options_of("", self.make, {})
 
     def defaults(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with their defaults, after a check of those given."""
+        """Checks options, and returns all options with their defaults."""
         known = options_of(name, self.make, given)
         check_options("data set", name, known, given)
         return known
@@ -89,17 +89,17 @@ DATASETS: dict[str, DataSet] = {
     "client_files": DataSet(data.client_files, "a folder with one .npz, .csv or .parquet file for each client", 0),
     "hub": DataSet(data.hub, "a data set of the Hugging Face hub", 0),
 }
-"""By name."""
+"""Data sets by name."""
 
 
 def dataset(name: str) -> DataSet:
-    """The data set of that name.
+    """Returns the data set of a name.
 
     >>> dataset("digits").classes
     10
 
     Raises:
-        UnknownName: there is none; with the nearest name.
+        UnknownName: no such data set; names the nearest.
     """
     if name not in DATASETS:
         raise UnknownName.among("data set", name, DATASETS)
@@ -107,7 +107,7 @@ def dataset(name: str) -> DataSet:
 
 
 def load(section: Mapping[str, Any]) -> FederatedData:
-    """The data of `{"name": ..., option: value, ...}`, as the command line gives them.
+    """Loads the data of `{"name": ..., option: value, ...}`, as the command line gives them.
 
     >>> load({"name": "digits", "clients": 3}).clients
     3

@@ -1,4 +1,4 @@
-"""The methods as data and as text: what `fedax algorithms` and the help pages show."""
+"""Describes algorithms as plain values and as text, for `fedax algorithms` and help pages."""
 
 import dataclasses
 import functools
@@ -17,35 +17,35 @@ from fedax.core.hyper import Hyper, declared
 from fedax.engine.round.footprint import Footprint, PhaseCost, footprint
 
 
-def described(kind: type[Algorithm[Any]]) -> dict[str, Any]:
-    """An algorithm's citation, hyperparameters and traced rounds as plain values, for JSON."""
-    card, usual = kind.card, _usual(kind)
+def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
+    """Returns an algorithm's citation, hyperparameters and traced rounds as plain values, for JSON."""
+    card, default = kind.card, _default_footprint(kind)
     return {
         "name": kind.__name__.lower(),
         "class": f"fedax.{kind.__name__}",
         "paper": card.paper,
         "equation": card.equation,
         "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
-        "memory": usual.memory._asdict(),
-        "phases": [_phase(phase) for phase in usual.phases],
+        "memory": default.memory._asdict(),
+        "phases": [_phase(phase) for phase in default.phases],
         "forms": [{"setting": setting, "phases": [_phase(phase) for phase in phases]} for setting, phases in _forms(kind)],
         "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
     }
 
 
 @functools.cache
-def _usual(kind: type[Algorithm[Any]]) -> Footprint:
-    """A round with the default hyperparameters."""
+def _default_footprint(kind: type[Algorithm[Any]]) -> Footprint:
+    """Traces a round with the default hyperparameters."""
     return footprint(kind())
 
 
 def _forms(kind: type[Algorithm[Any]]) -> Iterator[tuple[dict[str, Any], tuple[PhaseCost, ...]]]:
-    """Choices and switches that change what a round calls, sends or computes."""
-    usual = _usual(kind).phases
+    """Yields choices and switches that change what a round calls, sends or computes."""
+    default = _default_footprint(kind).phases
     for name, limits in declared(kind).items():
         for choice in limits.choices or ():
-            phases = usual if choice == limits.default else footprint(kind(**{name: choice})).phases
-            if phases != usual:
+            phases = default if choice == limits.default else footprint(kind(**{name: choice})).phases
+            if phases != default:
                 yield {name: choice}, phases
 
 
@@ -74,8 +74,8 @@ def _limits(limits: Hyper) -> dict[str, Any]:
 
 
 def panel(kind: type[Algorithm[Any]]) -> RenderableType:
-    """An algorithm for the terminal."""
-    usual, card = _usual(kind), kind.card
+    """Returns an algorithm's description for the terminal."""
+    default, card = _default_footprint(kind), kind.card
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("hyperparameter", "default", "allowed", ""):
         table.add_column(title)
@@ -83,9 +83,9 @@ def panel(kind: type[Algorithm[Any]]) -> RenderableType:
         table.add_row(limits.name, str(limits.default), limits.allowed, limits.doc)
     facts = [
         ("paper", f"{card.paper}; {card.equation}"),
-        ("round", "; ".join(_traffic(phase) for phase in usual.phases)),
+        ("round", "; ".join(_traffic(phase) for phase in default.phases)),
         *((_pairs(setting), "; ".join(_traffic(phase) for phase in phases)) for setting, phases in _forms(kind)),
-        ("memory", _amount(*usual.memory)),
+        ("memory", _amount(*default.memory)),
         *(("special case", _identity(reduction)) for reduction in card.reductions),
     ]
     lines = Table.grid(padding=(0, 2, 0, 0))
@@ -125,15 +125,15 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def overview() -> list[str]:
-    """All methods with their hyperparameters, one line each; for help pages."""
+    """Returns one line for each method with its hyperparameters, for help pages."""
     return [one_line(kind.__name__.lower(), declared(kind)) for kind in algorithm_classes().values()]
 
 
-def one_line(name: str, known: dict[str, Hyper]) -> str:
-    """A name with its hyperparameters and their defaults.
+def one_line(name: str, hypers: dict[str, Hyper]) -> str:
+    """Returns a name with its hyperparameters and their defaults.
 
     >>> from fedax import FedProx
     >>> one_line("fedprox", declared(FedProx))
     'fedprox: ids=aligned, mu=0.1'
     """
-    return name + (": " + ", ".join(f"{limits.name}={limits.default}" for limits in known.values()) if known else "")
+    return name + (": " + ", ".join(f"{limits.name}={limits.default}" for limits in hypers.values()) if hypers else "")

@@ -1,4 +1,4 @@
-"""Fetching the files of a data set: with progress, verified before they are kept."""
+"""Downloads the files of a data set with a progress bar, and verifies them before they are stored."""
 
 import http.client
 import shutil
@@ -13,22 +13,22 @@ from typing import IO, cast
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from fedax.cli.datasets import DataSet
 from fedax.core import DataError
 from fedax.data import MissingFile, data_folder
 from fedax.data.folder import verify
+from fedax.data.registry import DataSet
 from fedax.utils.files import writing
 
 CHUNK = 1 << 18
 MOST_UNPACKED = 1 << 32
-"""Bytes that an archive may hold."""
+"""Limit of the bytes that an archive unpacks to."""
 
 
 def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -> str:
-    """Sees to it that a data set can be read, and says how it stands.
+    """Downloads and verifies the files of a data set as needed, and returns its state as a sentence.
 
-    Files that are there are read, which verifies their content. Missing ones are fetched into a temporary folder beside the
-    place where they will be, read there, and kept only if they are what they should be.
+    Existing files are read, which verifies their content. Missing ones are fetched into a temporary
+    folder beside their destination, read there, and moved only if their content is right.
 
     Args:
         name: of the data set, for messages.
@@ -37,45 +37,45 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
         console: where progress is shown.
 
     Raises:
-        DataError: files that are there and broken, that cannot be fetched, or that differ from the published ones; nothing is
-            kept then.
+        DataError: files are broken, cannot be fetched, or differ from the published ones; nothing is
+            stored then.
     """
     if not chosen.local:
         return "nothing to prepare: it needs no file"
-    place = data_folder(folder)
-    missing = _missing(chosen, place)
+    destination = data_folder(folder)
+    missing = _missing(chosen, destination)
     if missing is None:
-        return f"ready and verified in {place}"
+        return f"ready and verified in {destination}"
     if not chosen.files:
         raise missing
-    with writing(place):
-        place.mkdir(parents=True, exist_ok=True)
-        _fill(name, chosen, place, console)
-    return f"fetched and verified in {place}"
+    with writing(destination):
+        destination.mkdir(parents=True, exist_ok=True)
+        _download(name, chosen, destination, console)
+    return f"fetched and verified in {destination}"
 
 
-def _fill(name: str, chosen: DataSet, place: Path, console: Console) -> None:
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as staging:
-        _fetch_all(name, chosen, Path(staging), console)
-        again = _missing(chosen, Path(staging))
-        if again is not None:
-            raise again
+def _download(name: str, chosen: DataSet, destination: Path, console: Console) -> None:
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=destination) as staging:
+        _fetch_files(name, chosen, Path(staging), console)
+        still_missing = _missing(chosen, Path(staging))
+        if still_missing is not None:
+            raise still_missing
         for path in sorted(Path(staging).iterdir()):
-            shutil.copytree(path, place / path.name, dirs_exist_ok=True) if path.is_dir() else path.replace(
-                place / path.name
+            shutil.copytree(path, destination / path.name, dirs_exist_ok=True) if path.is_dir() else path.replace(
+                destination / path.name
             )
 
 
-def _missing(chosen: DataSet, place: Path) -> MissingFile | None:
-    """The error of a missing file, None if all is there and right; anything else that is wrong is raised."""
+def _missing(chosen: DataSet, destination: Path) -> MissingFile | None:
+    """Returns the error of a missing file, or None if all files are right; raises any other error."""
     try:
-        chosen.make(folder=place / chosen.within, **chosen.light)
+        chosen.make(folder=destination / chosen.within, **chosen.light)
     except MissingFile as error:
         return error
     return None
 
 
-def _fetch_all(name: str, chosen: DataSet, staging: Path, console: Console) -> None:
+def _fetch_files(name: str, chosen: DataSet, staging: Path, console: Console) -> None:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console) as progress:
         for relative, address in chosen.files.items():
@@ -100,7 +100,7 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
     except (OSError, http.client.HTTPException) as error:  # no network, no such host or file, a connection that breaks
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # an answer such as "not found" is still an open connection
+            error.close()  # a response such as 404 keeps its connection open
         hint = f"Without a network, put {target.name} into the data folder yourself."
         raise DataError.of(name, f"no answer from {address} ({reason})", "a file that can be fetched", hint) from error
     if size and got != int(size):
@@ -108,15 +108,15 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
 
 
 def _unpack(name: str, archive: Path, staging: Path) -> None:
-    """Writes the archive's plain files into the folder, one by one; links and names that lead out of it are refused."""
+    """Unpacks the plain files of an archive; refuses links and names that lead out of the folder."""
     left = MOST_UNPACKED
     try:
         with tarfile.open(archive) as packed:
             for member in packed:
                 if member.isdir():
                     continue
-                place = PurePosixPath(member.name)
-                if not member.isreg() or place.is_absolute() or ".." in place.parts:
+                name_inside = PurePosixPath(member.name)
+                if not member.isreg() or name_inside.is_absolute() or ".." in name_inside.parts:
                     raise DataError.of(
                         name, f"the entry {member.name!r} in {archive.name}", "plain files inside of the archive"
                     )
@@ -125,7 +125,7 @@ def _unpack(name: str, archive: Path, staging: Path) -> None:
                     raise DataError.of(
                         name, f"{archive.name} with more than {MOST_UNPACKED} bytes", f"{MOST_UNPACKED} bytes unpacked"
                     )
-                target = staging / place
+                target = staging / name_inside
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("wb") as sink:
                     shutil.copyfileobj(cast(IO[bytes], packed.extractfile(member)), sink)

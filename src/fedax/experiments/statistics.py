@@ -1,4 +1,4 @@
-"""The one rule by which runs decide: paired t on the draws of the data, corrected for the number of comparisons."""
+"""Statistics of comparisons: paired t-tests on the draws of the data, corrected for their number."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import numpy as np
 import scipy  # imports what is asked for, and only then
 
 LEVEL = 0.05
-"""Of every verdict; intervals have the confidence 1 - LEVEL."""
+"""Significance level of every verdict; intervals have the confidence 1 - LEVEL."""
 
 
 class Effect(NamedTuple):
-    """A mean difference with its interval.
+    """Mean difference with its confidence interval.
 
     Attributes:
         mean, low, high: the mean over the units and its 95 % confidence interval (Student's t); NaN where there is none.
@@ -32,11 +32,11 @@ class Effect(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A difference in words, such as `+1.2 [0.3, 2.1]`."""
+        """The difference as text, such as `+1.2 [0.3, 2.1]`."""
         return self.in_words("+")
 
     def in_words(self, sign: str = "") -> str:
-        """The mean with its interval; `sign` is a format's, `"+"` for differences."""
+        """Formats the mean with its interval; `sign` is that of a format, `"+"` for differences."""
         interval = f" [{digits(self.low)}, {digits(self.high)}]" if math.isfinite(self.low) else ""
         return f"{digits(self.mean, sign)}{interval}" if self.units else "no runs"
 
@@ -51,7 +51,7 @@ def digits(value: float, sign: str = "") -> str:
 
 
 def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Student's t on differences.
+    """Computes Student's t-test on differences.
 
     Args:
         values: shape (..., units), at least two units, all finite; at least two axes.
@@ -68,10 +68,10 @@ def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 
 
 def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
-    """The effect that differences of some units show.
+    """Computes the effect that differences of some units show.
 
-    With infinite differences (runs that never reach something) only signs count: the sign test. With `exact` ones, in which there
-    is no chance, all units have to agree. A single unit decides nothing.
+    With infinite differences (runs that never reach a value) it is the sign test. With `exact` ones,
+    which do not depend on chance, all units have to agree. A single unit decides nothing.
 
     >>> effect_of(np.array([1.0, 1.2, 1.1]), "seeds").text
     '+1.1 [0.852, 1.35]'
@@ -93,7 +93,7 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
 
 
 def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Effect:
-    r"""The ratio of two means of paired values, with Fieller's interval.
+    r"""Computes the ratio of two means of paired values with Fieller's interval.
 
     The interval has the factors m for which Student's t-test does not reject that $a - m b$ is zero in the mean: it lies above m if
     and only if `effect_of(a - m * b, unit)` does. There is none where the mean of b does not
@@ -124,7 +124,7 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values (1979), in the order given: at most `LEVEL` where a comparison stands among all of them.
+    """Computes Holm's adjusted p-values (1979), in the order given: at most `LEVEL` where a comparison stands among all of them.
 
     >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -137,7 +137,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def at_least(p: np.ndarray, count: int) -> np.ndarray:
-    r"""The p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, whatever the dependence between them.
+    r"""Computes the p-value of "at least `count` of the n hold": $(n - c + 1)\, p_{(c)}$, whatever the dependence between them.
 
     With c = n it is the largest p-value (all hold, without any correction), with c = 1 Bonferroni's, the first step of Holm's.
     Source: Benjamini and Heller, Screening for partial conjunction hypotheses (2008), eq. (3).
@@ -156,7 +156,7 @@ def at_least(p: np.ndarray, count: int) -> np.ndarray:
 
 
 def welch(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
-    """The p-value of Welch's test on two means, from (mean, sample deviation, count) of each; NaN if one is not known.
+    """Computes the p-value of Welch's test on two means, from (mean, sample deviation, count) of each; NaN if one is not known.
 
     >>> round(welch((10.0, 1.0, 5), (12.0, 1.5, 5)), 3)
     0.042

@@ -1,0 +1,60 @@
+"""`fedax compare`: algorithms on one task, described by options."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedax.cli.options import Algorithms, Out, Schedule, Solver
+
+EPILOG = (
+    "{sections}\n\n### Example\n\n"
+    "`fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --task synthetic:alpha=1,beta=1 "
+    "--schedule cohort=10,epochs=20,batch_size=10 --rounds 50 --seeds 0,1,2`"
+)
+
+
+def compare(
+    algorithms: Algorithms,
+    *,
+    task: Annotated[str, typer.Option(help="Task, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 50,
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    solver: Solver = "sgd:learning_rate=0.01",
+    schedule: Schedule = "",
+    observe: Annotated[str, typer.Option(help="Observers: {observers}.", show_default="those that fit the task")] = "",
+    observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
+    name: Annotated[str, typer.Option(help="Title of the comparison.", show_default="from the task")] = "",
+    out: Out = None,
+) -> None:
+    """Compare algorithms on one task, with one or several seeds."""
+    from rich.console import Console
+
+    from fedax.cli.summary import print_summary
+    from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
+    from fedax.experiments.results.store import fresh, slug
+    from fedax.experiments.running import runner
+    from fedax.experiments.running.progress import display_for
+
+    experiment = Experiment.of(
+        name=name or _title(parse_section(task)),
+        rounds=rounds,
+        observe_every=observe_every,
+        seeds=parse_numbers("--seeds", seeds),
+        observe=[observer.strip() for observer in observe.split(",")] if observe else None,
+        task=parse_section(task),
+        solver=parse_section(solver),
+        schedule=parse_options(schedule),
+        algorithm=[parse_section(text) for text in algorithms],
+    )
+    console = Console()
+    path = out or fresh(Path("runs"), slug(experiment.name))
+    print_summary(runner.run_experiment(experiment, path, display_for(console)), console)
+
+
+def _title(task: Mapping[str, Any]) -> str:
+    """Returns a task's section as text, such as `digits, clients = 10`."""
+    options = (f"{key} = {value}" for key, value in task.items() if key != "name")
+    return ", ".join([str(task["name"]), *options])

@@ -1,0 +1,55 @@
+"""`fedax export`: writes the model of a run to a file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedax.cli.options import Best, Client, Folder, Run
+from fedax.errors import InvalidInput
+
+
+def export(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help="File for the model.")],
+    format: Annotated[
+        str | None, typer.Option(help="One of {model_formats}.", show_default="the ending of the file")
+    ] = None,
+    number: Run = None,
+    best: Best = False,
+    client: Client = None,
+) -> None:
+    """Write the model of a run to a file: arrays by the names of the model's leaves.
+
+    `fedax.load_params(FILE, like=task)` reads it.
+
+    Example: `fedax export runs/digits --run 3 --out model.safetensors`
+    """
+    import jax
+    import numpy as np
+
+    from fedax.cli.models import model_kind, select_run, task_of
+    from fedax.experiments.results.models import kept_model, own_model
+    from fedax.experiments.results.store import RunDirectory
+    from fedax.models.storage import FORMATS, leaf_names, read_weights, to_bytes
+    from fedax.utils.files import write, writing
+
+    directory = RunDirectory.load(folder)
+    which = select_run(directory, number)
+    path = kept_model(folder, which, model_kind(best, client))
+    source = read_weights(path)
+    chosen = out.suffix.removeprefix(".") if format is None else format
+    if chosen not in FORMATS:
+        raise InvalidInput.of("--format", chosen, "one of " + ", ".join(FORMATS))
+    facts = {name: value for name, value in source.about.items() if name not in ("leaves", "sha256")}
+    arrays = source.arrays
+    if client is not None:
+        own = own_model(path, client, task_of(directory, which))
+        arrays, facts = (
+            dict(zip(leaf_names(own), map(np.asarray, jax.tree.leaves(own)), strict=True)),
+            facts | {"client": client},
+        )
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write(out, to_bytes(arrays, chosen, about=facts))
+    typer.echo(f"Model: {out}")

@@ -1,0 +1,107 @@
+"""The command line, `fedax`: registers the commands and reports errors.
+
+Command `x` is in `fedax/cli/x.py`, with its options and its work. These modules import the library
+inside of their functions, so that help and complaints about options appear without loading JAX.
+"""
+
+from typing import Annotated
+
+import typer
+
+import fedax
+from fedax.cli import (
+    algorithms,
+    audit,
+    cite,
+    compare,
+    data,
+    demo,
+    deploy,
+    doctor,
+    export,
+    figures,
+    graph,
+    new,
+    predict,
+    profile,
+    recipes,
+    report,
+    reproduce,
+    resume,
+    run,
+    schema,
+    theory,
+    validate,
+)
+from fedax.cli.command import Command, Commands
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Compare federated optimizers.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"fedax {fedax.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def parse_global_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Takes the options of `fedax` itself."""
+
+
+# in the order of the help
+for command in (
+    demo.demo,
+    run.run,
+    resume.resume,
+    validate.validate,
+    doctor.doctor,
+    schema.schema,
+):
+    app.command(cls=Command)(command)
+app.command(cls=Command, epilog=compare.EPILOG)(compare.compare)
+for command in (
+    algorithms.algorithms,
+    recipes.recipes,
+    reproduce.reproduce,
+    report.report,
+    figures.figures,
+    graph.graph,
+    audit.audit,
+    theory.theory,
+    profile.profile,
+    export.export,
+    predict.predict,
+    cite.cite,
+):
+    app.command(cls=Command)(command)
+app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
+app.add_typer(new.app, name="new")
+
+
+def main() -> None:
+    """Runs the command `fedax`; an unexpected error aborts all ranks of a distributed run."""
+    try:
+        app()
+    except Exception as error:
+        from fedax.engine.distributed import abort
+
+        if (here := abort.current_rank()) is None:
+            raise
+        abort.abort_with(error, here)
+        raise

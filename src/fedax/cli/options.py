@@ -1,0 +1,43 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[
+    Path,
+    typer.Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Replaces a value of the file, such as rounds=5, task.alpha=0.5 or algorithm.0.mu=1; may be repeated.",
+        metavar="PATH=VALUE",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the results, new or empty.  [default: below runs/]", show_default=False),
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+OnHosts = Annotated[bool, typer.Option("--hosts", help="This is one of several hosts; see the guide to hosts.")]
+Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
+Folders = Annotated[list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")]
+Run = Annotated[
+    int | None,
+    typer.Option("--run", help="Number of the run, as summary.json lists them.", show_default="the only run"),
+]
+Client = Annotated[
+    int | None,
+    typer.Option(
+        help="The client whose own model it is; it takes keep_models = 'personal'.",
+        show_default="none",
+    ),
+]
+Best = Annotated[bool, typer.Option("--best", help="The best model on validation examples, not the final one.")]
+Algorithms = Annotated[list[str], typer.Argument(help="One or more of name:key=value,...", metavar="ALGORITHM...")]
+Solver = Annotated[str, typer.Option(help="Local solver, as name:key=value,...")]
+Schedule = Annotated[str, typer.Option(help="Sampling and local work, as key=value,...")]

@@ -1,0 +1,50 @@
+"""`fedax predict`: predictions of a run's model as a table."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedax.cli.options import Best, Client, Folder, Run
+from fedax.errors import InvalidInput
+
+
+def predict(
+    folder: Folder,
+    data: Annotated[
+        Path | None, typer.Option(help="Examples: .npz with the task's arrays, or .csv with a column for each feature.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Examples of the task: {splits}.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the table.", show_default="the terminal")] = None,
+    number: Run = None,
+    best: Best = False,
+    client: Client = None,
+) -> None:
+    """Predict with the model of a run: a CSV table with one line for each example.
+
+    Of a classifier it has the label with the largest probability and the probabilities of all classes; beside them the client
+    and the true label, where they are known.
+
+    Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
+    """
+    from fedax.cli.models import model_kind, select_run, task_of
+    from fedax.experiments.results.models import kept_model, own_model
+    from fedax.experiments.results.store import RunDirectory
+    from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
+    from fedax.models.storage import load_params
+    from fedax.utils.files import write, writing
+
+    if (data is None) == (split is None):
+        raise InvalidInput.because("predict", "needs either --data or --split")
+    directory = RunDirectory.load(folder)
+    which = select_run(directory, number)
+    path, task = kept_model(folder, which, model_kind(best, client)), task_of(directory, which)
+    params = load_params(path, like=task) if client is None else own_model(path, client, task)
+    chosen = of_split(task, split, client) if data is None else examples_of(task, data)
+    table = predictions_csv(task, params, chosen)
+    if out is None:
+        typer.echo(table, nl=False)
+        return
+    with writing(out):
+        write(out, table)
+    typer.echo(f"Predictions: {out}")

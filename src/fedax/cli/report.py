@@ -1,0 +1,42 @@
+"""`fedax report`: rebuilds the report of a run directory, or shows several on one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedax.cli.options import Folders
+
+
+def report(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="Page for several.")] = Path("comparison.html"),
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Also copy settings, tables and the curves of all runs to this folder."),
+    ] = None,
+) -> None:
+    """Rebuild the report, the table and the summary of a run directory; or show several on one page.
+
+    In a folder that --keep has made, the tables are made again, and the report where it has curves.
+    """
+    from fedax.experiments.results.archive import rebuild
+    from fedax.experiments.results.joint import comparison_page
+    from fedax.experiments.results.store import RunDirectory, is_archive
+    from fedax.report import render
+    from fedax.utils.files import write
+
+    only = folders[0] if len(folders) == 1 else None
+    if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
+        for file in RunDirectory.load(only).renew_archive() if is_archive(only) else rebuild(only):
+            typer.echo(str(file))
+        return
+    directories = [RunDirectory.load(folder) for folder in folders]
+    if len(directories) == 1:
+        directories[0].renew()
+        if keep is not None:
+            directories[0].keep(keep)
+        typer.echo(f"Report: {directories[0].path / 'report.html'}")
+        return
+    write(out, render(comparison_page(directories)))
+    typer.echo(f"Report: {out}")

@@ -1,0 +1,51 @@
+"""`fedax reproduce`: runs a recipe and compares its results with the paper."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedax.cli.options import Jobs, Out
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE"),
+    ],
+    scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
+    variant: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(help="A run directory, or a copy of fedax report --keep, whose runs are reused."),
+    ] = None,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere",
+            help="Reuse runs made with other versions or on another machine too; the tables say so.",
+        ),
+    ] = False,
+    out: Out = None,
+    jobs: Jobs = 1,
+) -> None:
+    """Run a table or figure of a paper: results compared with the paper, and a verdict on each claim.
+
+    A recipe that was begun elsewhere:
+    fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere
+    """
+    from rich.console import Console
+
+    from fedax.cli.summary import print_summary
+    from fedax.experiments.recipes import load
+    from fedax.experiments.results.store import fresh, slug
+    from fedax.experiments.running import runner
+    from fedax.experiments.running.progress import display_for, show_comparison
+
+    console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
+    path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
+    display = display_for(console)
+    directory = runner.reproduce(recipe, scale, path, display, jobs, reuse or (), elsewhere)
+    show_comparison(directory.comparison(directory.recipe or recipe), console)
+    print_summary(directory, console)

@@ -1,0 +1,63 @@
+"""`fedax run`: the experiment of a file, in this process or as one of several ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedax.cli.options import File, Jobs, OnHosts, Out, Settings
+
+if TYPE_CHECKING:
+    from fedax.engine.distributed.process_group import ProcessGroup
+
+
+def run(
+    file: File,
+    settings: Settings = None,
+    out: Out = None,
+    jobs: Jobs = 1,
+    engine: Annotated[str | None, typer.Option(help="Engine: {engines}.", show_default=False)] = None,
+    hosts: OnHosts = False,
+) -> None:
+    """Run the experiment of a TOML file.
+
+    With `--engine mpi` every rank is one client: `mpiexec -n 5 fedax run FILE --engine mpi`. With
+    `--hosts` the simulation uses the devices of all hosts: `srun fedax run FILE --hosts`. Rank 0 shows
+    and keeps the results.
+    """
+    from rich.console import Console
+
+    from fedax.cli.summary import print_summary
+    from fedax.engine.backends.mpi import MPI
+    from fedax.engine.distributed.multihost import connect_hosts
+    from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.results.store import fresh, slug
+    from fedax.experiments.running import runner
+    from fedax.experiments.running.progress import display_for
+    from fedax.experiments.running.ranks import team
+
+    if hosts:
+        connect_hosts()
+    if follow_rank_0(team()):
+        return
+    changes = [*(settings or ()), *([] if engine is None else [f'engine="{engine}"'])]
+    experiment = Experiment.read(file, changes)
+    # a launcher whose environment variables `team` does not know shows its ranks only through MPI
+    if experiment.engine == "mpi" and follow_rank_0(MPI().process_group):
+        return
+    console = Console()
+    path = out or fresh(Path("runs"), slug(experiment.name))
+    directory = runner.run_experiment(experiment, path, display_for(console), jobs)
+    print_summary(directory, console)
+
+
+def follow_rank_0(ranks: ProcessGroup) -> bool:
+    """Works as a rank other than 0 until rank 0 is done; returns False at once on rank 0."""
+    from fedax.experiments.running import runner
+
+    if ranks.rank == 0:
+        return False
+    runner.follow(ranks)
+    return True

@@ -1,0 +1,41 @@
+"""What a command prints when its runs have ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedax.experiments.results.store import RunDirectory
+
+
+def print_summary(directory: RunDirectory, console: Console) -> None:
+    """Prints the table of finals of each task and the path of the report.
+
+    Raises:
+        typer.Exit: with the exit code of an interruption, if the runs were interrupted.
+    """
+    from fedax.engine.distributed.abort import INTERRUPTED
+    from fedax.experiments.running.progress import summary_table
+    from fedax.report.record import by_task
+
+    chosen, reads = directory.selections(), directory.reads
+    for title, records in by_task(directory.shown()).items():
+        console.print()
+        wide = console.width >= 120
+        console.print(summary_table(title, records, wide, reads.get(title, "last")))
+        for method, label in chosen.get(title, {}).items():
+            if label != method:
+                text = f"Selected from the grid of {method}: {label}"
+                console.print(text, markup=False, highlight=False)
+    console.print(f"\n{directory.line()}", markup=False, highlight=False)
+    page = directory.path / "report.html"
+    console.print(f"Report: {page}", markup=False, highlight=False, soft_wrap=True)
+    if directory.status == "interrupted":
+        message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
+        message += f" `fedax resume {directory.path}` continues."
+        console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED)
