@@ -272,12 +272,14 @@ def make_codec(name: str, **options: Any) -> Codec:
     return make("codec", CODECS, name, options)
 
 
+@checked_call
 def packed(values: np.ndarray, width: int) -> bytes:
     """Whole `values` from 0 to 2^width - 1, with `width` bits each, one after the other, the highest bit first."""
     shifts = np.arange(width - 1, -1, -1, dtype=np.int64)
     return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 
 
+@checked_call
 def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
     """The inverse of `packed`: the first `count` numbers of `width` bits in `data`."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * width).reshape(count, width).astype(np.int64)

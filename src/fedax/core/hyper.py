@@ -182,11 +182,12 @@ def _by_index(value: Any) -> Any:
     """A list of numbers as an array; a mapping, or a series of pandas with names, as a mapping of text."""
     if isinstance(value, list | tuple) and all(type(one) in (int, float) or isinstance(one, np.floating) for one in value):
         return np.asarray(value, dtype=float)
-    items = list(value.items()) if isinstance(value, Mapping) else []
-    if hasattr(value, "index") and hasattr(value, "to_numpy") and np.ndim(value) == 1:
-        if list(value.index) == list(range(len(value))):
-            return value.to_numpy()
-        items = list(zip(value.index, value.to_numpy().tolist(), strict=True))
+    series: Any = value  # of pandas, which is not imported here
+    items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else []
+    if hasattr(series, "index") and hasattr(series, "to_numpy") and np.ndim(series) == 1:
+        if list(series.index) == list(range(len(series))):
+            return series.to_numpy()
+        items = list(zip(series.index, series.to_numpy().tolist(), strict=True))
     if not items:
         return value
     # Keys of one type: JAX sorts those of a pytree.
