@@ -11,9 +11,11 @@ HISTORY = fedax.run(fedax.FedAvg(), TASK, rounds=1)
 
 @pytest.mark.parametrize("name", ["nope", "train_los", ""])
 def test_a_metric_that_a_history_does_not_have_is_refused(name):
-    for of in (HISTORY.last, HISTORY.by_client, HISTORY.plot):
+    for of in (HISTORY.last, HISTORY.plot):
         with pytest.raises(InvalidInput, match=rf"got '{name}'; allowed: one of \S"):
             of(name)
+    with pytest.raises(InvalidInput, match=rf"got '{name}', and no metric by client was observed"):
+        HISTORY.by_client(name)
     assert HISTORY.last("train_loss") == HISTORY.metrics["train_loss"][-1]
 
 

@@ -66,7 +66,7 @@ def test_every_public_name_has_an_entry(hooks):
         page = made[reference.address(module)]
         for target in re.findall(r"\]\((fedax[\w.]*\.md)", page):
             assert f"reference/{target}" in made, f"{module}: {target}"
-        assert ":::" in page, f"{module} has no entry"
+        assert ":::" in page or "](fedax.md#" in page, f"{module} has no entry"
 
 
 def test_every_entry_is_found_with_its_text(hooks):
