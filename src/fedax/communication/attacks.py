@@ -1,10 +1,4 @@
-"""Attacks: harm that a part of the clients does, as a part of a `fedax.Channel`.
-
-- `SignFlip`: a step in the opposite direction.
-- `Noise`: noise in place of a step.
-- `LabelFlip`: honest work on wrong labels.
-- `ATTACKS`: attacks by their name in experiment files; `make_attack` makes one.
-"""
+"""Attacks of a part of the clients; `fedax.attacks` lists them."""
 
 from typing import Any
 

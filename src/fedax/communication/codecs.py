@@ -1,16 +1,7 @@
-"""Codecs: vectors in fewer bits, as compiled arithmetic and as the bytes of a real network.
+"""Codecs of messages, as compiled arithmetic and as bytes; `fedax.codecs` lists them.
 
-- `Identity`: the numbers as they are.
-- `Quantizer`: the grid of quantized DFedAvgM, unbiased or rounded down.
-- `QSGD`: stochastic rounding relative to the norm.
-- `TopK`: the largest entries by magnitude, with error feedback.
-- `Sign`: the signs and the mean magnitude, with error feedback.
-- `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
-- `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
-- `SCALE`: bits of a scale or a value.
-
-All scales and values travel as 32-bit floats and are rounded to them before use, so that `decode(encode(...))` is exactly what a
-simulation computes with.
+All scales and values travel as 32-bit floats and are rounded to them before use, so that
+`decode(encode(...))` is exactly what a simulation computes with.
 """
 
 from typing import Any
