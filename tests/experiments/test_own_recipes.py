@@ -5,9 +5,10 @@ import csv
 import numpy as np
 import pytest
 
-from fedax.core import SpecError
+from fedax.core import Outcome, SpecError
 from fedax.experiments import recipes
 from fedax.experiments.recipes.comparison import Comparison
+from fedax.experiments.results.archive import lines_of, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import reproduce, resume
@@ -83,6 +84,18 @@ def test_a_scale_may_read_curves_in_its_own_way():
     assert [row.ours.mean for row in Comparison(recipe, runs, []).rows] == [2.0]
     other = Comparison(recipe.model_copy(update={"ran": "paper"}), runs, [])
     assert [row.ours.mean for row in other.rows] == [1.0]
+
+
+def test_interrupted_runs_are_not_compared():
+    """With or without their curves: the mean is that of the runs that came to their end."""
+    recipe = recipes.Recipe.parse(OWN)
+    stopped = record("Plain", "Only", seed=1, losses=(9.0,), outcome=Outcome("interrupted", 0))
+    runs = [record("Plain", "Only", losses=(9.0, 1.0)), stopped]
+    lines, _ = lines_of(runs_csv(runs, runs, recipe))
+    assert [len(own) for own in (runs, lines)] == [2, 1]
+    for own in (runs, lines):
+        (row,) = Comparison(recipe, own, []).rows
+        assert (row.ours.mean, row.ours.count) == (1.0, 1)
 
 
 def test_a_smoke_run_gets_no_verdict():

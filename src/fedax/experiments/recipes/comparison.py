@@ -11,7 +11,7 @@ from fedax.experiments.recipes.cells import Cell, Number, beside
 from fedax.experiments.recipes.claims import Evidence, Verdict
 from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.statistics import holm
-from fedax.report import Sheet
+from fedax.report import Record, Sheet
 from fedax.report.tables.membership import AUDITED, membership_sheet
 from fedax.report.tables.numbers import AnyRun, Results
 from fedax.report.tables.reductions import describe_reduction
@@ -44,7 +44,7 @@ class Comparison:
 
     Args:
         recipe: with the scale that ran.
-        records: the runs that reports show, or their lines in `runs.csv`.
+        records: the runs that reports show, or their lines in `runs.csv`. Interrupted runs are left out.
         experiments: what was run.
     """
 
@@ -52,7 +52,8 @@ class Comparison:
         self.recipe, ran = recipe, {experiment.name for experiment in experiments}
         self.left_out = [title for title in recipe.titles if title not in ran]
         methods = {member.label: member.method for e in experiments for member in e.members()}
-        self.results = results = Results(records, methods)
+        complete = [r for r in records if not (isinstance(r, Record) and r.outcome.kind == "interrupted")]
+        self.results = results = Results(complete, methods)
         self.read, self.comparable = recipe.table_read, recipe.ran is None or recipe.scale[recipe.ran].comparable
         self.rows: list[Cell] = beside(results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read)
         self.verdicts: list[tuple[str, Evidence]] = []

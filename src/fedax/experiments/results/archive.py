@@ -70,7 +70,7 @@ def readings_of(recipe: Recipe) -> dict[str, set[str]]:
 
 
 def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple[list[Line], float]:
-    """Returns the runs to report in a `runs.csv`, and the seconds that all took.
+    """Returns the runs to report in a `runs.csv`, without interrupted ones, and the seconds that all took.
 
     Args:
         text: the file.
@@ -81,6 +81,8 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
     for row in csv.DictReader(io.StringIO(text)):
         run = tuple(row[name] for name in ("task", "algorithm", "seed", "draw", "diverged", "rounds", "purpose"))
         seconds[run] = float(row["seconds"])
+        if row["outcome"].startswith("interrupted"):  # it may be far from its end
+            continue
         numbers = {name: float(value) for name, value in row.items() if name not in _HEAD and value != ""}
         every = (observe_every or {}).get(row["task"], 0)
         if every and int(row["rounds"]) % every == 0:  # the last observations are evenly spaced
