@@ -16,7 +16,7 @@ def demo(
         typer.Option(min=1, help="Rounds of every task.", show_default="as many as fit into the time"),
     ] = None,
 ) -> None:
-    """Compare FedAvg, FedProx, FedDANE and FedBC on heterogeneous data.
+    """Compare FedAvg, FedProx, FedDANE in two forms, and FedBC on heterogeneous data.
 
     In about two minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed and
     as many rounds as fit.
