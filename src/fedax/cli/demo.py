@@ -18,7 +18,7 @@ def demo(
 ) -> None:
     """Compare FedAvg, FedProx, FedDANE in two forms, and FedBC on heterogeneous data.
 
-    In about two minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed and
+    In three to five minutes: Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed and
     as many rounds as fit.
 
     The whole comparison, all synthetic data of the FedDANE paper with its 200 rounds and its grid of mu
