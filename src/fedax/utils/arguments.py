@@ -24,7 +24,10 @@ def check_call(name: str, function: Callable[..., Any], values: Sequence[Any], o
         UnknownName: a name that the signature does not have; the message holds the nearest one.
         InvalidInput: too many positional arguments, one given twice, or one that is missing.
     """
-    signature = inspect.signature(function)
+    _check(name, inspect.signature(function), values, options)
+
+
+def _check(name: str, signature: inspect.Signature, values: Sequence[Any], options: Mapping[str, Any]) -> None:
     try:
         signature.bind(*values, **options)
         return
@@ -48,13 +51,18 @@ def checked_arguments(owner: Owner) -> Owner:
     """A class decorator: misspelled, superfluous and missing arguments of it and its subclasses raise `InvalidInput`."""
     make: Any = owner.__new__
 
+    # a run makes a dozen records; building a signature takes four times as long as binding it
+    @functools.lru_cache(maxsize=512)
+    def signature(cls: Any) -> inspect.Signature:
+        return inspect.signature(constructor(cls))
+
     def constructor(cls: Any) -> Callable[..., Any]:
         if cls.__init__ is not object.__init__:
             return functools.partial(cls.__init__, cls)
         return cls if make is object.__new__ else functools.partial(make, cls)  # named tuples are made by `__new__`
 
     def new(cls: Any, *values: Any, **options: Any) -> Any:
-        check_call(cls.__name__, constructor(cls), values, options)
+        _check(cls.__name__, signature(cls), values, options)
         return make(cls) if make is object.__new__ else make(cls, *values, **options)
 
     owner.__new__ = staticmethod(new)

@@ -1,5 +1,6 @@
 """Compilation cache, compiler options, and the memory that compiled programs hold."""
 
+import collections
 import contextlib
 import ctypes
 import functools
@@ -54,24 +55,22 @@ class CompileClock:
     """Clock of the seconds that this process spends on tracing, lowering and compiling (or loading) programs."""
 
     def __init__(self) -> None:
-        self._before, self._spans = 0.0, list[tuple[float, float]]()
+        self.seconds = 0.0
+        self._spans = collections.deque[tuple[float, float]](maxlen=256)
         jax.monitoring.register_event_duration_secs_listener(self._record)
-
-    @property
-    def seconds(self) -> float:
-        return self._before + sum(end - begin for begin, end in self._spans)
 
     def _record(self, event: str, duration_secs: float, **_: Any) -> None:
         if not event.startswith("/jax/core/compile/"):
             return
         end = time.perf_counter()
         begin = end - duration_secs
-        while self._spans and self._spans[-1][0] >= begin:  # an inner program, whose seconds are part of this span
-            self._spans.pop()
-        self._spans.append((max(begin, self._spans[-1][1] if self._spans else begin), end))
-        if len(self._spans) > 256:
-            old, self._spans = self._spans[:128], self._spans[128:]
-            self._before += sum(end - begin for begin, end in old)
+        # spans of inner programs are part of this one: each second counts once
+        while self._spans and self._spans[-1][0] >= begin:
+            inner_begin, inner_end = self._spans.pop()
+            self.seconds -= inner_end - inner_begin
+        begin = max(begin, self._spans[-1][1] if self._spans else begin)
+        self._spans.append((begin, end))
+        self.seconds += end - begin
 
 
 @functools.cache

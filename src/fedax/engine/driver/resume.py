@@ -43,7 +43,7 @@ def origin(
         privacy: of its channel.
     """
     vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
-    describe = Fingerprinter((jax.eval_shape(layout.unravel, vector), vector))
+    describe = Fingerprinter((layout.form, vector))
     try:
         method = describe(as_arrays(algorithm, layout.dtype), "algorithm")
     except InvalidInput:  # a field that cannot be compared
