@@ -11,17 +11,18 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedax import cli
+from fedax import cli, papers
 from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, Outcome
-from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.archive import lines_of
 from fedax.experiments.results.curves import NAME, packed, unpacked
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import draw_of, list_run_ids
-from fedax.experiments.running.progress import Display, show_comparison
+from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
+from fedax.papers.comparison import show_comparison
+from fedax.papers.study import PaperStudy
 from fedax.report.tables.numbers import Results
 from samples import OWN, TINY, record
 
@@ -45,9 +46,9 @@ read = "mean_last_2_rounds"
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     """Made-up runs of a recipe with a grid on two draws of the data; one run diverges."""
-    recipe = recipes.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
+    recipe = papers.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
     made = RunDirectory.create(tmp_path_factory.mktemp("kept") / "a", "A")
-    made.recipe = recipe
+    made.study = PaperStudy(recipe)
     (made.path / "recipe.toml").write_text(recipe.text)
     made.configure(recipe.experiments("small"))
     for slot in list_run_ids(made.experiments):
@@ -208,7 +209,7 @@ def test_a_folder_without_the_numbers_says_so(tmp_path):
 def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member(directory):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    show_comparison(directory.comparison(directory.recipe), console)
+    show_comparison(directory.study.comparison(directory.shown(), directory.experiments), console)
     print_summary(directory, console)
     text = stream.getvalue()
     for words in (

@@ -6,13 +6,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fedax import papers
 from fedax.core import InvalidInput, Outcome, SpecError
-from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import reproduce, resume
+from fedax.experiments.running.runner import resume
+from fedax.papers.comparison import Comparison
+from fedax.papers.study import reproduce
 
 LEAKY = """
 paper = "Nobody, Nothing (2020)"
@@ -64,7 +65,7 @@ metric = "train_loss"
 
 @pytest.fixture(scope="module")
 def leaky(tmp_path_factory):
-    return reproduce(recipes.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display())
+    return reproduce(papers.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display())
 
 
 @pytest.mark.thorough
@@ -98,7 +99,7 @@ def test_areas_are_in_report_readme_and_table(leaky):
 
 @pytest.mark.thorough
 def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
-    (leak, loss) = leaky.comparison(leaky.recipe).verdicts
+    (leak, loss) = leaky.study.comparison(leaky.shown(), leaky.experiments).verdicts
     assert leak[1].verdict == "holds"
     assert loss[1].verdict == "holds"
     runs = [
@@ -112,7 +113,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         dataclasses.replace(r, metrics=r.metrics | {"train_loss": r.rounds + 99.0}) if "auc" in r.metrics else r
         for r in runs
     ]
-    leak, loss = Comparison(leaky.recipe, runs, leaky.experiments).verdicts
+    leak, loss = Comparison(leaky.study.recipe, runs, leaky.experiments).verdicts
     assert leak[1].verdict == "does not hold"
     assert loss[1].verdict == "holds"
 
@@ -135,10 +136,10 @@ def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
 
 
 def test_a_scale_may_change_the_attack_and_leave_the_runs_out():
-    (audit,) = recipes.Recipe.parse(LEAKY).experiments("small")
+    (audit,) = papers.Recipe.parse(LEAKY).experiments("small")
     assert audit.name == "Digits, membership inference"
     assert (audit.audit.every, audit.audit.hidden, audit.audit.epochs) == (1, 5, 3)
-    plain, attacked = recipes.Recipe.parse(LEAKY).experiments("paper")
+    plain, attacked = papers.Recipe.parse(LEAKY).experiments("paper")
     assert plain.audit is None
     assert attacked.audit.every == 2
     assert Experiment.parse(attacked.toml()).audit == attacked.audit
@@ -146,7 +147,7 @@ def test_a_scale_may_change_the_attack_and_leave_the_runs_out():
 
 def test_refusals():
     with pytest.raises(SpecError, match=r"audit.every: got 0; allowed: whole numbers in \[1, 2147483647\]"):
-        recipes.Recipe.parse(LEAKY.replace("every = 2", "every = 0"))
+        papers.Recipe.parse(LEAKY.replace("every = 2", "every = 0"))
     with pytest.raises(SpecError, match=r"key of \[audit\].*hiden"):
         Experiment.parse('name = "a"\n[task]\nname = "digits"\n[[algorithm]]\nname = "fedavg"\n[audit]\nhiden = 3\n')
     task = {"name": "digits", "clients": 600}

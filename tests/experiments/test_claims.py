@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from fedax import papers
 from fedax.core import Outcome
-from fedax.experiments import recipes
-from fedax.experiments.recipes.cells import Cell, Number, beside
-from fedax.experiments.recipes.claims import Claim
-from fedax.experiments.recipes.comparison import Comparison
+from fedax.papers.cells import Cell, Number, beside
+from fedax.papers.claims import Claim
+from fedax.papers.comparison import Comparison
 from fedax.report.tables.numbers import Results, Run
 from samples import OWN, record
 
@@ -194,7 +194,7 @@ def test_refutations_are_corrected_for_tasks_and_pairs():
     assert judged(tasks, check="better", a="A", b="B", tasks=["T"]) == "does not hold"
     assert judged(tasks, check="better", a="A", b="B") == "undecided"
     claim = Claim(text="c", check="best", a="A", among=list("ABCDEF"), metric="test_accuracy")
-    recipe = recipes.Recipe.parse(OWN).model_copy(update={"ran": "paper", "claim": [claim]})
+    recipe = papers.Recipe.parse(OWN).model_copy(update={"ran": "paper", "claim": [claim]})
     only = [dataclasses.replace(run, task="Only") for run in pairs.records]
     first = next(csv.DictReader(Comparison(recipe, only, []).claims_csv().splitlines()))
     assert first["quantity"] == "in points, claimed above 0"

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
+from fedax import papers
 from fedax.core import InvalidInput, RunExists, SpecError, WriteFailed
-from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.grid import grid_csv, selected
 from fedax.experiments.results.reuse import import_runs
@@ -22,7 +22,8 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import runner
 from fedax.experiments.running.batches import batches_of
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import reproduce, resume, run_experiment, run_experiments
+from fedax.experiments.running.runner import resume, run_experiment, run_experiments
+from fedax.papers.study import reproduce
 from fedax.report import Record
 from samples import OWN, TINY, record
 
@@ -62,7 +63,7 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
 @pytest.mark.thorough
 def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_path):
     text = OWN.replace("draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]").replace("[5]", "[1, 5]")
-    recipe = recipes.Recipe.parse(text)
+    recipe = papers.Recipe.parse(text)
     assert [e.grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
     assert [e.grid.selecting(e.seeds) for e in recipe.experiments("paper")] == [[1], []]
     assert [Experiment.parse(e.toml()).grid.selecting(e.seeds) for e in recipe.experiments("smoke")] == [[], [1], []]
@@ -76,7 +77,7 @@ def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_p
     assert again.selections() == directory.selections()
     for wrong in ("select_draws = [7]", "select_draws = []"):
         with pytest.raises(SpecError, match=r"select_draws: got .*some of the draws \[0, 1\] of the scale smoke"):
-            recipes.Recipe.parse(OWN.replace("draws = [0, 1]", "draws = [0, 1]\n" + wrong))
+            papers.Recipe.parse(OWN.replace("draws = [0, 1]", "draws = [0, 1]\n" + wrong))
 
 
 @pytest.mark.thorough

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedax.experiments import recipes
+from fedax import papers
 from fedax.experiments.results.joint import comparison_page
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import reproduce
+from fedax.papers.study import reproduce
 from fedax.report import render
 from samples import OWN
 
@@ -14,7 +14,7 @@ from samples import OWN
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("joint")
-    recipe = recipes.Recipe.parse(OWN)
+    recipe = papers.Recipe.parse(OWN)
     first = reproduce(recipe, "smoke", place / "first", Display())
     return first, reproduce(recipe.only("smoke", (), ("Plain",)), "smoke", place / "second", Display())
 
@@ -27,7 +27,7 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     assert list(table.head) == ["Task", "Algorithm", "Paper", "first", "second"]
     rows = {row[1]: row for row in table.rows}
     assert set(rows) == {"Plain", "Prox"}
-    ours = first.comparison(first.recipe).rows[0].ours.mean
+    ours = first.study.comparison(first.shown(), first.experiments).rows[0].ours.mean
     assert rows["Plain"][2] == "2.00 ± 0.50"
     assert rows["Plain"][3].startswith(f"{ours:.2f} ± ")
     assert rows["Plain"][3].endswith(f"({ours - 2:+.2f})")

@@ -5,19 +5,20 @@ import csv
 import numpy as np
 import pytest
 
+from fedax import papers
 from fedax.core import Outcome, SpecError
-from fedax.experiments import recipes
-from fedax.experiments.recipes.comparison import Comparison
 from fedax.experiments.results.archive import lines_of, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import reproduce, resume
+from fedax.experiments.running.runner import resume
+from fedax.papers.comparison import Comparison
+from fedax.papers.study import reproduce
 from samples import OWN, record
 
 
 @pytest.mark.slow
 def test_a_recipe_from_file_to_report(tmp_path):
-    recipe = recipes.Recipe.parse(OWN)
+    recipe = papers.Recipe.parse(OWN)
     assert [e.rounds for e in recipe.experiments("small")] == [3, 3]
     assert [e.task.options["seed"] for e in recipe.experiments("paper")] == [5]
     directory = reproduce(recipe, "small", tmp_path / "a", Display())
@@ -43,7 +44,7 @@ def test_a_recipe_from_file_to_report(tmp_path):
     (tmp_path / "a" / "README.md").unlink()
     resume(tmp_path / "a", Display())
     assert (tmp_path / "a" / "README.md").read_text().split("## How")[0] == text.split("## How")[0]
-    assert RunDirectory.load(tmp_path / "a").recipe.ran == "small"
+    assert RunDirectory.load(tmp_path / "a").study.recipe.ran == "small"
     with (tmp_path / "a" / "claims.csv").open() as stream:
         (row,) = csv.DictReader(stream)
     assert (row["verdict"], row["comparison"], row["units"], row["unit"]) == (
@@ -73,11 +74,11 @@ def test_a_recipe_from_file_to_report(tmp_path):
 def test_bad_recipes_are_refused(old, new, words):
     assert old in OWN
     with pytest.raises(SpecError, match=words):
-        recipes.Recipe.parse(OWN.replace(old, new), "r.toml")
+        papers.Recipe.parse(OWN.replace(old, new), "r.toml")
 
 
 def test_a_scale_may_read_curves_in_its_own_way():
-    recipe = recipes.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2_rounds"')).model_copy(
+    recipe = papers.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'read = "mean_last_2_rounds"')).model_copy(
         update={"ran": "small"}
     )
     runs = [record("Plain", "Only", losses=(9.0, 3.0, 1.0))]
@@ -88,10 +89,10 @@ def test_a_scale_may_read_curves_in_its_own_way():
 
 def test_interrupted_runs_are_not_compared():
     """With or without their curves: the mean is that of the runs that came to their end."""
-    recipe = recipes.Recipe.parse(OWN)
+    recipe = papers.Recipe.parse(OWN)
     stopped = record("Plain", "Only", seed=1, losses=(9.0,), outcome=Outcome("interrupted", 0))
     runs = [record("Plain", "Only", losses=(9.0, 1.0)), stopped]
-    lines, _ = lines_of(runs_csv(runs, runs, recipe))
+    lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
     assert [len(own) for own in (runs, lines)] == [2, 1]
     for own in (runs, lines):
         (row,) = Comparison(recipe, own, []).rows
@@ -99,24 +100,24 @@ def test_interrupted_runs_are_not_compared():
 
 
 def test_a_smoke_run_gets_no_verdict():
-    recipe = recipes.Recipe.parse(OWN)
+    recipe = papers.Recipe.parse(OWN)
     runs = [record(label, "Only", draw=d) for label in ("Plain", "Prox") for d in (0, 1)]
     verdicts = {
         scale: Comparison(recipe.model_copy(update={"ran": scale}), runs, []).verdicts[0][1].verdict
-        for scale in recipes.SCALES
+        for scale in papers.SCALES
     }
     assert verdicts == {"smoke": "not judged", "small": "holds in short runs", "paper": "holds"}
 
 
 def test_a_scale_may_run_some_of_the_algorithms():
-    few = recipes.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'algorithms = ["Prox"]'))
+    few = papers.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'algorithms = ["Prox"]'))
     assert [[s.shown() for s in e.algorithm] for e in few.experiments("small")] == [["Prox"], ["Prox"]]
     assert [member.method for member in few.experiments("small")[0].members()] == ["Prox", "Prox"]
     assert len(few.experiments("smoke")[0].algorithm) == 2
 
 
 def test_fedbc_targets_are_those_of_the_paper():
-    targets = recipes.load("fedbc-table-1").targets["E = 1"]
+    targets = papers.load("fedbc-table-1").targets["E = 1"]
     paper = {"FedBC": 87.8, "q-FedAvg": 87.1, "FedProx": 86.2, "FedAvg": 83.6, "SCAFFOLD": 83.8}
     # forms of one method have the paper's one number
     found = {name: round(mean, 1) for name, (mean, _) in targets.items()}

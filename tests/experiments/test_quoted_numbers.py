@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedax.experiments.recipes.recipe import Recipe
-from fedax.experiments.results.archive import kept_experiments, lines_of, readings_of
+from fedax.experiments.results.archive import kept_experiments, lines_of
+from fedax.papers.recipe import Recipe
 from fedax.report.tables.numbers import number_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,8 +28,8 @@ def numbers_of(folder, every):
         return np.array([float(text) for text in re.findall(r"\d+\.\d+", (folder / "README.md").read_text())])
     recipe, experiments = Recipe.parse((folder / "recipe.toml").read_text()), kept_experiments(folder)
     runs, _ = lines_of((folder / "runs.csv").read_text(), {e.name: e.observe_every for e in experiments})
-    pairs = {(metric, read) for read, metrics in readings_of(recipe).items() for metric in metrics}
-    found = [float(text) for read in readings_of(recipe) for text in re.findall(r"_to_(.*)", read)]
+    pairs = {(metric, read) for read, metrics in recipe.readings.items() for metric in metrics}
+    found = [float(text) for read in recipe.readings for text in re.findall(r"_to_(.*)", read)]
     for metric, read in {pair for run in runs for pair in run.numbers} if every else pairs:
         values = {}
         for run in runs:

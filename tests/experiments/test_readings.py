@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedax import papers
 from fedax.core import InvalidInput, SpecError, UnknownName
-from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.comparison import Comparison
-from fedax.experiments.recipes.recipe import Recipe
-from fedax.experiments.results.archive import lines_of, readings_of, runs_csv, tables_of
+from fedax.experiments.results.archive import lines_of, runs_csv
 from fedax.experiments.results.store import RunDirectory
-from fedax.experiments.running.progress import show_comparison
+from fedax.papers.comparison import Comparison, show_comparison
+from fedax.papers.recipe import Recipe
+from fedax.papers.study import PaperStudy, tables_of
 from fedax.report.tables.numbers import Results, number_of
 from fedax.report.tables.reductions import convert_to_rounds, describe_reduction, is_value_reduction, read_curve
 from samples import OWN, TINY, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.csv"))
-TABLES = sorted(name for name in recipes.recipe_files() if name.startswith("fedbc-table-"))
+TABLES = sorted(name for name in papers.recipe_files() if name.startswith("fedbc-table-"))
 
 
 def test_reading_curves():
@@ -161,7 +161,7 @@ def test_tables_show_the_further_readings_beside_the_first():
     stream = io.StringIO()
     show_comparison(comparison, Console(file=stream, width=300))
     assert "ours, means of the last 2 rounds" in stream.getvalue()
-    lines, _ = lines_of(runs_csv(runs, runs, recipe))
+    lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
     assert Comparison(recipe, lines, []).csv() == comparison.csv()
 
 
@@ -170,11 +170,11 @@ def test_runs_csv_has_all_that_cells_and_claims_read():
     own = [("test_accuracy", "mean_last_3_rounds"), ("train_loss", "rounds_to_1.5"), ("train_loss", "last_over_half")]
     recipe = Recipe.parse(ALSO + "".join(claims.format(*pair) for pair in own)).model_copy(update={"ran": "paper"})
     runs = [record(label, "Only", s, losses=(2.0, 1.2 - s / 9, 0.5)) for label in ("Plain", "Prox") for s in (0, 1, 2)]
-    lines, _ = lines_of(runs_csv(runs, runs, recipe))
+    lines, _ = lines_of(runs_csv(runs, runs, recipe.readings))
     from_lines, from_runs = Comparison(recipe, lines, []), Comparison(recipe, runs, [])
     assert from_lines.csv() == from_runs.csv()
     assert from_lines.readme({}, [], 0.0) == from_runs.readme({}, [], 0.0)
-    assert len(readings_of(recipe)) == 6
+    assert len(recipe.readings) == 6
 
 
 def test_captions_name_every_reading():
@@ -193,7 +193,7 @@ def test_captions_name_every_reading():
 
 @pytest.mark.parametrize("name", TABLES)
 def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     (beside,) = recipe.also_read
     assert (recipe.read, beside[:10]) == ("best", "mean_last_")
     assert all(scale.read is None for scale in recipe.scale.values())
@@ -201,9 +201,9 @@ def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
     assert all(experiment.reads == "best" for experiment in recipe.experiments("paper"))  # grids select by it
 
 
-@pytest.mark.parametrize("name", list(recipes.recipe_files()))
+@pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_small_runs_of_another_model_than_the_papers_are_no_comparison(name):
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     models = {scale: {e.task.options.get("model") for e in recipe.experiments(scale)} for scale in ("small", "paper")}
     if recipe.cells:
         assert recipe.scale["small"].comparable == (models["small"] <= models["paper"])
@@ -222,7 +222,7 @@ def test_cells_of_another_model_have_no_verdict():
 
 def test_data_that_cannot_be_had_are_named_with_the_reason():
     stand_ins = {"fedbc-table-9", "dfedavgm-figure-7", "feddane-figure-1-real", "feddane-figure-3-real"}
-    assert {name for name in recipes.recipe_files() if recipes.load(name).not_obtainable} == stand_ins
+    assert {name for name in papers.recipe_files() if papers.load(name).not_obtainable} == stand_ins
     made = Recipe.parse(OWN.replace('metric = "train_loss"\n', 'metric = "train_loss"\nnot_obtainable = "lost"\n'))
     assert "Data not obtainable: lost." in Comparison(made, [record("Plain", "Only")], []).readme({}, [], 0.0)
 
@@ -277,11 +277,10 @@ def test_the_kept_tables_are_of_the_kept_curves(name):
 
 def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
     made = RunDirectory.create(tmp_path / "a", "A")
-    made.recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", "")).model_copy(
-        update={"ran": "paper"}
-    )
-    (made.path / "recipe.toml").write_text(made.recipe.text)
-    made.configure(made.recipe.experiments("paper"))
+    recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", ""))
+    made.study = PaperStudy(recipe.model_copy(update={"ran": "paper"}))
+    (made.path / "recipe.toml").write_text(made.study.text)
+    made.configure(made.study.recipe.experiments("paper"))
     made.add(record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)), 0)
     made.close("finished")
     made.keep(tmp_path / "b")

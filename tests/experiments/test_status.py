@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fedax import papers
 from fedax.core import FedaxError, InvalidInput
-from fedax.experiments import recipes
-from fedax.experiments.results import coverage as status
-from fedax.experiments.results.reasons import NAME, Reasons
 from fedax.experiments.results.store import RunDirectory
+from fedax.papers import coverage as status
+from fedax.papers.reasons import NAME, Reasons
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 
@@ -110,8 +110,8 @@ def test_cells_whose_data_cannot_be_had_are_not_called_not_run(found):
     head, rows = rows_of(text, "Recipe")
     by_name = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     assert (by_name["fedbc-table-9"]["No data"], by_name["fedbc-table-9"]["Not run"]) == ("20", "-")
-    for name in recipes.recipe_files():
-        assert (f"- {name}: " in text) == bool(recipes.load(name).not_obtainable)
+    for name in papers.recipe_files():
+        assert (f"- {name}: " in text) == bool(papers.load(name).not_obtainable)
 
 
 def test_runs_of_another_model_leave_the_table(found):
@@ -130,9 +130,9 @@ def looked_up(folder):
 @pytest.fixture
 def catalogue(monkeypatch):
     """One recipe alone, which the returned function replaces."""
-    own = {"dfedavgm-figure-6": recipes.load("dfedavgm-figure-6")}
-    monkeypatch.setattr(recipes, "recipe_files", lambda: dict.fromkeys(own))
-    monkeypatch.setattr(recipes, "load", lambda name: own[name])
+    own = {"dfedavgm-figure-6": papers.load("dfedavgm-figure-6")}
+    monkeypatch.setattr(papers, "recipe_files", lambda: dict.fromkeys(own))
+    monkeypatch.setattr(papers, "load", lambda name: own[name])
     return own
 
 
@@ -213,7 +213,7 @@ def test_marks_of_a_recipe_leave_its_cells_out(tmp_path, catalogue, mark, word):
 
 def claims_of(below, verdict, units):
     """`claims.csv` of the recipe's first claim."""
-    claim = recipes.load("dfedavgm-figure-6").claim[0]
+    claim = papers.load("dfedavgm-figure-6").claim[0]
     stream = io.StringIO()
     table = csv.writer(stream)
     table.writerow(["claim", "verdict", "task", "comparison", "quantity", "units", "unit"])

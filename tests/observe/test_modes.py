@@ -11,7 +11,7 @@ import fedax
 from fedax import observe
 from fedax.core import InvalidInput
 from fedax.core.directions import check_mode, is_better, worst_of
-from fedax.experiments.recipes.claims import Claim
+from fedax.papers.claims import Claim
 from fedax.report.record import Record
 from fedax.report.tables.numbers import Results
 

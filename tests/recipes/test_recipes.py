@@ -6,30 +6,30 @@ import shutil
 
 import pytest
 
+from fedax import papers
 from fedax.core import DataError
 from fedax.data import MissingFile
-from fedax.experiments import recipes
-from fedax.experiments.recipes.claims import Claim
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import reproduce
+from fedax.papers.claims import Claim
+from fedax.papers.study import reproduce
 
-NAMES = list(recipes.recipe_files())
+NAMES = list(papers.recipe_files())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_are_whole(name):
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     assert recipe.chosen
     assert recipe.claim
     assert recipe.shows.startswith(("Table", "Figure", "Section"))
-    for scale in recipes.SCALES:
+    for scale in papers.SCALES:
         assert recipe.experiments(scale)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_claims_hold_in_the_papers_own_cells(name):
     """A claim that the paper's numbers contradict is not the paper's."""
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     for claim in recipe.claim:
         if any(recipe.repeats.get(name) == claim.a for name in (claim.b, *(claim.among or ()))):
             continue  # of two forms of one method, which have the same cells: a finding, not the paper's claim
@@ -62,7 +62,7 @@ def test_cells_are_asked_in_the_sense_of_the_claim():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_that_stand_twice_say_so(name):
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     for numbers in recipe.cells.values():
         rows = {label: [numbers[task].get(label) for task in numbers] for label in recipe.algorithms}
         for one, other in itertools.combinations([label for label in rows if any(rows[label])], 2):
@@ -76,13 +76,13 @@ RUNS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) fo
 
 @pytest.mark.parametrize("name", RUNS)
 def test_recipes_run_at_smoke(name, tmp_path):
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     try:
         directory = reproduce(recipe, "smoke", tmp_path / "a", Display())
     except MissingFile as error:
         pytest.skip(f"no real data: {error}")
     assert directory.status == "finished"
-    comparison = directory.comparison(recipe)
+    comparison = directory.study.comparison(directory.shown(), directory.experiments)
     assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
     ran = {(record.task, comparison.results.methods.get(record.label, record.label)) for record in directory.records}
     aimed = {(task, name) for tasks in recipe.cells.values() for task, numbers in tasks.items() for name in numbers}
@@ -93,7 +93,7 @@ def test_recipes_run_at_smoke(name, tmp_path):
 def test_missing_data_are_one_message_before_anything_is_written(name, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"no file at .*FEDAX_DATA"):
-        reproduce(recipes.load(name), "smoke", tmp_path / "a", Display())
+        reproduce(papers.load(name), "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()
 
 
@@ -123,7 +123,7 @@ BROUGHT = ["feddane-figure-1-real", "feddane-figure-3-real"]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BROUGHT)
 def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder, tmp_path):
-    directory = reproduce(recipes.load(name), "smoke", tmp_path / "a", Display())
+    directory = reproduce(papers.load(name), "smoke", tmp_path / "a", Display())
     assert directory.status == "finished"
     assert {record.task for record in directory.shown()} == {"FEMNIST", "Sent140", "Shakespeare"}
     rates = {e.name: (e.solver.options["learning_rate"], e.algorithm[1].options["mu"]) for e in directory.experiments}
@@ -135,7 +135,7 @@ def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder
 def test_data_that_a_user_brings_are_missed_before_anything_is_run(missing, name, leaf_folder, tmp_path):
     """Each of a recipe's data sets, not the first one only; the message says what prepares it."""
     shutil.rmtree(leaf_folder / missing / "train")
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     with pytest.raises(MissingFile, match=rf"no folder .*{missing}.*`fedax data prepare {missing}`"):
         reproduce(recipe, "smoke", tmp_path / "a", Display())
     assert not (tmp_path / "a").exists()

@@ -2,16 +2,16 @@
 
 import pytest
 
-from fedax.experiments import recipes
+from fedax import papers
 
-FEDAWARE = [name for name in recipes.recipe_files() if name.startswith("fedaware") and name != "fedaware-ids"]
-FEDBC = [name for name in recipes.recipe_files() if name.startswith("fedbc")]
+FEDAWARE = [name for name in papers.recipe_files() if name.startswith("fedaware") and name != "fedaware-ids"]
+FEDBC = [name for name in papers.recipe_files() if name.startswith("fedbc")]
 IMAGES = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
 
 
 def parts(name):
     """Every experiment at paper scale with its methods' options by label, those of the local solver among them."""
-    for experiment in recipes.load(name).experiments("paper"):
+    for experiment in papers.load(name).experiments("paper"):
         rate = experiment.solver.options["learning_rate"]
         members = {s.shown(): {"learning_rate": rate} | s.options | s.solver for s in experiment.algorithm}
         yield experiment, members
@@ -70,7 +70,7 @@ def test_images_of_fedbc_are_those_of_its_code(name):
 @pytest.mark.parametrize("figure", [2, 3, 4, 5, 7, 8])
 def test_dfedavgm_has_the_panels_of_membership_inference(figure):
     """Sec. 6: an attack beside every task, its areas in both rows of the figure, and claims about them."""
-    recipe = recipes.load(f"dfedavgm-figure-{figure}")
+    recipe = papers.load(f"dfedavgm-figure-{figure}")
     attacked = [experiment.name for experiment in recipe.experiments("paper") if experiment.audit]
     assert attacked == [f"{variant.name}, membership inference" for variant in recipe.variant]
     assert [panels.name for panels in recipe.figure if "auc" in panels.y] == ["bits", "epochs"]
@@ -79,7 +79,7 @@ def test_dfedavgm_has_the_panels_of_membership_inference(figure):
 
 def test_dfedavgm_is_compared_in_bits():
     """Figure 6, second column: with 8 bits, against FedAvg and DSGD. The paper claims nothing of the kind with 32."""
-    claims = recipes.load("dfedavgm-figure-6").claim
+    claims = papers.load("dfedavgm-figure-6").claim
     compared = {(claim.a, claim.b) for claim in claims if (claim.read or "").startswith("gigabits_to_")}
     assert compared == {("FedAvg", "DFedAvgM, 8 bits"), ("DSGD", "DFedAvgM, 8 bits")}
 

@@ -9,9 +9,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from fedax.experiments import recipes
+from fedax import papers
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import reproduce
+from fedax.papers.study import reproduce
 from fedax.report import Page, render
 from samples import OWN, record
 
@@ -61,7 +61,7 @@ def test_all_kinds_of_charts_are_drawn(tmp_path):
 
 @pytest.mark.thorough
 def test_the_report_of_a_recipe_can_be_switched(tmp_path):
-    directory = reproduce(recipes.Recipe.parse(OWN), "smoke", tmp_path / "run", Display())
+    directory = reproduce(papers.Recipe.parse(OWN), "smoke", tmp_path / "run", Display())
     page = (directory.path / "report.html").read_text()
     drawn = opened(page.replace("</body>", PROBE + "</body>"), tmp_path / "browser")
     assert "Plain is as good as Prox with mu = 0" in drawn

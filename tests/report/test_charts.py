@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedax import papers
 from fedax.core import InvalidInput, Outcome, UnknownName
-from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
-from fedax.experiments.recipes.figures import Figure, PaperMark, charts_of, curves, drawer
+from fedax.experiments.results.figures import Figure, PaperMark, charts_of, curves, drawer
 from fedax.report import Page, render
 from fedax.report.drawing.charts import along, staggered
 from fedax.report.drawing.figures import save_charts
@@ -335,7 +335,7 @@ def test_colours_stay_with_their_algorithms():
     ],
 )
 def test_figures_are_checked(fields, message):
-    made = recipes.load("fedbc-table-1").experiments("paper")
+    made = papers.load("fedbc-table-1").experiments("paper")
     with pytest.raises((InvalidInput, UnknownName), match=message):
         Figure(**{"name": "f"} | fields).check(made)
 

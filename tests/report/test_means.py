@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax.core import Outcome
-from fedax.experiments.recipes.figures import curves
+from fedax.experiments.results.figures import curves
 from fedax.report import Page, Record, render
 from fedax.report.tables.means import aligned, curves_of, ended_early, mean_position
 from fedax.report.tables.numbers import Results

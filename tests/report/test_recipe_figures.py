@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from fedax import papers
 from fedax.core import InvalidInput, Outcome, UnknownName
-from fedax.experiments import recipes
-from fedax.experiments.recipes.captions import source_of
-from fedax.experiments.recipes.figures import charts_of, drawer
+from fedax.experiments.results.captions import source_of
+from fedax.experiments.results.figures import charts_of, drawer
 from fedax.report import Record
 from fedax.report.drawing.styles import colour_of, marker_of, styles
 
@@ -53,7 +53,7 @@ METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "FedBC", "FedDANE", "FedYogi", "FedA
 @functools.cache
 def charts(name):
     """By name, the figures of a recipe, from three observations of every run on its first draw."""
-    recipe = recipes.load(name)
+    recipe = papers.load(name)
     recipe = recipe.model_copy(update={"draws": recipe.draws and recipe.draws[:1]})
     made, records = recipe.experiments("paper"), []
     wanted = {
@@ -107,8 +107,8 @@ def test_local_gd_has_panels_of_cost(name):
 
 def test_differences_have_a_point_for_every_draw():
     """Runs are paired by draw and seed, means have Student's interval, and diverged runs are counted in place of a mean."""
-    experiment = recipes.load("feddane-figure-3-grid").only("paper", ["Synthetic IID"]).experiments("paper")
-    figure = next(f for f in recipes.load("feddane-figure-3-grid").figure if f.name == "exact")
+    experiment = papers.load("feddane-figure-3-grid").only("paper", ["Synthetic IID"]).experiments("paper")
+    figure = next(f for f in papers.load("feddane-figure-3-grid").figure if f.name == "exact")
     gaps = {"FedDANE, mu = 0": [0.1, 0.3, -0.1], "FedDANE, mu = 1": [0.5, 0.5, 0.8], "FedAvg": [0.0, 0.0, 0.0]}
     records = []
     for label, own in gaps.items():
@@ -134,9 +134,9 @@ def test_differences_have_a_point_for_every_draw():
         figure.model_copy(update={"minus": "FedAvgM"}).check(experiment)
 
 
-@pytest.mark.parametrize("name", list(recipes.recipe_files()))
+@pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_recipes_are_drawn(name):
-    recipe, made = recipes.load(name), charts(name)
+    recipe, made = papers.load(name), charts(name)
     assert set(made) >= {figure.name for figure in recipe.figure}
     left_out = set(recipe.algorithms).difference(
         *(f.algorithms or recipe.algorithms for f in recipe.figure if f.name == "paper")
@@ -163,21 +163,21 @@ def printed(chart, task, recipe):
     return found
 
 
-@pytest.mark.parametrize("name", list(recipes.recipe_files()))
+@pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_panels_have_at_most_six_lines_and_tell_what_they_show(name):
     for chart in charts(name).values():
         for panel in chart.panels:
             assert len({series.label for series in panel.series if series.kind in ("curve", "points", "dots")}) <= 6, (
                 panel.title
             )
-        assert recipes.load(name).shows in chart.caption
+        assert papers.load(name).shows in chart.caption
         assert any(word in chart.caption.lower() for word in ("mean", "one run", "values"))
 
 
 def test_a_method_looks_the_same_in_all_figures():
     looks = {}
-    for name in recipes.recipe_files():
-        recipe = recipes.load(name)
+    for name in papers.recipe_files():
+        recipe = papers.load(name)
         for chart in charts(name).values():
             for panel in chart.panels:
                 for series in panel.series:
@@ -190,7 +190,7 @@ def test_a_method_looks_the_same_in_all_figures():
 
 def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
     """Six columns of a grid that has gaps line up nothing, and leave no room for the type."""
-    recipe = recipes.load("fedbc-table-7")
+    recipe = papers.load("fedbc-table-7")
     figures = [figure for figure in recipe.figure if figure.name == "paper"]
     assert charts("fedbc-table-7")["paper"].columns == 6
     made = recipe.experiments("paper")

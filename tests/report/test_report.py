@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedax.core import FedaxError, InvalidInput, Outcome
-from fedax.experiments.recipes.figures import curves
+from fedax.experiments.results.figures import curves
 from fedax.report import Page, Record, Sheet, render
 from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.record import to_csv

@@ -58,7 +58,7 @@ def used_by(path: Path) -> tuple[list[str], list[str], str]:
         experiments, paper = [Experiment.read(path)], ""
     else:
         directory = RunDirectory.load(path)
-        experiments, paper = directory.experiments, directory.recipe.paper if directory.recipe else ""
+        experiments, paper = directory.experiments, directory.study.paper if directory.study else ""
     methods = [section.name.lower() for experiment in experiments for section in experiment.algorithm]
     return _unique(methods), _unique(experiment.task.name for experiment in experiments), paper
 

@@ -21,7 +21,7 @@ def figures(
     ] = None,
 ) -> None:
     """Draw run directories as files for a paper: the figures of their recipe, or the curves (needs the extra `paper`)."""
-    from fedax.experiments.recipes.figures import curves
+    from fedax.experiments.results.figures import curves
     from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory
     from fedax.report.drawing.figures import save_charts, save_weights

@@ -13,8 +13,8 @@ def recipes(
     ] = None,
 ) -> None:
     """List the recipes: tables and figures of papers that `fedax reproduce` runs."""
-    from fedax.experiments.recipes import load, recipe_files
-    from fedax.experiments.results.coverage import refresh
+    from fedax.papers import load, recipe_files
+    from fedax.papers.coverage import refresh
 
     if status is not None:
         for file in refresh(status):

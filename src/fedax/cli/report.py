@@ -20,9 +20,9 @@ def report(
 
     In a folder that --keep has made, the tables are made again, and the report where it has curves.
     """
-    from fedax.experiments.results.archive import rebuild
     from fedax.experiments.results.joint import comparison_page
     from fedax.experiments.results.store import RunDirectory, is_archive
+    from fedax.papers.study import rebuild
     from fedax.report import render
     from fedax.utils.files import write
 

@@ -38,14 +38,17 @@ def reproduce(
     from rich.console import Console
 
     from fedax.cli.summary import print_summary
-    from fedax.experiments.recipes import load
     from fedax.experiments.results.store import fresh, slug
-    from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import display_for, show_comparison
+    from fedax.experiments.running.progress import display_for
+    from fedax.papers import load
+    from fedax.papers.comparison import show_comparison
+    from fedax.papers.study import PaperStudy
+    from fedax.papers.study import reproduce as run_recipe
 
     console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     display = display_for(console)
-    directory = runner.reproduce(recipe, scale, path, display, jobs, reuse or (), elsewhere)
-    show_comparison(directory.comparison(directory.recipe or recipe), console)
+    directory = run_recipe(recipe, scale, path, display, jobs, reuse or (), elsewhere)
+    study = directory.study if isinstance(directory.study, PaperStudy) else PaperStudy(recipe)
+    show_comparison(study.comparison(directory.shown(), directory.experiments), console)
     print_summary(directory, console)

@@ -3,43 +3,35 @@
 import csv
 import importlib.util
 import io
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.captions import source_of
-from fedax.experiments.recipes.comparison import Comparison
-from fedax.experiments.recipes.recipe import Recipe
 from fedax.observe.modes import mode_of
 from fedax.report import Record
-from fedax.report.drawing.charts import Chart, column_of
-from fedax.report.drawing.figures import caption_in, save_charts, save_weights
+from fedax.report.drawing.charts import Chart
+from fedax.report.drawing.figures import save_charts, save_weights
 from fedax.report.tables.numbers import Line, number_of, stated_modes
 from fedax.report.tables.reductions import convert_to_rounds, is_value_reduction
-from fedax.utils.files import read_text, write, writing
 
 KEPT = ("README.md", "results.csv", "claims.csv", "runs.csv", "recipe.toml", "versions.json", "grid.csv", "audit.csv")
 """Files of a run directory that are small, beside its settings."""
-CONCLUSION = "conclusion.md"
-"""Written by hand beside the results, two sentences; `top_of` puts it on top of the folder's `README.md`."""
 READS = ("first", "last", "best", "mean_last_10_rounds")
 _HEAD = ("task", "algorithm", "draw", "seed", "purpose", "rounds", "seconds", "outcome", "diverged", "metric")
 
 
-def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Recipe | None) -> str:
+def runs_csv(records: Sequence[Record], reported: Sequence[Record], wanted: Mapping[str, set[str]] | None = None) -> str:
     """Returns the numbers of every run: a line for each of its metrics, accuracies in percent.
 
     Args:
         records: all runs.
         reported: those that reports show; the others have selected among the members of a grid.
-        recipe: the readings of its cells and claims have columns. Those that are no values of a metric, such as rounds until
-            something, are filled for the metrics in question only.
+        wanted: further readings with their metrics, which get columns. Those that are no values of a
+            metric, such as rounds until something, are filled for these metrics only.
     """
-    wanted = {} if recipe is None else readings_of(recipe)
+    wanted = wanted or {}
     further = sorted(set(wanted) - set(READS))
     shown, buffer = {id(record) for record in reported}, io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
@@ -57,16 +49,6 @@ def runs_csv(records: Sequence[Record], reported: Sequence[Record], recipe: Reci
             numbers = ["" if read is None else f"{number_of(run, metric, read, records):.9g}" for read in own]
             table.writerow([*which, run.ending, int(run.diverged), metric, *numbers])
     return buffer.getvalue()
-
-
-def readings_of(recipe: Recipe) -> dict[str, set[str]]:
-    """Returns all readings of a recipe's cells and claims, each with the metrics that it is for."""
-    wanted: dict[str, set[str]] = {}
-    for read in (recipe.table_read, *recipe.also_read):
-        wanted.setdefault(read, set()).update([recipe.metric, *recipe.cells])
-    for claim in recipe.claim:
-        wanted.setdefault(claim.read or recipe.table_read, set()).add(claim.metric or recipe.metric)
-    return wanted
 
 
 def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple[list[Line], float]:
@@ -96,67 +78,11 @@ def lines_of(text: str, observe_every: Mapping[str, int] | None = None) -> tuple
     return made, math.fsum(seconds.values())
 
 
-def rebuild(folder: Path) -> list[Path]:
-    """Rewrites the tables of a folder from its `runs.csv`, with its recipe and settings, and returns the files that it wrote.
-
-    Raises:
-        InvalidInput: a folder without these files.
-    """
-    texts = tables_of(folder)
-    for name, text in texts.items():
-        with writing(folder / name):
-            write(folder / name, text)
-    return [folder / name for name in texts]
-
-
-def tables_of(folder: Path) -> dict[str, str]:
-    """Returns the tables of a folder, by file name, made from its `runs.csv`.
-
-    Raises:
-        InvalidInput: a folder without that file, its recipe or versions.
-    """
-    try:
-        table = read_text(folder / "runs.csv")
-        recipe = Recipe.parse(read_text(folder / "recipe.toml"))
-        versions = json.loads(read_text(folder / "versions.json"))
-    except OSError as error:
-        reason = f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
-        raise InvalidInput.because(str(folder), reason) from error
-    experiments = kept_experiments(folder)
-    lines, seconds = lines_of(table, {experiment.name: experiment.observe_every for experiment in experiments})
-    comparison = Comparison(recipe, lines, experiments)
-    return {
-        "README.md": comparison.readme(
-            versions, [file.name for file in settings_of(folder)], seconds, (), top_of(folder, recipe)
-        ),
-        "results.csv": comparison.csv(),
-        "claims.csv": comparison.claims_csv(),
-    }
-
-
 def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Path) -> list[Path]:
     """Draws charts, and the weights of the clients if the records have them, as PNG files; none without Matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     return [*save_charts(charts, folder, ["png"]), *save_weights(records, folder, ["png"])]
-
-
-def top_of(folder: Path, recipe: Recipe) -> list[str]:
-    """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures, where it has them.
-
-    Args:
-        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older ones have the figures' titles.
-        recipe: whose figures they are.
-    """
-    conclusion = folder / CONCLUSION
-    parts = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
-    titles = {"paper": "The paper beside ours"} | {figure.name: figure.title for figure in recipe.figure}
-    for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
-        if (file := folder / f"{name}.png").exists():
-            title = titles.get(name) or column_of(name).title
-            caption = caption_in(file.read_bytes()) or f"{title}. {source_of(recipe.paper, recipe.shows)}."
-            parts += [f"![{caption}]({file.name})", f"*{caption}*"]
-    return parts
 
 
 def settings_of(folder: Path) -> list[Path]:

@@ -15,17 +15,15 @@ from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
-from fedax.experiments.recipes.captions import source_of
-from fedax.experiments.recipes.comparison import Comparison
-from fedax.experiments.recipes.figures import charts_of, curves, drawer
-from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import copy_kept, draw_pictures, kept_experiments, runs_csv, settings_of, top_of
+from fedax.experiments.results.archive import copy_kept, draw_pictures, kept_experiments, runs_csv, settings_of
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
+from fedax.experiments.results.figures import curves
 from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.settings import check_made, identity, made_with
+from fedax.experiments.results.study import Study, parse_study
 from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
 from fedax.report.page import clients_sheet
@@ -96,7 +94,7 @@ class RunDirectory:
         status: `"running"`, `"finished"` or `"interrupted"`.
         runs: the runs so far by number, which is their place in the order of experiments, algorithms and seeds.
         experiments: what the folder is for, in its order.
-        recipe: the recipe they come from, if any.
+        study: of the paper whose recipe they come from, if any.
         versions: of the libraries that the runs were made with, and the machine.
         jobs: processes among which the runs were spread.
     """
@@ -107,7 +105,7 @@ class RunDirectory:
     status: Literal["running", "finished", "interrupted"] = "running"
     runs: dict[int, Record] = dataclasses.field(default_factory=dict[int, Record])
     experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
-    recipe: Recipe | None = None
+    study: Study | None = None
     versions: dict[str, Any] = dataclasses.field(default_factory=provenance.versions)
     jobs: int = 1
 
@@ -152,10 +150,10 @@ class RunDirectory:
                     runs[int(file.stem)] = _record(file)
             experiments = kept_experiments(path)
             text = path / "recipe.toml"
-            recipe = Recipe.parse(read_text(text)) if text.exists() else None
+            study = parse_study(read_text(text)) if text.exists() else None
             versions = _VERSIONS.validate_json(read(path / "versions.json"))
             check_made(experiments, runs)
-            return cls(path, kept.title, kept.notes, kept.status, runs, experiments, recipe, versions, kept.jobs)
+            return cls(path, kept.title, kept.notes, kept.status, runs, experiments, study, versions, kept.jobs)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
@@ -225,7 +223,7 @@ class RunDirectory:
         with writing(target):
             copy_kept(self.path, target)
             write(target / CURVES, packed(about, self.runs))
-            if self.recipe is not None:
+            if self.study is not None:
                 draw_pictures(self.charts(), self.shown(), target)
                 self._compare(target)
 
@@ -244,14 +242,14 @@ class RunDirectory:
     def renew_archive(self) -> list[Path]:
         """Rewrites the tables, the pictures and the report of what `keep` has made, and returns the files that it wrote."""
         with writing(self.path):
-            pictures = draw_pictures(self.charts(), [], self.path) if self.recipe is not None else []
+            pictures = draw_pictures(self.charts(), [], self.path) if self.study is not None else []
             files = [*pictures, *self._number_files(), *self._compare(), self.path / "report.html"]
             write(files[-1], render(self.page()))
         return files
 
     def _number_files(self) -> list[Path]:
         """Writes the numbers of all runs, which a recipe with further readings extends."""
-        texts = {"runs.csv": runs_csv(self.records, self.shown(), self.recipe)}
+        texts = {"runs.csv": runs_csv(self.records, self.shown(), self.study and self.study.readings)}
         if self.grids:
             texts["grid.csv"] = grid_csv(self.grids, self.records)
         for name, text in texts.items():
@@ -260,17 +258,10 @@ class RunDirectory:
 
     def _compare(self, target: Path | None = None) -> list[Path]:
         """Writes the tables beside the recipe; those of a copy are about its pictures too."""
-        if self.recipe is None:
+        if self.study is None:
             return []
         folder = target or self.path
-        top = top_of(folder, self.recipe)
-        comparison, others = self.comparison(self.recipe), provenance.others(self.records)
-        seconds, files = sum(float(r.seconds[-1]) for r in self.records), [f.name for f in self._settings()]
-        texts = {
-            "README.md": comparison.readme(self.versions, files, seconds, others, top),
-            "results.csv": comparison.csv(),
-            "claims.csv": comparison.claims_csv(),
-        }
+        texts = self.study.files(folder, self.shown(), self.experiments, self.versions, self.records)
         for name, text in texts.items():
             write(folder / name, text)
         return [folder / name for name in texts]
@@ -279,7 +270,7 @@ class RunDirectory:
         """Returns the content of the report."""
         settings = {file.name: read_text(file) for file in self._settings()}
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
-        sheets = self.comparison(self.recipe).sheets() if self.recipe else []
+        sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         sheets += clients_sheet(self.records)
         charts = self._figures()
@@ -290,20 +281,12 @@ class RunDirectory:
     def charts(self, against: str | None = None) -> list[Chart]:
         """Returns the figures of its recipe; without a recipe's figures, or against an axis, the curves of all metrics."""
         drawn = [] if against else self._figures()
-        if drawn and self.recipe and self.recipe.figure:
+        if drawn and self.study and self.study.replaces_curves:
             return drawn
         return [*drawn, *curves(self.shown(), self.experiments, against or "rounds")]
 
     def _figures(self) -> list[Chart]:
-        if (recipe := self.recipe) is None:
-            return []
-        source = source_of(recipe.paper, recipe.shows)
-        draw = drawer(self.shown(), self.experiments, recipe.metric, recipe.table_read, recipe.cells, source)
-        return charts_of(recipe.figure, draw)
-
-    def comparison(self, recipe: Recipe) -> Comparison:
-        """Returns a recipe's numbers and claims beside the runs so far."""
-        return Comparison(recipe, self.shown(), self.experiments)
+        return self.study.charts(self.shown(), self.experiments) if self.study else []
 
     def _settings(self) -> list[Path]:
         return settings_of(self.path)

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.engine.driver.run import Progress as Observation
-from fedax.experiments.recipes.comparison import Comparison
 from fedax.report.record import Record
 from fedax.report.tables.summary import best, columns_of, shown_in, summarize
 
@@ -144,27 +143,6 @@ def _range(values: Any) -> str:
     """Returns a number, or the smallest and the largest of several."""
     low, high = np.min(values), np.max(values)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-
-
-def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Prints a recipe's numbers beside the paper's, and its verdicts."""
-    sheet = comparison.cell_sheet()
-    if sheet.rows:
-        table = Table(
-            title="The paper beside ours", title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False
-        )
-        for position, head in enumerate(sheet.head):
-            table.add_column(head.lower(), justify="left" if position < 2 else "right")
-        for row in sheet.rows:
-            table.add_row(*map(Text, row))
-        console.print()
-        console.print(table)
-    if comparison.length:
-        console.print(comparison.length, highlight=False, style="yellow")
-    for text, evidence in comparison.verdicts:
-        tasks = f"; in the mean {evidence.direction}" if evidence.direction else ""
-        line = f"{evidence.verdict.upper()}: {text} ({evidence.text}{tasks})"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary_table(title: str, records: list[Record], wide: bool = True, read: str = "last") -> Table:

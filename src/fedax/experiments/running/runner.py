@@ -17,11 +17,11 @@ from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.run_ids import draw_of, list_run_ids
-from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.settings import check_made
 from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
+from fedax.experiments.results.study import Study
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
 from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.progress import Display
@@ -108,11 +108,11 @@ def run_experiments(
     title: str,
     display: Display,
     jobs: int = 1,
-    recipe: Recipe | None = None,
+    study: Study | None = None,
     reuse: Sequence[Path] = (),
     elsewhere: bool = False,
 ) -> RunDirectory:
-    """The same for several experiments in one directory; `recipe` is the one they come from, with its scale.
+    """The same for several experiments in one directory; `study` is of the paper they come from.
 
     Runs that are finished in one of the folders `reuse` are taken from there (see `import_runs`), `elsewhere` also those that
     were made with other versions or on another machine.
@@ -127,9 +127,9 @@ def run_experiments(
         directory = RunDirectory.create(out, title, jobs)
     with held(out):
         with writing(out):
-            if recipe is not None:
-                directory.recipe = recipe
-                write(out / "recipe.toml", recipe.text)
+            if study is not None:
+                directory.study = study
+                write(out / "recipe.toml", study.text)
             directory.configure(experiments)
         return _work(directory, display, jobs, taken if reuse else None)
 
@@ -140,28 +140,6 @@ def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
     for experiment in experiments:
         found.setdefault((experiment.task.name, experiment.audit is None), experiment)
     return list(found.values())
-
-
-def reproduce(
-    recipe: Recipe,
-    scale: str,
-    out: Path,
-    display: Display,
-    jobs: int = 1,
-    reuse: Sequence[Path] = (),
-    elsewhere: bool = False,
-) -> RunDirectory:
-    """Runs a recipe at one of its scales; the directory then also holds `README.md`, `results.csv` and `recipe.toml`.
-
-    Runs that are finished in one of the folders `reuse` are not made again; see `run_experiments`.
-
-    Raises:
-        UnknownName: no such scale.
-        RunExists, InvalidInput, WriteFailed: as `run_experiment`.
-    """
-    experiments = recipe.experiments(scale)
-    at = recipe.model_copy(update={"ran": scale})
-    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, at, reuse, elsewhere)
 
 
 def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:

@@ -9,15 +9,15 @@ import re
 from collections.abc import Sequence, Set
 from pathlib import Path
 
+from fedax import papers
 from fedax.core import FedaxError, InvalidInput
-from fedax.experiments import recipes
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.cells import Cell, Number
-from fedax.experiments.recipes.claims import Claim
-from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.results.archive import kept_experiments
-from fedax.experiments.results.reasons import Group, Reasons
 from fedax.experiments.results.reuse import identified
+from fedax.papers.cells import Cell, Number
+from fedax.papers.claims import Claim
+from fedax.papers.reasons import Group, Reasons
+from fedax.papers.recipe import Recipe
 from fedax.utils.files import read_text, write
 
 OVERVIEW = "<!-- overview: begin -->", "<!-- overview: end -->"
@@ -69,7 +69,7 @@ class Status:
 
 def status_of(folder: Path) -> Status:
     """Looks up all numbers and claims of the package's recipes in the run directories below a folder."""
-    catalogue = {name: recipes.load(name) for name in recipes.recipe_files()}
+    catalogue = {name: papers.load(name) for name in papers.recipe_files()}
     kept: dict[str, list[_Folder]] = {name: [] for name in catalogue}
     for below in sorted(path.parent for path in folder.glob("*/results.csv")):
         names = [name for name in catalogue if below.name == name or below.name.startswith(f"{name}-")]
@@ -325,7 +325,7 @@ def _counts(found: Sequence[Entry]) -> list[str]:
 
 def _obtainable() -> list[str]:
     """Returns the recipes whose data cannot be had, with the reason."""
-    lines = [f"- {name}: {reason}" for name in recipes.recipe_files() if (reason := recipes.load(name).not_obtainable)]
+    lines = [f"- {name}: {reason}" for name in papers.recipe_files() if (reason := papers.load(name).not_obtainable)]
     return ["Data not obtainable:", "\n".join(lines)] if lines else []
 
 

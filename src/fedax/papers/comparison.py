@@ -6,11 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.recipes.cells import Cell, Number, beside
-from fedax.experiments.recipes.claims import Evidence, Verdict
-from fedax.experiments.recipes.recipe import Recipe
 from fedax.experiments.statistics import holm
+from fedax.papers.cells import Cell, Number, beside
+from fedax.papers.claims import Evidence, Verdict
+from fedax.papers.recipe import Recipe
 from fedax.report import Record, Sheet
 from fedax.report.tables.membership import AUDITED, membership_sheet
 from fedax.report.tables.numbers import AnyRun, Results
@@ -206,3 +211,24 @@ def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     table.writerow(head)
     table.writerows(rows)
     return buffer.getvalue()
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Prints a recipe's numbers beside the paper's, and its verdicts."""
+    sheet = comparison.cell_sheet()
+    if sheet.rows:
+        table = Table(
+            title="The paper beside ours", title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False
+        )
+        for position, head in enumerate(sheet.head):
+            table.add_column(head.lower(), justify="left" if position < 2 else "right")
+        for row in sheet.rows:
+            table.add_row(*map(Text, row))
+        console.print()
+        console.print(table)
+    if comparison.length:
+        console.print(comparison.length, highlight=False, style="yellow")
+    for text, evidence in comparison.verdicts:
+        tasks = f"; in the mean {evidence.direction}" if evidence.direction else ""
+        line = f"{evidence.verdict.upper()}: {text} ({evidence.text}{tasks})"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

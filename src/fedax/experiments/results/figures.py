@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
-from fedax.experiments.recipes.captions import note_of
+from fedax.experiments.results.captions import note_of
 from fedax.report import Record
 from fedax.report.drawing.charts import AXES, Chart, Mark, column_of
 from fedax.report.drawing.panels import Choice, Spot, difference_panel, dot_panel, value_panel, wave_panel

@@ -15,8 +15,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.older import with_read_in_rounds
 from fedax.experiments.config.sections import AuditSection, explain_error
 from fedax.experiments.config.toml import KeyPath, Source, place_value
-from fedax.experiments.recipes.claims import Claim
-from fedax.experiments.recipes.figures import Figure
+from fedax.experiments.results.figures import Figure
+from fedax.papers.claims import Claim
 from fedax.report.tables.membership import AUDITED
 from fedax.report.tables.reductions import VALUES, check_reduction, is_value_reduction, parse_reduction
 
@@ -154,6 +154,16 @@ class Recipe(BaseModel):
                     f"at_least of the claim {claim.text!r}", claim.at_least, f"whole numbers from 1 to {most}"
                 )
 
+    @property
+    def readings(self) -> dict[str, set[str]]:
+        """All readings of its cells and claims, each with the metrics that it is for."""
+        wanted: dict[str, set[str]] = {}
+        for read in (self.table_read, *self.also_read):
+            wanted.setdefault(read, set()).update([self.metric, *self.cells])
+        for claim in self.claim:
+            wanted.setdefault(claim.read or self.table_read, set()).add(claim.metric or self.metric)
+        return wanted
+
     def _check_readings(self) -> None:
         """Refuses unknown readings. Those that count observations are allowed in copies of earlier versions only."""
         every = self.experiment.get("observe_every", 1)
@@ -264,7 +274,7 @@ def recipe_files() -> dict[str, Any]:
     >>> "fedbc-table-1" in recipe_files()
     True
     """
-    folder = files("fedax").joinpath("recipes")
+    folder = files("fedax.papers").joinpath("recipes")
     return {f.name.removesuffix(".toml"): f for f in sorted(folder.iterdir(), key=str) if f.name.endswith(".toml")}
 
 

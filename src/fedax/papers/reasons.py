@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.sections import explain_error
 from fedax.experiments.config.toml import Source
-from fedax.experiments.recipes.recipe import Recipe
+from fedax.papers.recipe import Recipe
 
 NAME = "reasons.toml"
 UNEXPLAINED = "unexplained"

@@ -1,0 +1,238 @@
+"""A recipe beside the runs of a directory: its tables, figures and files."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from fedax.core import InvalidInput
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results import provenance
+from fedax.experiments.results.archive import kept_experiments, lines_of, settings_of
+from fedax.experiments.results.captions import source_of
+from fedax.experiments.results.figures import charts_of, drawer
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.results.study import Study
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import run_experiments
+from fedax.papers.cells import Cell, Number
+from fedax.papers.comparison import Comparison, in_digits, words
+from fedax.papers.recipe import Recipe
+from fedax.report import Record, Sheet
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series, column_of, value_axis
+from fedax.report.drawing.figures import caption_in
+from fedax.report.drawing.panels import framed
+from fedax.report.tables.numbers import AnyRun
+from fedax.utils.files import read_text, write, writing
+
+CONCLUSION = "conclusion.md"
+"""Written by hand beside the results, two sentences, which come on top of the folder's `README.md`."""
+Key: TypeAlias = tuple[str, str, str, Number]
+"""Task, algorithm, metric and the paper's number: the same cell in several folders."""
+_NONE = Number(math.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperStudy(Study):
+    """A recipe as the study of a run directory.
+
+    Attributes:
+        recipe: with the scale that ran.
+    """
+
+    recipe: Recipe
+
+    @classmethod
+    def parse(cls, text: str) -> "PaperStudy":
+        return cls(Recipe.parse(text))
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return self.recipe.text
+
+    @property
+    def paper(self) -> str:  # type: ignore[override]
+        return self.recipe.paper
+
+    @property
+    def readings(self) -> Mapping[str, set[str]]:
+        return self.recipe.readings
+
+    @property
+    def replaces_curves(self) -> bool:
+        return bool(self.recipe.figure)
+
+    def comparison(self, records: Sequence[AnyRun], experiments: Sequence[Experiment]) -> Comparison:
+        """Compares the paper's numbers and claims with runs."""
+        return Comparison(self.recipe, records, experiments)
+
+    def charts(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> list[Chart]:
+        recipe = self.recipe
+        source = source_of(recipe.paper, recipe.shows)
+        draw = drawer(records, experiments, recipe.metric, recipe.table_read, recipe.cells, source)
+        return charts_of(recipe.figure, draw)
+
+    def sheets(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> list[Sheet]:
+        return self.comparison(records, experiments).sheets()
+
+    def files(
+        self,
+        folder: Path,
+        records: Sequence[Record],
+        experiments: Sequence[Experiment],
+        versions: Mapping[str, Any],
+        made: Sequence[Record],
+    ) -> dict[str, str]:
+        seconds = sum(float(record.seconds[-1]) for record in made)
+        return self._tables(folder, records, experiments, versions, seconds, provenance.others(made))
+
+    def rebuilt(self, folder: Path) -> dict[str, str]:
+        """Returns the tables of an archive, made from its `runs.csv`."""
+        versions = json.loads(read_text(folder / "versions.json"))
+        experiments = kept_experiments(folder)
+        every = {experiment.name: experiment.observe_every for experiment in experiments}
+        lines, seconds = lines_of(read_text(folder / "runs.csv"), every)
+        return self._tables(folder, lines, experiments, versions, seconds)
+
+    def _tables(
+        self,
+        folder: Path,
+        records: Sequence[AnyRun],
+        experiments: Sequence[Experiment],
+        versions: Mapping[str, Any],
+        seconds: float,
+        others: Sequence[str] = (),
+    ) -> dict[str, str]:
+        comparison = self.comparison(records, experiments)
+        settings = [file.name for file in settings_of(folder)]
+        top = top_of(folder, self.recipe)
+        return {
+            "README.md": comparison.readme(versions, settings, seconds, others, top),
+            "results.csv": comparison.csv(),
+            "claims.csv": comparison.claims_csv(),
+        }
+
+    def side_by_side(
+        self, named: Mapping[str, tuple[Study, Sequence[Record], Sequence[Experiment]]]
+    ) -> tuple[list[Sheet], list[Chart]]:
+        """Returns a table, and a chart for each metric, of the papers' numbers beside ours of every folder.
+
+        Both are empty if at most one folder is of a recipe.
+        """
+        found = {
+            name: {cell[:4]: cell for cell in study.comparison(records, experiments).rows}
+            for name, (study, records, experiments) in named.items()
+            if isinstance(study, PaperStudy)
+        }
+        keys = list(dict.fromkeys(key for cells in found.values() for key in cells))
+        if len(found) < 2 or not keys:
+            return [], []
+        several = len({metric for _, _, metric, _ in keys}) > 1
+        rows = []
+        for key in keys:
+            ours = [cells.get(key) for cells in found.values()]
+            texts = ["-" if cell is None else f"{in_digits(cell.ours)} ({cell.difference:+.2f})" for cell in ours]
+            metric = [words(key[2])] if several else []
+            rows.append([key[0], key[1], *metric, in_digits(key[3]), *texts])
+        head = ["Task", "Algorithm", *(["Metric"] if several else []), "Paper", *found]
+        note = "Means ± standard deviations; in brackets the difference to the paper."
+        charts = [_dots(metric, keys, found) for metric in dict.fromkeys(key[2] for key in keys)]
+        title = "The papers' numbers beside those of every folder"
+        return [Sheet(title, head, rows, note, lead=True)], charts
+
+
+def reproduce(
+    recipe: Recipe,
+    scale: str,
+    out: Path,
+    display: Display,
+    jobs: int = 1,
+    reuse: Sequence[Path] = (),
+    elsewhere: bool = False,
+) -> RunDirectory:
+    """Runs a recipe at one of its scales.
+
+    The directory also holds `README.md`, `results.csv` and `recipe.toml`. Runs that are finished in
+    one of the folders `reuse` are not made again; see `run_experiments`.
+
+    Raises:
+        UnknownName: no such scale.
+        RunExists, InvalidInput, WriteFailed: as `run_experiment`.
+    """
+    experiments = recipe.experiments(scale)
+    study = PaperStudy(recipe.model_copy(update={"ran": scale}))
+    return run_experiments(experiments, out, f"{recipe.title} ({scale})", display, jobs, study, reuse, elsewhere)
+
+
+def rebuild(folder: Path) -> list[Path]:
+    """Rewrites the tables of an archive from its `runs.csv`, and returns the files that it wrote.
+
+    Raises:
+        InvalidInput: a folder without that file, its recipe or versions.
+    """
+    texts = tables_of(folder)
+    for name, text in texts.items():
+        with writing(folder / name):
+            write(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def tables_of(folder: Path) -> dict[str, str]:
+    """Returns the tables of an archive, by file name, made from its `runs.csv`.
+
+    Raises:
+        InvalidInput: a folder without that file, its recipe or versions.
+    """
+    try:
+        return PaperStudy.parse(read_text(folder / "recipe.toml")).rebuilt(folder)
+    except OSError as error:
+        reason = f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
+        raise InvalidInput.because(str(folder), reason) from error
+
+
+def top_of(folder: Path, recipe: Recipe) -> list[str]:
+    """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures, where it has them.
+
+    Args:
+        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older ones have the figures' titles.
+        recipe: whose figures they are.
+    """
+    conclusion = folder / CONCLUSION
+    parts = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
+    titles = {"paper": "The paper beside ours"} | {figure.name: figure.title for figure in recipe.figure}
+    for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
+        if (file := folder / f"{name}.png").exists():
+            title = titles.get(name) or column_of(name).title
+            caption = caption_in(file.read_bytes()) or f"{title}. {source_of(recipe.paper, recipe.shows)}."
+            parts += [f"![{caption}]({file.name})", f"*{caption}*"]
+    return parts
+
+
+def _dots(metric: str, keys: Sequence[Key], found: Mapping[str, Mapping[Key, Cell]]) -> Chart:
+    """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours of every folder."""
+    panels = []
+    for task in dict.fromkeys(key[0] for key in keys if key[2] == metric):
+        own = [key for key in keys if (key[0], key[2]) == (task, metric)]
+        places, step = -np.arange(len(own), dtype=float), 0.54 / len(found)
+        papers = [_across("paper, ± standard deviation", 0, [key[3] for key in own], places + 0.27, "paper")]
+        ours = [
+            _across(name, i, [cells[k].ours if k in cells else _NONE for k in own], places + 0.27 - step * (i + 1), "ours")
+            for i, (name, cells) in enumerate(found.items())
+        ]
+        ticks = tuple((float(place), key[1]) for place, key in zip(places, own, strict=True))
+        rows = Axis("", low=float(places[-1]) - 0.6, high=0.6, ticks=ticks)
+        series = [*papers, *ours]
+        panels.append(Panel(task, framed(value_axis(metric), series), rows, series))
+    title = f"{words(metric)}: the papers' numbers beside those of every folder"
+    return Chart(f"cells-{metric}", title, panels, min(3, len(panels)))
+
+
+def _across(label: str, style: int, numbers: Sequence[Number], places: np.ndarray, kind: Literal["paper", "ours"]) -> Series:
+    mean = np.array([number.mean for number in numbers], float)
+    spread = np.nan_to_num(np.array([number.deviation for number in numbers], float))
+    mean = np.where(np.isfinite(mean), mean, np.nan)
+    return Series(label, style, mean, places, mean - spread, mean + spread, kind)
