@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a message: its text, or the beginning and the end of it.
+    """Returns a value in a message: its text, or the beginning and the end of it.
 
     >>> shown("a"), len(shown("a" * 1_000_000))
     ("'a'", 338)

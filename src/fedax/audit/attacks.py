@@ -61,13 +61,13 @@ class Curve:
     auc: float
 
     def true_at(self, false: float) -> float:
-        """The share of members found while at most `false` of the others are accused."""
+        """Returns the share of members found while at most `false` of the others are accused."""
         return float(self.true[self.false <= false].max())
 
 
 @checked_call
 def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]) -> Curve:
-    """The curve of an attack's scores, which are high for examples it takes for members.
+    """Returns the curve of an attack's scores, which are high for examples it takes for members.
 
     >>> import numpy as np
     >>> curve(np.array([0.9, 0.4]), np.array([0.5, 0.1])).auc
@@ -114,12 +114,12 @@ class ShadowAttack:
             self._classifier.fit(features, np.repeat([1, 0], [len(members), len(others)]))
 
     def scores(self, probabilities: Float[np.ndarray, "some classes"]) -> Float[np.ndarray, "some"]:
-        """The score of each example as a member of the training set, in [0, 1]."""
+        """Returns the score of each example as a member of the training set, in [0, 1]."""
         return self._classifier.predict_proba(largest(probabilities, self.attack.top))[:, 1]
 
 
 def largest(probabilities: Float[np.ndarray, "some classes"], top: int = 3) -> Float[np.ndarray, "some top"]:
-    """The largest probabilities of each row in falling order.
+    """Returns the largest probabilities of each row in falling order.
 
     >>> import numpy as np
     >>> largest(np.array([[0.1, 0.2, 0.3, 0.4]])).tolist()

@@ -217,7 +217,9 @@ class _Look:
 def _attacked(
     parts: Quarters, target: PyTree, shadow: PyTree, seed: int, attack: Attack | None
 ) -> tuple[Curve, Curve, tuple[float, float]] | None:
-    """The shadow attack and the calibrated threshold on a pair of models, and the target's accuracy on members and others.
+    """Runs the shadow attack and the calibrated threshold on a pair of models.
+
+    Also returns the target's accuracy on members and others.
 
     None if a model gives no finite answers.
     """
@@ -241,7 +243,7 @@ def _attacked(
 
 
 def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
-    """The logarithms of the class probabilities that the model of a `CrossEntropy` gives, as in evaluation."""
+    """Returns the logarithms of the class probabilities that the model of a `CrossEntropy` gives, as in evaluation."""
 
     def log(params: PyTree, x: Any) -> Any:
         return jax.nn.log_softmax(loss.model(params, x if loss.augment is None else loss.augment(x, None)), axis=1)

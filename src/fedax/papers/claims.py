@@ -237,7 +237,7 @@ class Claim(BaseModel):
         ]
 
     def pairs(self, algorithms: Sequence[str]) -> list[tuple[str, str]]:
-        """Which algorithms are compared, the one that is claimed to be better first; `algorithms` are all there are."""
+        """Returns which algorithms are compared, the one that is claimed to be better first; `algorithms` are all there are."""
         if self.check == "order":
             return list(itertools.pairwise(self.among or []))
         if self.check == "best":
@@ -259,7 +259,7 @@ class Claim(BaseModel):
         return Part(task, f"{self.a} over {self.b}", effect, test.ahead, test.behind, agrees, effect.in_words())
 
     def _closeness(self, results: Results, task: str, about: str, differences: Values) -> Part:
-        """Two one-sided tests."""
+        """Runs two one-sided tests."""
         values, unit = results.units(differences)
         effect = effect_of(values, unit, self.exact)
         sides = [effect_of(self.margin - side * values, unit, self.exact) for side in (1, -1)]

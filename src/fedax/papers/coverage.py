@@ -94,7 +94,9 @@ def _is_second(recipe: Recipe, tables: Set[tuple[str, str]]) -> bool:
 
 
 def _judged(name: str, recipe: Recipe, kept: Sequence["_Folder"], folder: Path, second: bool) -> list[Judged]:
-    """The claims of a recipe. Those that have not run give way to those of the folders of recipes that are part of it now.
+    """Returns the claims of a recipe.
+
+    Those that have not run give way to those of the folders of recipes that are part of it now.
 
     The `second` recipe of a table repeats the claims about its numbers, but not those about other metrics.
     """

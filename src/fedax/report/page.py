@@ -182,7 +182,7 @@ def _rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
 def _algorithm(
     label: str, runs: Sequence[Record], on_task: Sequence[Record], place: int, count: int, style: int
 ) -> dict[str, Any]:
-    """Mean curves over the rounds of `aligned`, with markers that those of other algorithms do not cover."""
+    """Draws mean curves over the rounds of `aligned`, with markers that those of other algorithms do not cover."""
     rounds, _ = aligned(runs)
     series = {}
     for metric in (column.metric for column in columns_of(runs) if column.chart):

@@ -257,7 +257,7 @@ def by_draw(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray, np.ndarray]:
-    """The clients' shares of the examples and their mean weights in runs on the same data, at one observation of each.
+    """Returns the clients' shares of the examples and their mean weights in runs on the same data, at one observation of each.
 
     A run that has ended by then counts with its last observation.
     """

@@ -9,10 +9,10 @@ _PACKAGES = ("fedax", "jax", "jaxlib", "equinox", "optax", "numpy")
 
 
 def packages() -> dict[str, Any]:
-    """Versions of the library and of what it computes with."""
+    """Returns the versions of the library and of what it computes with."""
     return {package: version(package) for package in _PACKAGES}
 
 
 def versions() -> dict[str, Any]:
-    """Versions of the library and of what it computes with, and the machine."""
+    """Returns the versions of the library and of what it computes with, and the machine."""
     return packages() | {"python": platform.python_version(), "platform": platform.platform(), "cpus": os.cpu_count()}

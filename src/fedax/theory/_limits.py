@@ -41,7 +41,7 @@ def check(function: str, **values: Any) -> None:
 
 
 def check_weights(function: str, name: str, weights: np.ndarray, positive: bool = False) -> None:
-    """Weights of the clients: at least 0 (or above it), of sum 1."""
+    """Returns the weights of the clients, checked: at least 0 (or above it), of sum 1."""
     fits = np.all(weights > 0) if positive else np.all(weights >= 0)
     if weights.ndim != 1 or not fits or not math.isclose(float(weights.sum()), 1, rel_tol=1e-5):
         allowed = f"one number {'above' if positive else 'of at least'} 0 for each client, of sum 1"
@@ -49,7 +49,7 @@ def check_weights(function: str, name: str, weights: np.ndarray, positive: bool 
 
 
 def rows(function: str, name: str, vectors: Any) -> np.ndarray:
-    """One vector for each client, as double precision."""
+    """Returns one vector for each client, as double precision."""
     found = as_array(vectors, f"{function}({name}=...)").astype(float)
     if found.ndim != 2 or not len(found):
         raise InvalidInput.found(f"{function}({name}=...)", f"shape {found.shape}", "one vector for each client")
@@ -57,7 +57,7 @@ def rows(function: str, name: str, vectors: Any) -> np.ndarray:
 
 
 def shares(function: str, weights: Iterable[float] | np.ndarray | None, clients: int, positive: bool = False) -> np.ndarray:
-    """The clients' weights, equal ones by default."""
+    """Returns the clients' weights, equal ones by default."""
     if weights is None:
         return np.full(clients, 1 / clients)
     found = as_array(weights, f"{function}(weights=...)").astype(float)

@@ -181,7 +181,7 @@ def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
 
 
 def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
-    """Gradient descent with a line search, on a client's loss or on the mean loss (None)."""
+    """Runs gradient descent with a line search, on a client's loss or on the mean loss (None)."""
     dtype, quotients = losses.start.dtype, [0.0]
 
     def evaluate(w: np.ndarray) -> _Trial:
@@ -205,7 +205,9 @@ def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
 
 
 def _search(here: _Trial, step: Callable[[float], _Trial], rate: float, eps: float) -> tuple[_Trial, float] | None:
-    """Halves a step size until the loss falls by half of what its slope promises, or doubles it as long as the loss falls further.
+    """Halves a step size until the loss falls by half of what its slope promises.
+
+    Doubles it as long as the loss falls further.
 
     None where no step size does, or where rounding of the loss decides.
     """

@@ -72,23 +72,23 @@ class Losses:
         return self.task.train.clients
 
     def value(self, w: Point, client: int | None = None) -> float:
-        """$f(w)$, or $f_k(w)$ of one client."""
+        """Returns $f(w)$, or $f_k(w)$ of one client."""
         return float(self._summed(w, client, self._value_of, jnp.zeros((), self.start.dtype)))
 
     def gradient(self, w: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
-        r"""$\nabla f(w)$, or $\nabla f_k(w)$ of one client."""
+        r"""Returns $\nabla f(w)$, or $\nabla f_k(w)$ of one client."""
         return np.asarray(self._summed(w, client, self._gradient_of, jnp.zeros_like(self.start)), float)
 
     def gradients(self, w: Point) -> Float[np.ndarray, "clients dim"]:
-        r"""$\nabla f_k(w)$ of every client."""
+        r"""Returns $\nabla f_k(w)$ of every client."""
         return np.array([self.gradient(w, k) for k in range(self.clients)])
 
     def hessian_product(self, w: Point, v: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
-        r"""$\nabla^2 f(w) v$, or that of one client's loss, at the cost of about two gradients."""
+        r"""Returns $\nabla^2 f(w) v$, or that of one client's loss, at the cost of about two gradients."""
         return np.asarray(self._summed(w, client, self._product_of, jnp.zeros_like(self.start), self._as_point(v)), float)
 
     def squares(self, w: Point, client: int, rows: Any = None) -> Float[np.ndarray, "examples"]:
-        r"""$\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2), by default of all of them."""
+        r"""Returns $\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2), by default of all of them."""
         first, size = int(self.task.train.offsets[client]), int(self.task.train.sizes[client])
         chosen = first + (np.arange(size) if rows is None else np.asarray(rows))
         return np.concatenate(
@@ -161,7 +161,7 @@ class Losses:
 
 @checked_call
 def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-6) -> float:
-    r"""$\max_j |\lambda_j(\nabla^2 f(w))|$, or that of one client: L at a point.
+    r"""Returns $\max_j |\lambda_j(\nabla^2 f(w))|$, or that of one client: L at a point.
 
     Args:
         losses: see `Losses`.
@@ -179,7 +179,7 @@ def smoothness(losses: Losses, w: Point | None = None, *, client: int | None = N
 def lowest_eigenvalue(
     losses: Losses, w: Point | None = None, *, client: int | None = None, tolerance: float = 1e-4
 ) -> float:
-    r"""$\lambda_{\min}(\nabla^2 f(w))$, or that of one client; $-\lambda$ of FedDANE's Theorem 5 where it is negative.
+    r"""Returns $\lambda_{\min}(\nabla^2 f(w))$, or that of one client; $-\lambda$ of FedDANE's Theorem 5 where it is negative.
 
     Args:
         losses, w, client: as in `smoothness`.
@@ -197,7 +197,7 @@ def lowest_eigenvalue(
 
 
 def _extreme(losses: Losses, w: Point | None, client: int | None, tolerance: float, shift: float, sign: float) -> float:
-    """The eigenvalue of shift + sign H that is largest in absolute value."""
+    """Returns the eigenvalue of shift + sign H that is largest in absolute value."""
     point = losses._as_point(losses.start if w is None else w)
     dim = point.shape[0]
 
@@ -228,7 +228,7 @@ class Optimum(NamedTuple):
 
 @checked_call
 def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Optimum:
-    r"""The minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients and halved steps.
+    r"""Returns the minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients and halved steps.
 
     Args:
         losses: see `Losses`.
@@ -270,7 +270,9 @@ class Sampled(NamedTuple):
 def local_variance(
     losses: Losses, w: Point, client: int, *, batch_size: int = 1, samples: int | None = None, seed: int = 0
 ) -> Sampled:
-    r"""$\sigma_l^2 = \mathbb E \lVert \nabla f_k(w; \xi) - \nabla f_k(w) \rVert^2$ of minibatches drawn without replacement.
+    r"""Returns the gradient variance $\sigma_l^2$ of minibatches drawn without replacement.
+
+    $\sigma_l^2 = \mathbb E \lVert \nabla f_k(w; \xi) - \nabla f_k(w) \rVert^2$.
 
     $$ \frac{1}{b} \cdot \frac{n_k - b}{n_k - 1} \Big( \frac{1}{n_k} \sum_j \lVert \nabla \ell_j \rVert^2
        - \Big\lVert \frac{1}{n_k} \sum_j \nabla \ell_j \Big\rVert^2 \Big). $$
@@ -303,7 +305,9 @@ def local_variance(
 
 @checked_call
 def global_variance(losses: Losses, points: list[Point]) -> float:
-    r"""The largest $\sum_k p_k \lVert \nabla f_k(x) - \nabla f(x) \rVert^2$ over some points x: a lower bound of $\sigma_g^2$.
+    r"""Returns a lower bound of $\sigma_g^2$: the largest variance over some points x.
+
+    The variance is $\sum_k p_k \lVert \nabla f_k(x) - \nabla f(x) \rVert^2$.
 
     Args:
         losses: see `Losses`.
@@ -318,7 +322,9 @@ def global_variance(losses: Losses, points: list[Point]) -> float:
 
 @checked_call
 def pl_constant(losses: Losses, points: list[Point], least: float) -> float:
-    r"""The least $\frac{\lVert \nabla f(x) \rVert^2}{2 (f(x) - f^*)}$ over some points x: an upper bound of the constant $\nu$.
+    r"""Returns an upper bound of the constant $\nu$ from some points x.
+
+    It is the least $\frac{\lVert \nabla f(x) \rVert^2}{2 (f(x) - f^*)}$ over the points.
 
     Args:
         losses: see `Losses`.

@@ -34,7 +34,9 @@ class Interval(NamedTuple):
 
 @checked_call
 def multiplier_bounds(smoothness: PerDevice) -> Interval:
-    r"""$\lambda_i \in [1 + L_i, (1 + L_i)^2 / L_i)$, the bounds $\Lambda$ of the analysis: `FedBC(lam_min=..., lam_max=...)`.
+    r"""Returns the bounds $\Lambda$ of the multipliers in the analysis: `FedBC(lam_min=..., lam_max=...)`.
+
+    $\lambda_i \in [1 + L_i, (1 + L_i)^2 / L_i)$.
 
     The lower bound makes the Lagrangian descend (43). The upper one serves (61), where $\lambda_j$ need not appear: it cancels
     in $\frac{1}{a_i a_j} a_j L_i$. With it cancelled, $2 \lambda_i > L_i$ alone is enough; see `consensus_bound`.
@@ -58,7 +60,7 @@ def multiplier_bounds(smoothness: PerDevice) -> Interval:
 
 @checked_call
 def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
-    r"""The dissimilarity of the devices' gradients at one x under the multipliers that are worst for it.
+    r"""Returns the dissimilarity of the devices' gradients at one x under the multipliers that are worst for it.
 
     $$ \delta = \max_{i \ne j} \max_{a, b \in [\lambda_{\min}, \lambda_{\max}]} \lVert a \nabla f_i(x) - b \nabla f_j(x)
     \rVert. $$
@@ -89,7 +91,7 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
 def solve_errors(
     *, gradients: Models, models: Models, global_model: Vector, multipliers: PerDevice
 ) -> Float[np.ndarray, "clients"]:
-    r"""$\varepsilon_i = \lVert \nabla f_i(x_i) + 2 \lambda_i (x_i - z) \rVert^2$, how inexact each local solve was.
+    r"""Returns $\varepsilon_i = \lVert \nabla f_i(x_i) + 2 \lambda_i (x_i - z) \rVert^2$, how inexact each local solve was.
 
     Args:
         gradients: $\nabla f_i(x_i)$, each at the device's own model.
@@ -110,7 +112,7 @@ def solve_errors(
 
 @checked_call
 def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | float) -> Float[np.ndarray, "clients"]:
-    r"""$c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is violated.
+    r"""Returns $c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is violated.
 
     >>> violations(models=np.array([[2.0], [0.0]]), global_model=np.zeros(1), tolerances=1.0).tolist()
     [3.0, -1.0]
@@ -123,7 +125,7 @@ def violations(*, models: Models, global_model: Vector, tolerances: PerDevice | 
 
 @checked_call
 def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevice) -> float:
-    r"""$\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
+    r"""Returns $\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
 
     >>> lagrangian(losses=np.array([1.0, 3.0]), violations=np.array([1.0, -1.0]), multipliers=np.array([2.0, 4.0]))
     1.0
@@ -135,7 +137,7 @@ def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevi
 
 @checked_call
 def lagrangian_gradient_bound(*, moved: float, error: float, smoothness: float, multiplier: float) -> float:
-    r"""The Lagrangian's squared gradients by the local models, before a round.
+    r"""Returns the Lagrangian's squared gradients by the local models, before a round.
 
     $$ \frac1N \sum_i \lVert \nabla_{x_i} \mathcal L_i(x_i^t, z^t, \lambda_i^t) \rVert^2 \le 2 (L + 2\lambda_{\max})^2 D + 2
     \varepsilon. $$
@@ -169,7 +171,7 @@ def movement_bound(
     spread: float,
     multiplier: float,
 ) -> float:
-    r"""$\frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$ at most, for multipliers $\lambda_i^t \ge 1 + L_i$.
+    r"""Returns $\frac1N \sum_i \lVert x_i^{t+1} - x_i^t \rVert^2$ at most, for multipliers $\lambda_i^t \ge 1 + L_i$.
 
     $$ \frac1N \sum_i (\mathcal L_i^t - \mathcal L_i^{t+1}) + \frac1N \sum_i \frac{\varepsilon}{2L_i} + \alpha c^2
        + \lambda_{\max} \frac1N \sum_i \lVert x_i^{t+1} - z^{t+1} \rVert^2. $$
@@ -202,7 +204,7 @@ def movement_bound(
 
 @checked_call
 def consensus_bound(*, smoothness: float, multiplier: float, error: float, heterogeneity: float) -> float:
-    r"""$\lVert x_i^{t+1} - z^{t+1} \rVert^2$ at most, for every device and round.
+    r"""Returns $\lVert x_i^{t+1} - z^{t+1} \rVert^2$ at most, for every device and round.
 
     $$ \Big( \frac{\sqrt\varepsilon / \lambda + \delta / 2 \lambda^2}{1 - L / 2\lambda} \Big)^2. $$
 
@@ -246,7 +248,7 @@ def stationarity_bound(
     gradient_bound: float,
     tolerance: float = 0.0,
 ) -> float:
-    r"""$\frac1T \sum_{t<T} \lVert \nabla f(z^t) \rVert^2$ at most, from $x_i^0 = z^0$ and with $\lambda_i \ge 1 + L_i$.
+    r"""Returns $\frac1T \sum_{t<T} \lVert \nabla f(z^t) \rVert^2$ at most, from $x_i^0 = z^0$ and with $\lambda_i \ge 1 + L_i$.
 
     $$ \frac{4 M_1^2}{T} (B_0 + \lambda_{\max} \gamma) + (M + 4 M_1^2 \lambda_{\max}) V + \varepsilon \Big(4 + \frac{2
        M_1^2}{N} \sum_i \frac{1}{L_i}\Big) + 4 M_1^2 \alpha c^2, $$
@@ -288,7 +290,7 @@ def stationarity_bound(
 
 @checked_call
 def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_rate: float) -> Float[np.ndarray, "rounds"]:
-    r"""$\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the constraint was violated.
+    r"""Returns $\lambda^t = [\lambda^{t-1} \pm \alpha]_+$ from $\lambda = 0$, up where the constraint was violated.
 
     It is $\alpha$ times the largest sum of signs over the last rounds, however many. The paper's (97) bounds it by $\alpha$
     times the sum over all rounds, from which it may differ by any amount: what a satisfied constraint would take below 0 is
@@ -313,7 +315,7 @@ def relaxed_multipliers(violated: Bool[Array | np.ndarray, "rounds"], *, dual_ra
 
 @checked_call
 def local_gradient_bound(*, error: float, multiplier: float, distance: float) -> float:
-    r"""The squared gradient of a device's loss at its own model.
+    r"""Returns the squared gradient of a device's loss at its own model.
 
     $$ \lVert \nabla f_i(x_i^{t+1}) \rVert^2 \le (\sqrt\varepsilon + 2 \lambda \lVert x_i^{t+1} - z^t \rVert)^2. $$
 

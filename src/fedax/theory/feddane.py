@@ -27,7 +27,9 @@ def inexactness(
     exact: Float[Array | np.ndarray, "dim"],
     start: Float[Array | np.ndarray, "dim"],
 ) -> float:
-    r"""$\gamma = \lVert w - \underline w \rVert / \lVert \underline w - w^{t-1} \rVert$: the solution's error by the exact move.
+    r"""Returns the solution's error by the exact move.
+
+    $\gamma = \lVert w - \underline w \rVert / \lVert \underline w - w^{t-1} \rVert$.
 
     Args:
         solution: w, the local solution.
@@ -49,7 +51,7 @@ def inexactness(
 
 @checked_call
 def inexactness_bound(*, residual: float, moved: float, curvature: float) -> float:
-    r"""A bound on $\gamma$ from what a device knows, without the exact solution.
+    r"""Returns a bound on $\gamma$ from what a device knows, without the exact solution.
 
     $$ \gamma \le \frac{e}{\lVert w - w^{t-1} \rVert - e}, \qquad e = \frac{\lVert \nabla P(w) \rVert}{\mu - \lambda}, $$
 
@@ -78,7 +80,7 @@ def inexactness_bound(*, residual: float, moved: float, curvature: float) -> flo
 
 @checked_call
 def enough(*, inexactness: float, moved: float, curvature: float) -> float:
-    r"""The residual at which a local solver may stop.
+    r"""Returns the residual at which a local solver may stop.
 
     $$ \lVert \nabla P(w) \rVert \le \frac{\gamma (\mu - \lambda)}{1 + \gamma} \lVert w - w^{t-1} \rVert, $$
 
@@ -104,7 +106,7 @@ def enough(*, inexactness: float, moved: float, curvature: float) -> float:
 def dissimilarity(
     gradients: Float[Array | np.ndarray, "clients dim"], weights: Float[Array | np.ndarray, "clients"] | None = None
 ) -> float:
-    r"""$B(w) = \sqrt{\sum_k p_k \lVert \nabla F_k(w) \rVert^2} / \lVert \nabla f(w) \rVert$, 1 for identical devices.
+    r"""Returns $B(w) = \sqrt{\sum_k p_k \lVert \nabla F_k(w) \rVert^2} / \lVert \nabla f(w) \rVert$, 1 for identical devices.
 
     Args:
         gradients: every device's full gradient at w.
@@ -131,7 +133,9 @@ def dissimilarity(
 def decrease(
     *, mu: float, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0
 ) -> float:
-    r"""$\rho$, by which $\lVert \nabla f \rVert^2$ times a round decreases f in expectation; below 0 where nothing is promised.
+    r"""Returns $\rho$: a round decreases f by $\rho \lVert \nabla f \rVert^2$ in expectation.
+
+    It is below 0 where nothing is promised.
 
     $$ \rho = \frac1\mu - \frac{3\gamma}{2m} - \frac{L(1+\gamma)^2}{m^2} - \frac{3L}{2 \mu m}
        - (B^2 - 1) \Big( \frac{L(1+\gamma)^2}{m^2} + \frac{L}{\mu m} + \frac{\gamma}{m} \Big), \qquad m = \mu - \lambda. $$
@@ -177,7 +181,7 @@ class Best(NamedTuple):
 
 @checked_call
 def best_mu(*, smoothness: float, dissimilarity: float, inexactness: float = 0.0, concavity: float = 0.0) -> Best:
-    r"""The $\mu$ with which a round decreases f the most.
+    r"""Returns the $\mu$ with which a round decreases f the most.
 
     For convex losses solved exactly $\mu = L(4 B^2 + 1)$ and $\rho = \frac{1}{2\mu}$: the maximum of
     $\frac1\mu - \frac{L(2B^2 + 1/2)}{\mu^2}$. Corollary 4
@@ -227,7 +231,7 @@ def decrease_by_device(
     overall: float | None = None,
     weights: Float[Array | np.ndarray, "devices"] | None = None,
 ) -> float:
-    r"""$\rho$ for convex devices with constants of their own.
+    r"""Returns $\rho$ for convex devices with constants of their own.
 
     $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2\mu_k} - \frac{L(1+\gamma_k)^2}{\mu_k^2}
        - \frac{3L_k}{2\mu_k^2} \Big)

@@ -52,7 +52,7 @@ def feddane_descent(
     inexactness: float = 0.0,
     concavity: float = 0.0,
 ) -> Descent:
-    r"""Which rounds of FedDANE the theory speaks of, and what they brought.
+    r"""Returns which rounds of FedDANE the theory speaks of, and what they brought.
 
     The theory is about the exact correction with one mu, neither decayed nor pipelined, and about cohorts of all devices or
     independent ones drawn by $p_k$ with replacement (`sampling="proportional"`). Of drawn cohorts it promises the mean alone.

@@ -19,7 +19,7 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""$\sigma^2 = \frac1M \sum_m \lVert \nabla f_m(x_*) \rVert^2$, how much the clients differ at the optimum.
+    r"""Returns $\sigma^2 = \frac1M \sum_m \lVert \nabla f_m(x_*) \rVert^2$, how much the clients differ at the optimum.
 
     Args:
         gradients: every client's full gradient at a minimiser of f.
@@ -34,7 +34,7 @@ def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
 
 @checked_call
 def step_size(smoothness: float, interval: int) -> float:
-    r"""The largest step size of the theorem, $\gamma = \frac{1}{4LH}$.
+    r"""Returns the largest step size of the theorem, $\gamma = \frac{1}{4LH}$.
 
     Args:
         smoothness: L, that of the least smooth client; above 0.
@@ -56,7 +56,7 @@ def step_size(smoothness: float, interval: int) -> float:
 def bound(
     *, distance: float, variance: float, smoothness: float, interval: int, steps: int, rate: float | None = None
 ) -> float:
-    r"""A bound on the suboptimality of the mean of the iterates.
+    r"""Returns a bound on the suboptimality of the mean of the iterates.
 
     $$ f(\bar x_T) - f(x_*) \le \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma T} + 24 \gamma^2 \sigma^2 H^2 L,
        \qquad \bar x_T = \frac1T \sum_{t<T} \frac1M \sum_m x^m_t. $$
@@ -89,7 +89,9 @@ def bound(
 
 @checked_call
 def communications(*, distance: float, variance: float, smoothness: float, accuracy: float) -> float:
-    r"""Communications T/H that are enough for $f(\bar x_T) - f(x_*) \le \varepsilon$, with the best step size and H.
+    r"""Returns a number of communications T/H that is enough for an accuracy, with the best step size and H.
+
+    The accuracy is $f(\bar x_T) - f(x_*) \le \varepsilon$.
 
     $$ \frac{T}{H} \ge \frac{16 \lVert x_0 - x_* \rVert^2}{\varepsilon} \max\Big\{L, \sigma \sqrt{\frac{3L}{\varepsilon}}\Big\}. $$
 
@@ -111,7 +113,7 @@ def communications(*, distance: float, variance: float, smoothness: float, accur
 
 @checked_call
 def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""$V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models are apart.
+    r"""Returns $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models are apart.
 
     >>> iterate_variance(np.array([[1.0, 0.0], [-1.0, 0.0]]))
     1.0
@@ -124,7 +126,7 @@ def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
 
 @checked_call
 def next_distance_bound(*, distance: float, spread: float, gap: float, smoothness: float, rate: float) -> float:
-    r"""A bound on the squared distance of the mean model to the optimum after one more step.
+    r"""Returns a bound on the squared distance of the mean model to the optimum after one more step.
 
     $$ \lVert r_{t+1} \rVert^2 \le \lVert r_t \rVert^2 + \gamma L (1 + 2 \gamma L) V_t
        - 2 \gamma (1 - 2 \gamma L) D_f(\hat x_t, x_*). $$
@@ -153,7 +155,7 @@ def next_distance_bound(*, distance: float, spread: float, gap: float, smoothnes
 def spread_bound(
     *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
 ) -> float:
-    r"""The most that $V_t$ can add up to between two synchronisations.
+    r"""Returns the most that $V_t$ can add up to between two synchronisations.
 
     $$ \sum_{t=t_p}^{t_{p+1}-1} V_t \le 5 L \gamma^2 H^2 \sum_t D_f(\hat x_t, x_*) + \sum_t \tfrac{15}{2} \gamma^2 H^2 \sigma^2. $$
 
@@ -187,7 +189,7 @@ def spread_bound(
 def spread_excess_bound(
     *, gaps: Float[Array | np.ndarray, "steps"], variance: float, smoothness: float, interval: int, rate: float
 ) -> float:
-    r"""The most that $\frac32 L V_t - D_f$ can add up to between two synchronisations.
+    r"""Returns the most that $\frac32 L V_t - D_f$ can add up to between two synchronisations.
 
     $$ \sum_{t=t_p}^{t_{p+1}-1} \Big( \tfrac32 L V_t - D_f(\hat x_t, x_*) \Big) \le -\frac12 \sum_t D_f(\hat x_t, x_*)
        + \sum_t \tfrac{45}{4} L \gamma^2 H^2 \sigma^2. $$
@@ -213,7 +215,7 @@ def spread_excess_bound(
 
 @checked_call
 def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> float:
-    r"""$\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of the workers' gradients.
+    r"""Returns $\lVert g_t \rVert^2 \le 2 L^2 V_t + 4 L D_f(\hat x_t, x_*)$, for the mean $g_t$ of the workers' gradients.
 
     Args:
         spread, gap, smoothness: as in `next_distance_bound`.
@@ -232,7 +234,7 @@ def mean_gradient_bound(*, spread: float, gap: float, smoothness: float) -> floa
 
 @checked_call
 def inner_product_bound(*, spread: float, gap: float, smoothness: float) -> float:
-    r"""$-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L V_t$.
+    r"""Returns $-\frac2M \sum_m \langle \hat x_t - x_*, \nabla f_m(x^m_t) \rangle \le -2 D_f(\hat x_t, x_*) + L V_t$.
 
     Args:
         spread, gap, smoothness: as in `next_distance_bound`.
@@ -264,7 +266,7 @@ class Plan(NamedTuple):
 
 @checked_call
 def plan(*, distance: float, variance: float, smoothness: float, accuracy: float, rate: float | None = None) -> Plan:
-    r"""The steps and the interval with the fewest communications, for any step size.
+    r"""Returns the steps and the interval with the fewest communications, for any step size.
 
     $$ T(\gamma) = \frac{4 \lVert x_0 - x_* \rVert^2}{\varepsilon \gamma}, \qquad
        H(\gamma) = \frac{1}{4 \gamma \max\{L, \sigma \sqrt{3L/\varepsilon}\}}. $$
@@ -295,7 +297,9 @@ def plan(*, distance: float, variance: float, smoothness: float, accuracy: float
 def best_interval(
     *, distance: float, variance: float, smoothness: float, accuracy: float, rate: float, price: float, most: int = 100_000
 ) -> int:
-    r"""The interval H with which the bound promises $\varepsilon$ at the least cost, where a communication costs c gradients.
+    r"""Returns the interval H with which the bound promises $\varepsilon$ at the least cost.
+
+    A communication costs c gradients.
 
     $$ \min_H \; T \Big(1 + \frac cH\Big), \qquad \gamma \le \frac{1}{4LH}, \qquad
        T = \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma (\varepsilon - 24 \gamma^2 \sigma^2 H^2 L)}. $$
@@ -334,7 +338,7 @@ def best_interval(
 
 @checked_call
 def corollary(*, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int) -> float:
-    r"""`bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for $H \le \sqrt{T/M}$.
+    r"""Returns `bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for $H \le \sqrt{T/M}$.
 
     $$ f(\bar x_T) - f(x_*) \le \frac{8 L \lVert x_0 - x_* \rVert^2}{\sqrt{MT}} + \frac{3 M \sigma^2 H^2}{2 L T}. $$
 

@@ -17,7 +17,9 @@ _PLAIN = ("task", "label", "seed", "draw", "settings", "fitted", "versions", "mo
 
 
 def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
-    """All runs, by number, as compressed lines of JSON, below a line about the directory; a kilobyte or two for a run.
+    """Returns all runs, by number, as compressed lines of JSON, below a line about the directory.
+
+    A run takes a kilobyte or two.
 
     Curves with one number per observation are kept whole, to the bit; those of the single clients are left out.
     """

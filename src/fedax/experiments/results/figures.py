@@ -433,7 +433,7 @@ def _place(spot: Spot, own: Mapping[Any, Runs], name: str, names: Mapping[str, s
 
 
 def _in_order(groups: dict[tuple[str, ...], list[Spot]], dimensions: Sequence[str]) -> dict[tuple[str, ...], list[Spot]]:
-    """Panels row by row: the first dimension changes slowest."""
+    """Returns panels row by row: the first dimension changes slowest."""
     orders = [list(dict.fromkeys(key[k] for key in groups)) for k in range(len(dimensions))]
     return dict(
         sorted(groups.items(), key=lambda item: [order.index(part) for order, part in zip(orders, item[0], strict=True)])

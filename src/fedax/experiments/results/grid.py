@@ -28,7 +28,7 @@ class Standing(NamedTuple):
     diverged: int
 
     def order(self, higher: bool) -> tuple[bool, int, float]:
-        """Smaller is better; any diverged run makes a member worse than all without."""
+        """Returns the rank of a member, smaller is better. One with a diverged run is worse than all without."""
         value = self.mean if math.isfinite(self.mean) else (-math.inf if higher else math.inf)
         return self.diverged > 0, self.diverged, -value if higher else value
 
@@ -61,7 +61,7 @@ def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str
 
 
 def selections(experiments: Sequence[Experiment], records: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """The same by task; experiments on other draws of a task's data select together with it."""
+    """Returns the selections by task; experiments on other draws of a task's data select together with it."""
     return {experiment.name: selected(experiment, records) for experiment in grids_of(experiments)}
 
 

@@ -79,7 +79,7 @@ def model_path(folder: Path, number: int, which: str = "") -> Path:
 
 
 def kept_model(folder: Path, number: int, which: str = "") -> Path:
-    """The same, of a model that is there.
+    """Returns the file of a model that exists.
 
     Raises:
         InvalidInput: it is not.

@@ -292,7 +292,11 @@ class RunDirectory:
         return settings_of(self.path)
 
     def shown(self) -> list[Record]:
-        """The runs that reports show: of a grid, those of the members that its rule selects, without those that selected them."""
+        """Returns the runs that reports show.
+
+        Of a grid these are the runs of the members that its rule selects, without those that selected
+        them.
+        """
         chosen = {task: set(labels.values()) for task, labels in self.selections().items()}
         seeds = {experiment.name: experiment.seeds for experiment in self.grids}
         return [

@@ -86,7 +86,7 @@ class Device:
         self._known = functools.cache(self._make_known)
 
     def answer(self, content: Any) -> Any:
-        """The answer to an order, both records of Flower; an error is an answer as well, with its text."""
+        """Returns the answer to an order, both records of Flower; an error is an answer as well, with its text."""
         from flwr.app import ConfigRecord, RecordDict
 
         try:
@@ -266,7 +266,7 @@ class Device:
 
 
 def _phase_for(plan: Plan, work: str, record: Any) -> Phase:
-    """The phase that an order is of: by the name of its work function, and by the number and shapes of its arrays."""
+    """Returns the phase that an order is of: by the name of its work function, and by the number and shapes of its arrays."""
     from fedax.flower.protocol.records import Refused, arrays_of
 
     if work not in plan.phases:
@@ -317,6 +317,6 @@ def _own_model(own: Own, down: PyTree, memory: PyTree, setup: Setup, index: Int[
 
 @eqx.filter_jit
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> tuple[Float[Array, ""], ...]:
-    """The sums of the loss and of the scores by name."""
+    """Returns the sums of the loss and of the scores by name."""
     sums = CompiledView(setup, w)._passes(split, getattr(setup.task, split).arrays, None)
     return tuple(sums[name][0] for name in sorted(sums))

@@ -18,13 +18,13 @@ KEYS, DEAL, HIDE, SHOW = "keys", "deal", "hide", "show"
 
 
 def keys_in(record: Any) -> Keys:
-    """The public keys of all members."""
+    """Returns the public keys of all members."""
     pairs = zip(record["members"], record["keys"][::2], record["keys"][1::2], strict=True)
     return {int(k): (masks, letters) for k, masks, letters in pairs}
 
 
 def keys_as(keys: Keys) -> dict[str, Any]:
-    """The fields of a record with them."""
+    """Returns the fields of a record with the keys."""
     members = sorted(keys)
     return {"members": members, "keys": [key for k in members for key in keys[k]]}
 

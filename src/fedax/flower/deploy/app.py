@@ -113,7 +113,7 @@ def _keep_warnings(path: Path) -> None:
 
 
 def serve(grid: Any, config: Any) -> None:
-    """The main function of the ServerApp: runs, or continues, the experiment into its run directory.
+    """Runs, or continues, the experiment into its run directory: the main function of the ServerApp.
 
     Args:
         grid: of Flower.
@@ -126,7 +126,9 @@ def serve(grid: Any, config: Any) -> None:
 
 
 def apps(folder: Path, out: Path) -> tuple[Any, Any]:
-    """A deployment's ServerApp and ClientApp for `flwr.simulation.run_simulation`, Flower's simulation in processes of Ray.
+    """Returns a deployment's ServerApp and ClientApp for `flwr.simulation.run_simulation`.
+
+    That is Flower's simulation in processes of Ray.
 
     Args:
         folder: of the deployment.
@@ -204,7 +206,7 @@ def _secret(deployment: Deployment) -> bytes:
 
 
 def _resumed(out: Path, display: Display) -> RunDirectory:
-    """The run, continued; a server that is just ending may hold the folder for a moment."""
+    """Continues the run. A server that is just ending may hold the folder for a moment."""
     end = time.monotonic() + MOMENT
     while True:
         try:

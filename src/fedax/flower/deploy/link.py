@@ -129,7 +129,7 @@ def _node(number: int, state: Any) -> Any:
 
 
 def main() -> None:
-    """The server, until it is interrupted."""
+    """Runs the server until it is interrupted."""
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers

@@ -39,7 +39,7 @@ class Waits:
 
 
 def main() -> None:
-    """The node, until it is interrupted."""
+    """Runs the node until it is interrupted."""
     import time
 
     from flwr.supercore import heartbeat

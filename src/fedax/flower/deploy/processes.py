@@ -36,7 +36,7 @@ HANDSHAKE = 5.0
 
 
 def environment(deployment: Deployment) -> dict[str, str]:
-    """The environment of Flower's processes: quiet, with a home of its own, and with the commands of this Python."""
+    """Returns the environment of Flower's processes: quiet, a separate home, the commands of this Python."""
     commands = str(Path(sys.executable).parent)
     own = {"FLWR_HOME": str(deployment.path("flower"))}
     return os.environ | QUIET | own | {"PATH": commands + os.pathsep + os.environ.get("PATH", ""), "PYTHONUNBUFFERED": "1"}
@@ -57,7 +57,7 @@ def host_of(deployment: Deployment) -> str:
 
 
 def superlink(deployment: Deployment) -> list[str]:
-    """The command of the server."""
+    """Returns the command of the server."""
     keys = deployment.path("keys")
     return [
         *(sys.executable, "-P", str(Path(__file__).with_name("link.py")), str(deployment.largest + DESCRIPTIONS)),
@@ -68,7 +68,7 @@ def superlink(deployment: Deployment) -> list[str]:
 
 
 def supernode(deployment: Deployment, partition: int, port: int, data: Path | None = None) -> list[str]:
-    """The command of a client's node, which waits for a worker at a port of the loopback."""
+    """Returns the command of a client's node, which waits for a worker at a port of the loopback."""
     node = f"partition-id={partition} deployment={quote(deployment.folder)}"
     node += "" if data is None else f" data={quote(data)}"
     return [
@@ -81,7 +81,7 @@ def supernode(deployment: Deployment, partition: int, port: int, data: Path | No
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens at."""
+    """Returns a free port of the loopback."""
     with socket.socket() as there:
         there.bind(("127.0.0.1", 0))
         return there.getsockname()[1]
@@ -100,7 +100,7 @@ def end_with_parent() -> None:
 
 
 def tie_to_parent(command: list[str]) -> list[str]:
-    """The command such that the system asks it to end when its parent ends, however that ends; Linux only.
+    """Extends a command such that the system asks it to end when its parent ends, however that ends; Linux only.
 
     A function between fork and exec would do the same, but JAX has threads, which do not stand a fork.
     """
@@ -111,7 +111,7 @@ def tie_to_parent(command: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def process(command: list[str], log: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its output in a file, which is ended with all its children when the block ends."""
+    """Starts a process with its output in a file; it ends with all its children when the block ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         started = subprocess.Popen(
@@ -245,7 +245,7 @@ class Control:
         return None
 
     def up(self) -> bool:
-        """Whether the server answers."""
+        """Returns whether the server answers."""
         return self.failure() is None
 
     def register(self, k: int) -> bool:
@@ -267,13 +267,13 @@ class Control:
         return public_key_to_bytes(key)
 
     def nodes(self) -> list[Any]:
-        """The clients' nodes that the server knows."""
+        """Returns the clients' nodes that the server knows."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
         return list(self.client.ListNodes(ListNodesRequest()).nodes_info)
 
     def runs(self) -> dict[int, Any]:
-        """The runs by number."""
+        """Returns the runs by number."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
         return dict(self.client.ListRuns(ListRunsRequest()).run_dict)

@@ -79,7 +79,7 @@ class Deployment:
 
     @classmethod
     def load(cls, folder: Path) -> "Deployment":
-        """The deployment in a folder.
+        """Returns the deployment in a folder.
 
         Raises:
             InvalidInput: there is none, or its file cannot be read.
@@ -113,14 +113,14 @@ class Deployment:
         return int(self.upload_limit * MEGABYTE)
 
     def path(self, *parts: Any) -> Path:
-        """A path in the folder."""
+        """Returns a path in the folder."""
         return self.folder.joinpath(*map(str, parts))
 
     def experiment(self, engine: str) -> Experiment:
-        """The experiment, on an engine."""
+        """Returns the experiment, on an engine."""
         return Experiment.read(self.path("experiment.toml"), [f'engine="{engine}"'])
 
 
 def quote(value: Any) -> str:
-    """A text as TOML."""
+    """Returns a text as TOML."""
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

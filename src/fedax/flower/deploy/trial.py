@@ -103,7 +103,7 @@ def exit_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_server(deployment: Deployment, say: Say) -> Iterator[Control]:
-    """The server, while the block runs; it accepts the clients whose public keys are in the folder."""
+    """Runs the server while the block runs; it accepts the clients whose public keys are in the folder."""
     log = deployment.path("logs", "server.log")
     check_certificates(deployment.path("keys"), ("ca.crt", "server.crt"))
     check_address(deployment)
@@ -120,7 +120,7 @@ def run_server(deployment: Deployment, say: Say) -> Iterator[Control]:
 
 
 def serve_clients(deployment: Deployment, say: Say) -> None:
-    """The server until it is interrupted."""
+    """Runs the server until it is interrupted."""
     with run_server(deployment, say) as control, contextlib.suppress(KeyboardInterrupt):
         while control.up():
             time.sleep(5)
@@ -128,7 +128,10 @@ def serve_clients(deployment: Deployment, say: Say) -> None:
 
 
 def run_client(deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None) -> None:
-    """A client until it is interrupted, or the process with number `parent` ends. A node that ends is started again."""
+    """Runs a client until it is interrupted, or the process with number `parent` ends.
+
+    A node that ends is started again.
+    """
     if partition not in range(deployment.clients):
         raise InvalidInput.of("partition", partition, f"whole numbers from 0 to {deployment.clients - 1}")
     check_certificates(deployment.path("keys"), ("ca.crt",))
@@ -178,7 +181,7 @@ def watch_connection(deployment: Deployment, say: Say) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_all_processes(deployment: Deployment, say: Say) -> Iterator[Control]:
-    """The server and all clients on this machine, while the block runs."""
+    """Runs the server and all clients on this machine while the block runs."""
     with run_server(deployment, say) as control, contextlib.ExitStack() as stack:
         started = [stack.enter_context(client_process(deployment, k)) for k in range(deployment.clients)]
         try:
@@ -192,7 +195,7 @@ def run_all_processes(deployment: Deployment, say: Say) -> Iterator[Control]:
 
 
 def client_process(deployment: Deployment, k: int) -> Any:
-    """A client of its own process on this machine."""
+    """Starts a client as a process on this machine."""
     command = [
         sys.executable,
         "-m",

@@ -26,7 +26,7 @@ PAUSES = 0.02, 0.25
 
 
 def device_for(deployment: Deployment, partition: int, data: Path | None = None) -> Device:
-    """The device of a client, by the experiment in its folder.
+    """Returns the device of a client, by the experiment in its folder.
 
     Args:
         deployment: the client's copy of the folder.
@@ -44,7 +44,7 @@ def device_for(deployment: Deployment, partition: int, data: Path | None = None)
 
 
 def load_client_data(task: Task, partition: int, path: Path) -> Task:
-    """The task with a client's own examples in place of all others.
+    """Returns the task with one client's examples instead of all others.
 
     The file defines `examples(partition)`, which returns the training examples, a dictionary of arrays with one row each, or a
     pair of those and test examples. Names, types and shapes of rows are those of the task.
@@ -93,7 +93,7 @@ _DEVICES: dict[tuple[str, int, str], Device] = {}
 
 
 def device_of(config: Mapping[str, Any]) -> Device:
-    """The device that a node's configuration names, with `deployment`, `partition-id` and `data`; made once."""
+    """Returns the device that a node's configuration names, with `deployment`, `partition-id` and `data`; made once."""
     key = str(config["deployment"]), int(config["partition-id"]), str(config.get("data", ""))
     if key not in _DEVICES:
         folder, k, data = key
@@ -140,7 +140,7 @@ def _client(address: str, token: str | None = None) -> Any:
 
 
 def _answer(device: Device, address: str, token: str) -> None:
-    """One task, from its message to its reply; a failure leaves the worker as it was."""
+    """Works on one task, from its message to its reply. A failure leaves the worker as it was."""
     import httpx
     from flwr.app import Message
     from flwr.common.constant import SubStatus

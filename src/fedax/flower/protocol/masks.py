@@ -202,7 +202,7 @@ def remove_masks(
 
 
 def stream(key: bytes, size: int) -> np.ndarray:
-    """Whole numbers of 64 bits that cannot be told from random ones without the key of 32 bytes."""
+    """Returns whole numbers of 64 bits that cannot be told from random ones without the key of 32 bytes."""
     encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(encryptor.update(bytes(8 * size)), "<u8").astype(np.uint64)
 

@@ -93,7 +93,7 @@ class Planning(RecordingBackend):
 
 
 def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
-    """The phases of an algorithm in a setup.
+    """Returns the phases of an algorithm in a setup.
 
     Raises:
         InvalidInput: a method without a server, a model with a state that changes.
@@ -138,7 +138,7 @@ class Assignment(NamedTuple):
     channel: Channel | None = None
 
     def name(self, layout: Layout) -> str:
-        """A hash that is the same for equal assignments, hyperparameters and all."""
+        """Returns a hash that is the same for equal assignments, hyperparameters and all."""
         vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
         params = jax.eval_shape(layout.unravel, vector)
         describe = Fingerprinter((params, vector))

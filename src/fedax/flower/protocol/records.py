@@ -24,7 +24,7 @@ class Refused(FedaxError):
 
 
 def record_of(tree: PyTree) -> ArrayRecord:
-    """The leaves of a pytree as arrays named by number, messages of a codec as their bytes."""
+    """Returns the leaves of a pytree as arrays named by number, messages of a codec as their bytes."""
     leaves = jax.tree.leaves(tree, is_leaf=is_message)
     return ArrayRecord({str(i): Array(_payload(leaf)) for i, leaf in enumerate(leaves)})
 
@@ -38,7 +38,7 @@ def _payload(leaf: Any) -> np.ndarray:
 
 
 def arrays_of(record: Any, forms: PyTree, what: str) -> list[np.ndarray]:
-    """The arrays of a record, once all of them are what they must be.
+    """Returns the arrays of a record, once all of them are what they must be.
 
     Raises:
         Refused: another number of arrays, another shape, type or size, or not-a-number of an array.
@@ -66,7 +66,7 @@ def _array(sent: Array, leaf: Any, what: str) -> np.ndarray:
 
 
 def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and the type with which a leaf travels."""
+    """Returns the shape and the type with which a leaf travels."""
     if is_message(leaf):
         return (-(-leaf.bits // 8),), np.dtype(np.uint8)
     dtype = np.dtype(leaf.dtype)
@@ -76,7 +76,7 @@ def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def tree_of(record: Any, forms: PyTree, what: str, near: Sequence[Any] = (), clipped: int = 0) -> PyTree:
-    """The pytree in a record, messages unopened.
+    """Returns the pytree in a record, messages unopened.
 
     Args:
         record: as it arrived.
@@ -105,13 +105,13 @@ def tree_of(record: Any, forms: PyTree, what: str, near: Sequence[Any] = (), cli
 
 
 def most_bytes(forms: PyTree) -> int:
-    """The most bytes of a record of a pytree with these shapes and types."""
+    """Returns the most bytes of a record of a pytree with these shapes and types."""
     sent = [_sent_form(leaf) for leaf in jax.tree.leaves(forms, is_leaf=is_message)]
     return sum(math.prod(shape) * dtype.itemsize + HEADER for shape, dtype in sent)
 
 
 def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
-    """The name of an order to client k: a hash of all that the answer depends on."""
+    """Returns the name of an order to client k: a hash of all that the answer depends on."""
     about = {name: value for name, value in facts.items() if name not in ("order", "floor")}
     named = hashlib.sha256(repr((k, sorted(about.items()))).encode())
     for array in down.values():
@@ -120,10 +120,10 @@ def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
 
 
 def bits_sent(record: ArrayRecord) -> int:
-    """The bits of all numbers in a record."""
+    """Returns the bits of all numbers in a record."""
     return sum(8 * math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
 
 
 def bytes_sent(record: ArrayRecord) -> int:
-    """The bytes of all arrays in a record, with what describes them."""
+    """Returns the bytes of all arrays in a record, with what describes them."""
     return sum(len(array.data) for array in record.values())

@@ -46,7 +46,7 @@ class Store:
         self.folder = folder / _checked(run, "run", r"[0-9a-f]{1,64}")
 
     def read(self, slot: str, name: str, like: PyTree) -> PyTree:
-        """A version of a memory; `like` has its shapes and types.
+        """Returns a version of a client's state; `like` has its shapes and types.
 
         Raises:
             MemoryLost: it is not there, or is damaged.
@@ -107,7 +107,7 @@ class Store:
 
 
 def _checked(name: str, what: str, allowed: str) -> str:
-    """A name that becomes part of a path."""
+    """Returns a name that becomes part of a path."""
     if not re.fullmatch(allowed, name):
         raise FedaxError(f"{what} {name!r} is no name that there can be")
     return name

@@ -63,7 +63,7 @@ class RemoteMemory(Memory):
     first: Callable[[int], PyTree] = eqx.field(static=True)
 
     def name(self, k: int) -> str:
-        """The version of client k."""
+        """Returns the version of client k."""
         return np.asarray(self.of(k), np.uint8).tobytes().hex()
 
     def all(self) -> PyTree:
@@ -185,7 +185,7 @@ class FlowerBackend(PythonBackend):
         raise InvalidInput.because(place, "not a phase of the first two rounds, from which the clients know what there is")
 
     def _order(self, k: int, phase_work: PhaseWork, down: Any, held: dict[str, Memory]) -> RecordDict:
-        """The order for one client; its name is a hash of all that the answer depends on."""
+        """Returns the order for one client; its name is a hash of all that the answer depends on."""
         root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
         population = self.setup.population
         facts: dict[str, Any] = {
@@ -210,7 +210,7 @@ class FlowerBackend(PythonBackend):
         return {"slots": [m.slot for m in memories], "bases": [m.name(k) for m in memories]}
 
     def _first(self, k: int, held: dict[str, Any]) -> dict[str, Any]:
-        """The memories that the client starts with, where it has none yet."""
+        """Returns the state that the client starts with, where it has none yet."""
         return {f"first {name}": record_of(m.first(k)) for name, m in held.items() if m.name(k) == NEVER}
 
     def _answers(self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, ClientResult]:
@@ -236,7 +236,7 @@ class FlowerBackend(PythonBackend):
         return self.minimum if self.setup.drop else None
 
     def _silence(self, k: int) -> str:
-        """The reason why client k has not answered."""
+        """Returns the reason why client k has not answered."""
         return "offline" if k in self.roster.offline else f"no answer within {self.roster.deadline:g} seconds"
 
     def _place(self, phase_work: PhaseWork) -> str:
@@ -245,7 +245,7 @@ class FlowerBackend(PythonBackend):
     def _read(
         self, phase_work: PhaseWork, orders: dict[int, RecordDict], read: Callable[[int, Any], Read]
     ) -> tuple[dict[int, Read], dict[int, str]]:
-        """The parts read from the answers to some orders, and the reasons why there are none from the other clients."""
+        """Returns the parts read from the answers to some orders, and the reasons why there are none from the other clients."""
         answers = self.roster.ask(
             orders, TRAIN, str(int(phase_work.round)), self._place(phase_work), self._enough(len(orders))
         )
@@ -273,7 +273,7 @@ class FlowerBackend(PythonBackend):
             raise Refused(f"an answer of client {facts['partition']} to order {facts['order']}, not to {asked['order']}")
 
     def _tell(self, place: str, reasons: dict[int, str], broken: dict[int, str]) -> None:
-        """Names those who are left out.
+        """Names the clients that are left out.
 
         Raises:
             NoAnswer: nobody may be.
@@ -353,12 +353,12 @@ class FlowerBackend(PythonBackend):
 
 
 def run_name(run: str, assignment: str, root: list[int]) -> str:
-    """The name of a run on the clients' disks."""
+    """Returns the name of a run on the clients' disks."""
     return hashlib.sha256(repr((run, assignment, root)).encode()).hexdigest()[:32]
 
 
 def empty_upload(phase: Phase) -> Upload[Any]:
-    """An upload of zeros."""
+    """Returns an upload of zeros."""
     value, weight = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), phase.up)
     return Upload(value, weight)
 

@@ -137,7 +137,7 @@ def here(engine: Flower) -> Iterator[None]:
 
 
 def flower_here() -> Flower:
-    """The engine of this process.
+    """Returns the engine of this process.
 
     Raises:
         FedaxError: it is not a server of Flower.
@@ -175,7 +175,7 @@ class FlowerProgram(PythonProgram):
         return super().advance(states, first, count)
 
     def whole(self, states: Any) -> list[RunCarry]:
-        """The states for a checkpoint, of which the last two are kept; clients keep the memories that belong to them."""
+        """Returns the states for a checkpoint, of which the last two are kept; clients keep their states."""
         self._kept = [*self._kept, self._done][-2:]
         return self.split(states)
 
@@ -199,7 +199,7 @@ class FlowerProgram(PythonProgram):
 
 
 def _without_examples(task: Task, sizes: Any) -> Task:
-    """The task with everybody's sizes."""
+    """Returns the task with the sizes of all clients."""
     rows = [sizes[k] for k in sorted(sizes)]
     task = eqx.tree_at(lambda t: t.train, task, sizes_only(task.train, [one.train for one in rows]))
     if task.test is None or any(one.test < 0 for one in rows):

@@ -59,7 +59,7 @@ class LocalGrid(Grid):
         return [answer for message in sent for answer in self.answers(message)]
 
     def answers(self, message: Message) -> list[Message]:
-        """The answers to a message."""
+        """Returns the answers to a message."""
         device = self.devices[message.metadata.dst_node_id]
         return [Message(device.answer(message.content), reply_to=message)]
 
@@ -68,7 +68,7 @@ class LocalGrid(Grid):
 
 
 def in_process(task: Task, folder: Path | str, assignments: Sequence[Assignment], **options: Any) -> Flower:
-    """The engine with a device for every client of a task, all in this process.
+    """Returns the engine with a device for every client of a task, all in this process.
 
     Args:
         task: with everybody's examples.

@@ -102,7 +102,7 @@ class Roster:
         return f"node {node}" if owner == NOBODY else f"client {owner}"
 
     def _hellos(self, nodes: list[int]) -> dict[int, Message]:
-        """The answers of nodes to the question who they are."""
+        """Asks nodes for their identity and returns the answers."""
         hello = RecordDict({"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})})
         messages = [self._message(node, hello, QUERY, "hello", HELLO) for node in nodes]
         asked = self._pushed(messages, nodes)
@@ -183,14 +183,14 @@ class Roster:
             pause = min(1.5 * pause, PAUSES[1])
 
     def _reached(self, clients: set[int]) -> list[int]:
-        """Those clients whose node is there; one that is gone may be back as another."""
+        """Returns the clients whose node is connected; one that is gone may be back as another."""
         there = set(self.grid.get_node_ids())
         if any(self.nodes[k] not in there for k in clients) and there - set(self.nodes.values()):
             self.greet()
         return [k for k in sorted(clients) if self.nodes[k] in there]
 
     def _pushed(self, messages: list[Message], owners: list[int]) -> dict[str, int]:
-        """The owners of messages that were sent, by the names that these got; one that is not taken has none."""
+        """Returns the owners of sent messages by message id; a message that was not accepted has none."""
         names = self.grid.push_messages(messages) if messages else []
         return {name: owner for name, owner in zip(names, owners, strict=True) if name}
 
@@ -204,7 +204,7 @@ def _line(text: Any) -> str:
 
 
 def contents(answer: Message) -> Any:
-    """The records of an answer.
+    """Returns the records of an answer.
 
     Raises:
         FedaxError: it is an error, of Flower or of the client.

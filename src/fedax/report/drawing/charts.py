@@ -136,7 +136,7 @@ class Chart:
         return {label: next(iter(values)) if len(values) == 1 else None for label, values in found.items()}
 
     def legend(self) -> dict[str, Series]:
-        """One series for each entry, by its text: the label, with its hyperparameters if all panels have the same."""
+        """Returns one series for each entry, by its text: the label, with its hyperparameters if all panels have the same."""
         common, entries = self.settings(), {}
         for panel in self.panels:
             for series in panel.series:
@@ -202,7 +202,10 @@ def curve(
     prices: dict[str, float] | None = None,
     among: Sequence[Record] = (),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Positions, mean, and the ends of the band over runs; in the unit of `scale_of`. `among` are all runs of the task."""
+    """Returns positions, mean, and the ends of the band over runs, in the unit of `scale_of`.
+
+    `among` are all runs of the task.
+    """
     x = mean_position(runs, [along(run, axis, prices) for run in runs])
     return x, *band(curves_of(runs, metric, among) * scale_of(metric))
 
@@ -231,7 +234,7 @@ def ranged(panel: Panel, percent: bool) -> Panel:
 
 
 def on_one_axis(panels: Sequence[Panel]) -> list[Panel]:
-    """Panels of one metric with the same ends of their vertical axes."""
+    """Returns panels of one metric with the same ends of their vertical axes."""
     series = [series for panel in panels for series in panel.series]
     every = [values for each in series for values in (each.y, each.low, each.high)]
     values = np.concatenate([*every, [mark.value for panel in panels for mark in panel.marks]])

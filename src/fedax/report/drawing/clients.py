@@ -10,7 +10,7 @@ from fedax.data import FederatedData
 
 
 def picture(federated: FederatedData) -> Any:
-    """Bars of the clients' sizes above the shares of the labels in each client; clients from the largest to the smallest.
+    """Draws bars of the clients' sizes above the shares of the labels in each client; clients from the largest to the smallest.
 
     Returns:
         A Plotly figure.

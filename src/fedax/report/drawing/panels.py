@@ -58,7 +58,9 @@ class Choice(NamedTuple):
 
 
 def units(runs: Sequence[Record], metric: str, read: str, among: Sequence[Record] = ()) -> np.ndarray:
-    """The units of statistics: the means over the seeds of each draw of the data if there are several, else the single runs.
+    """Returns the units of statistics.
+
+    These are the means over the seeds of each draw of the data if there are several, else the runs.
 
     In the unit of `scale_of`. A run that has no number, as it was stopped or is not finite, counts as the worst of its task, whose
     runs are `among`.
@@ -89,7 +91,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 
 def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, marks: Sequence[Mark], styled: bool) -> Panel:
-    """Curves with bands, or the single observations of the first run; the paper's numbers are lines across.
+    """Draws curves with bands, or the single observations of the first run; the paper's numbers are lines across.
 
     Args:
         title: of the panel.
@@ -173,7 +175,9 @@ def difference_panel(
     name: str,
     choice: Choice,
 ) -> Panel:
-    """Differences to another method's runs with the same data and seed, against a value whose numbers stand evenly spaced.
+    """Draws differences to another method's runs with the same data and seed against a value.
+
+    Numbers of the value stand evenly spaced.
 
     Args:
         title: of the panel.
@@ -230,7 +234,10 @@ def paired_units(runs: Sequence[Record], base: Sequence[Record], metric: str, re
 
 
 def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
-    """A row for every algorithm: the paper's number with its deviation above ours with the interval and the single runs."""
+    """Draws a row for every algorithm.
+
+    The paper's number with its deviation stands above ours with the interval and the single runs.
+    """
     places = -np.arange(len(spots), dtype=float)
     every = _by_task(spots)
     kept = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for spot in spots]
@@ -261,7 +268,10 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
 
 
 def framed(across: Axis, series: list[Series]) -> Axis:
-    """The axis below rows of the papers' numbers and ours, cut where ours are far off; what lies beyond is added to the series."""
+    """Returns the axis below rows of the papers' numbers and ours, cut where ours are far off.
+
+    Numbers beyond the cut are added to the series.
+    """
     paper = np.concatenate([each.x for each in series if each.kind == "paper"])
     ours = [each for each in series if each.kind == "ours"]
     means, rows = (np.concatenate([getattr(each, side) for each in ours]) for side in ("x", "y"))
@@ -287,7 +297,7 @@ def framed(across: Axis, series: list[Series]) -> Axis:
 
 
 def _bounds(paper: np.ndarray, means: np.ndarray) -> tuple[float, float] | None:
-    """The ends at which an axis is cut, so that means far from all of the paper's numbers do not press these together.
+    """Returns the ends at which an axis is cut, so that means far from all of the paper's numbers do not press these together.
 
     None if all are near, or the paper has no number for any of them.
     """

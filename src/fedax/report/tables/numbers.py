@@ -103,7 +103,11 @@ class Results:
         return found
 
     def units(self, values: Values) -> tuple[np.ndarray, str]:
-        """The units of statistics: the means over the seeds of each draw of the data if there are several, else the seeds."""
+        """Returns the units of statistics.
+
+        These are the means over the seeds of each draw of the data if there are several, else the
+        seeds.
+        """
         draws = sorted({run.draw for run in values})
         if len(draws) < 2:
             return np.array(list(values.values())), "seeds"
@@ -123,7 +127,7 @@ class Results:
         return sum(math.isnan(number_of(run, metric, read, on_task)) for run in own), len(own)
 
     def algorithms(self, task: str) -> list[str]:
-        """Those that have run on a task, in order."""
+        """Returns the algorithms that have run on a task, in order."""
         return list(dict.fromkeys(self.methods.get(r.label, r.label) for r in self._on(task)))
 
     @property
@@ -144,7 +148,9 @@ class Results:
 
 
 def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ()) -> float:
-    """The number of a run, in the unit of `scale_of`; NaN if it has none, because it diverged. `first`: at the beginning.
+    """Returns the number of a run, in the unit of `scale_of`.
+
+    NaN if it has none, because it diverged. `first`: at the beginning.
 
     `among` are further runs that may state the direction of the metric.
 

@@ -31,12 +31,12 @@ class Column(NamedTuple):
 
 
 def is_percent(metric: str) -> bool:
-    """Accuracies, whoever's, and their gaps; variances are in squared fractions."""
+    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared fractions."""
     return "accuracy" in metric and not metric.endswith("_variance")
 
 
 def scale_of(metric: str) -> float:
-    """Papers give accuracies in percent, and so their variances over clients in squared points.
+    """Returns the factor of a metric in tables: accuracies are in percent, their variances in squared points.
 
     >>> scale_of("test_accuracy"), scale_of("client_accuracy_variance"), scale_of("train_loss")
     (100.0, 10000.0, 1.0)
@@ -148,7 +148,7 @@ def shown(column: Column, value: tuple[float, float] | None) -> str:
 
 
 def _digits(mean: float) -> str:
-    """Three decimals, or three significant digits of what is small or large."""
+    """Formats with three decimals, or three significant digits where that is small or large."""
     return ".3f" if mean == 0 or 0.01 <= abs(mean) < 1000 else ".3g"
 
 

@@ -20,7 +20,7 @@ def first(found: Iterable[tuple[bool, str]]) -> str | None:
 
 
 def local_gd(settings: Settings | None) -> str | None:
-    """Premises of Lemmas 2 and 3: full gradients, equal weights, one step size."""
+    """Returns the premises of Lemmas 2 and 3: full gradients, equal weights, one step size."""
     if settings is None:
         return UNKNOWN
     schedule = settings["schedule"]
@@ -36,7 +36,7 @@ def local_gd(settings: Settings | None) -> str | None:
 
 
 def local_gd_mean(settings: Settings | None) -> str | None:
-    """Premises of Theorem 1 beside those of the lemmas: it bounds the mean of all iterates."""
+    """Returns the premises of Theorem 1 beside those of the lemmas: it bounds the mean of all iterates."""
     if (reason := local_gd(settings)) is not None or settings is None:
         return reason
     returned = settings["algorithm"].get("returned", "last")
@@ -44,7 +44,7 @@ def local_gd_mean(settings: Settings | None) -> str | None:
 
 
 def feddane(settings: Settings | None, clients: int, *, by_device: bool = False) -> str | None:
-    """Premises of Theorems 3 and 5, for cohorts of all clients or drawn by their shares.
+    """Returns the premises of Theorems 3 and 5, for cohorts of all clients or drawn by their shares.
 
     With `by_device` several devices may have several mu, as in Theorem 7.
     """
@@ -81,7 +81,7 @@ def feddane(settings: Settings | None, clients: int, *, by_device: bool = False)
 
 
 def dfedavgm(settings: Settings | None, period: float | None) -> str | None:
-    """Premises of Lemmas 4 and 5 that do not depend on the rounding."""
+    """Returns the premises of Lemmas 4 and 5 that do not depend on the rounding."""
     if settings is None:
         return UNKNOWN
     algorithm, method = settings["algorithm"], method_of(settings)
@@ -104,14 +104,14 @@ def dfedavgm(settings: Settings | None, period: float | None) -> str | None:
 
 
 def fedbc(settings: Settings | None) -> str | None:
-    """Premise of the multipliers' interval."""
+    """Returns the premise of the multipliers' interval."""
     if settings is None:
         return UNKNOWN
     return first([(method_of(settings) == "FedBC", f"is about FedBC, not {method_of(settings)}")])
 
 
 def fedbc_consensus(settings: Settings | None, clients: int) -> str | None:
-    """Premises of Lemma B.2: all devices work."""
+    """Returns the premises of Lemma B.2: all devices work."""
     if (reason := fedbc(settings)) is not None or settings is None:
         return reason
     everyone = (everyone_works(settings, clients), "is about rounds of all devices")
@@ -119,7 +119,7 @@ def fedbc_consensus(settings: Settings | None, clients: int) -> str | None:
 
 
 def fedaware(settings: Settings | None) -> str | None:
-    """Premise of Theorem 4.1."""
+    """Returns the premise of Theorem 4.1."""
     if settings is None:
         return UNKNOWN
     return first([(method_of(settings) == "FedAWARE", f"is about FedAWARE, not {method_of(settings)}")])
@@ -145,7 +145,7 @@ def is_deterministic(settings: Settings | None) -> bool:
 
 
 def _plain_steps(settings: Settings, momentum: bool = False) -> list[tuple[bool, str]]:
-    """Premises that steps are along gradients, all of one size; `momentum` allows heavy-ball momentum."""
+    """Returns the premises that steps are along gradients, all of one size; `momentum` allows heavy-ball momentum."""
     solver = settings["solver"]
     changed = solver.get("clip") not in (None, float("inf")) or solver.get("weight_decay", 0.0) != 0
     return [
@@ -170,7 +170,7 @@ def _untouched(settings: Settings) -> list[tuple[bool, str]]:
 
 
 def _repeats(settings: Settings) -> bool:
-    """Whether a local solution depends on no draw and no count of rounds, so that an observer's is that of the round."""
+    """Returns whether a local solution depends on no draw and no count of rounds, so that an observer's is that of the round."""
     solver, schedule = settings["solver"], settings["schedule"]
     if solver.get("type") in _SOLVED:
         return True

@@ -101,7 +101,7 @@ def panel(
     unit: str = "",
     marks: Sequence[Mark] = (),
 ) -> Panel:
-    """Curves of what there is; on a logarithmic axis of what is positive."""
+    """Draws the curves; on a logarithmic axis only what is positive."""
     series = []
     for place, (label, values) in enumerate(lines.items()):
         found = np.asarray(values, float)

@@ -33,7 +33,7 @@ class _Descent(NamedTuple):
 
 
 def feddane_of(runs: Sequence[Record]) -> Held | None:
-    """Theorems 3 and 5: the decrease of f in a round, in expectation over its devices."""
+    """Checks Theorems 3 and 5: the decrease of f in a round, in expectation over its devices."""
     names = ("objective", "gradient_norm", "dissimilarity", "smoothness_largest", "eigenvalue_lowest", "proximal")
     run, runs = runs[0], [each for each in runs if series_of(each, *names) is not None]
     known = series_of(run, *names)
@@ -119,7 +119,7 @@ def _band(title: str, rounds: np.ndarray, label: str, found: Interval) -> Panel:
 
 
 def local_gd_of(runs: Sequence[Record]) -> Held | None:
-    """Lemmas 2 and 3 in every round, and Theorem 1. Nothing is drawn at random."""
+    """Checks Lemmas 2 and 3 in every round, and Theorem 1. Nothing is drawn at random."""
     run = runs[0]
     known = series_of(run, "spread", "spread_gradient", "spread_rate", "smoothness_largest")
     if known is None or known[0].ndim != 2:
@@ -168,7 +168,7 @@ def _epochs(
     why: str | None,
     small: bool,
 ) -> None:
-    """Both inequalities of Lemma 2 in each round that was looked at, if the step size is one that they speak of."""
+    """Checks both inequalities of Lemma 2 in each observed round, if the step size is one that they cover."""
     options = {"variance": float(run.metrics["optimum_variance"][0]), **given}
     bound, second = (np.full(len(spread), np.nan) for _ in range(2))
     if small and why is None:
@@ -184,7 +184,7 @@ def _epochs(
 
 
 def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
-    """Lemmas 4 and 5: the distance of the models to their mean, in expectation over minibatches and rounding."""
+    """Checks Lemmas 4 and 5: the distance of the models to their mean, in expectation over minibatches and rounding."""
     constants = ("smoothness_largest", "gradient_largest", "batch_variance", "gradient_variance")
     names = ("consensus_square", "local_steps", "local_rate", "local_momentum", "mixing", *constants)
     run, runs = runs[0], [each for each in runs if series_of(each, *names) is not None]
@@ -231,7 +231,7 @@ def _rounding(run: Record) -> dfedavgm.Rounding | None:
 
 
 def _grid_reason(run: Record) -> str | None:
-    """Premises of Lemma 5 on the grid that messages are rounded to."""
+    """Returns the premises of Lemma 5 on the grid that messages are rounded to."""
     if not math.isfinite(float(run.metrics.get("rounding_square", np.zeros(1))[0])):
         return "is about messages that are rounded to one grid, and each has one of its own"
     clipped = np.asarray(run.metrics.get("overflow", np.zeros(1)), float)
@@ -250,7 +250,7 @@ def _setting(runs: Sequence[Record], known: Sequence[np.ndarray], constants: Seq
 
 
 def fedaware_of(runs: Sequence[Record]) -> Held | None:
-    """Definitions 3.1 and 3.2 at the gradients, and where Theorem 4.1 ends."""
+    """Computes Definitions 3.1 and 3.2 at the gradients, and where Theorem 4.1 ends."""
     run = runs[0]
     known = series_of(run, "diversity", "surrogate_diversity", "surrogate_distance")
     if known is None:
@@ -298,7 +298,7 @@ def fedbc_of(runs: Sequence[Record]) -> Held | None:
 
 
 def _fedbc_consensus(run: Record, multiplier: np.ndarray, checks: list[Check], panels: list[Panel]) -> None:
-    """Lemma B.2 in the rounds whose multipliers it speaks of, with delta and L at the local models that it is about."""
+    """Checks Lemma B.2 in the rounds whose multipliers it covers, with delta and L at the local models."""
     names = ("solve_error_largest", "solve_apart", "smoothness_largest")
     if (known := series_of(run, *names)) is None:
         return

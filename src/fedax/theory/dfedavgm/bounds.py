@@ -88,7 +88,7 @@ class Rounding:
 
 @checked_call
 def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""$\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
+    r"""Returns $\frac1m \sum_i \lVert x(i) - \bar x \rVert^2$, which the lemmas bound.
 
     Args:
         models: the clients' x(i), shape (clients, dim).
@@ -107,7 +107,9 @@ def mean_square_consensus(models: Float[Array | np.ndarray, "clients dim"]) -> f
 
 @checked_call
 def move_bound(setting: Setting) -> float:
-    r"""$\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 + B^2)}{(1-\theta)^2}$, one local step.
+    r"""Returns a bound on the squared length of one local step.
+
+    $\mathbb E \lVert y^{t,k+1}(i) - y^{t,k}(i) \rVert^2 \le \frac{2 \eta^2 (\sigma_l^2 + B^2)}{(1-\theta)^2}$.
 
     Args:
         setting: the constants, see `Setting`.
@@ -122,7 +124,7 @@ def move_bound(setting: Setting) -> float:
 
 @checked_call
 def drift_bound(setting: Setting, gradient: float) -> float:
-    r"""A bound on the drift of local training.
+    r"""Returns a bound on the drift of local training.
 
     $$ \frac1m \sum_i \mathbb E \lVert y^{t,k}(i) - x^t(i) \rVert^2 \le C_1 \eta^2 + 32 K^2 \eta^2 G. $$
 
@@ -145,7 +147,7 @@ def drift_bound(setting: Setting, gradient: float) -> float:
 
 @checked_call
 def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> float:
-    r"""A bound on the consensus error, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
+    r"""Returns a bound on the consensus error, $\frac1m \sum_i \mathbb E \lVert x^t(i) - \bar x^t \rVert^2$, at most.
 
     $$ \frac{\lambda^2}{(1-\lambda)^2} \cdot \begin{cases} C_2 \eta^2 & \text{nothing rounded} \\
        C_2 \eta^2 + \frac14 d s^2 & \text{stochastic rounding} \\ (\sqrt{C_2} \eta + \sqrt d s)^2 & \text{rounding down}
@@ -183,7 +185,7 @@ def consensus_bound(setting: Setting, rounding: Rounding | None = None, *, as_pr
 
 @checked_call
 def effective_steps(*, local_steps: int, momentum: float, as_printed: bool = False) -> float:
-    r"""$S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum that K steps with it are worth.
+    r"""Returns $S = \sum_{j=1}^{K} \frac{1 - \theta^j}{1 - \theta}$, the steps without momentum that K steps with it are worth.
 
     On a linear loss, exactly: $y^{t,K} = x^t - \eta S g$. The paper's $\tilde K = \frac{K-\theta}{1-\theta}$ is larger for $K
     \ge 2$.
@@ -217,7 +219,7 @@ class Constants(NamedTuple):
 
 @checked_call
 def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed: bool = False) -> Constants:
-    r"""The constants of the theorems.
+    r"""Returns the constants of the theorems.
 
     $$ \gamma = \eta S - 128 K^2 \eta^2 D, \qquad \gamma\alpha = 2 D C_1 \eta^2 + R, \qquad
        \gamma\beta = 2 V (\eta S L^2 + 64 L^2 K^2 \eta^2 D), $$
@@ -270,7 +272,7 @@ def constants(setting: Setting, rounding: Rounding | None = None, *, as_printed:
 
 @checked_call
 def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
-    r"""The squared gradient at the mean model in the best of T rounds.
+    r"""Returns the squared gradient at the mean model in the best of T rounds.
 
     $$ \min_{t \le T} \mathbb E \lVert \nabla f(\bar x^t) \rVert^2 \le \frac{2 (f(\bar x^1) - \min f)}{\gamma T} + \alpha +
     \beta. $$
@@ -296,7 +298,7 @@ def stationarity_bound(setting: Setting, rounding: Rounding | None = None, *, ga
 
 @checked_call
 def pl_bound(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int, curvature: float) -> float:
-    r"""$\mathbb E f(\bar x^T) - \min f \le (1 - \nu\gamma)^T (f(\bar x^0) - \min f) + \frac{\alpha + \beta}{2\nu}$.
+    r"""Returns $\mathbb E f(\bar x^T) - \min f \le (1 - \nu\gamma)^T (f(\bar x^0) - \min f) + \frac{\alpha + \beta}{2\nu}$.
 
     Args:
         setting, rounding, gap, rounds: as in `stationarity_bound`.

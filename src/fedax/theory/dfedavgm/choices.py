@@ -14,7 +14,7 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 0.0) -> float:
-    r"""The step size at which $\gamma = 0$; below it the theorems hold.
+    r"""Returns the step size at which $\gamma = 0$; below it the theorems hold.
 
     The root of $128 K^2 L^2 S \eta^2 + 64 K^2 L \eta = S$; without momentum $\eta \approx \frac{0.0152}{LK}$. It is the
     strictest of all conditions, also in the paper, where $64 L^2 K^2 \eta^2 + 64 L K \eta < 1$ makes it $\frac{0.0154}{LK}$.
@@ -40,7 +40,7 @@ def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 
 
 @checked_call
 def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
-    r"""$\eta = \frac{1}{LK\sqrt T}$, with which the bound falls like $\frac{1}{\sqrt T}$.
+    r"""Returns $\eta = \frac{1}{LK\sqrt T}$, with which the bound falls like $\frac{1}{\sqrt T}$.
 
     It is below `largest_step_size` from about 4,350 rounds on.
 
@@ -55,7 +55,7 @@ def step_size(*, smoothness: float, local_steps: int, rounds: int) -> float:
 
 @checked_call
 def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: float, rounds: int) -> float:
-    """The step size with the smallest `stationarity_bound`, found numerically; the setting's own one does not count.
+    """Returns the step size with the smallest `stationarity_bound`, found numerically; the setting's own one does not count.
 
     Args:
         setting, rounding, gap, rounds: as in `stationarity_bound`.
@@ -82,7 +82,7 @@ def best_step_size(setting: Setting, rounding: Rounding | None = None, *, gap: f
 
 @checked_call
 def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
-    r"""$\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like $\frac{\ln T}{T}$.
+    r"""Returns $\eta = \frac{\ln T}{\nu K T}$, with which the bound of Theorem 2 falls like $\frac{\ln T}{T}$.
 
     The first term is $(1 - \nu\gamma)^T \approx e^{-\nu \eta K T} = \frac1T$. The paper has $\frac{1}{\nu K T \ln T}$, its
     $c_3 = -1$ for 1, with which the first term tends to $e^{-1/\ln T} \to 1$: nothing is learned.
@@ -108,7 +108,9 @@ def pl_step_size(*, curvature: float, local_steps: int, rounds: int) -> float:
 
 @checked_call
 def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
-    r"""The bits below which the quantised method sends less, $b < \frac{32}{r} - \frac{32}{d}$, if it takes r times the rounds.
+    r"""Returns the bits below which the quantised method sends less, if it takes r times the rounds.
+
+    $b < \frac{32}{r} - \frac{32}{d}$.
 
     It is $(32 + db) r < 32 d$. For the paper's $r = \frac94$ that is $\frac{128}{9} - \frac{32}{d}$; Proposition 3 prints a
     plus.
@@ -131,7 +133,7 @@ def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
 
 @checked_call
 def coarsest_accuracy(setting: Setting, rounding: Rounding, *, gap: float, rounds_ratio: float = 9 / 4) -> float:
-    r"""The $\varepsilon$ down to which rounding down costs at most r times the rounds, to first order in $\eta$.
+    r"""Returns the $\varepsilon$ down to which rounding down costs at most r times the rounds, to first order in $\eta$.
 
     $$ \varepsilon^2 = \frac{2r}{\sqrt r - 1} (1-\theta)^2 L B \sqrt d s
        \Big( 2 \Delta + \frac{8\sigma_l^2}{K} + 32 \sigma_g^2 + \frac{64\theta^2}{(1-\theta)^2} (\sigma_l^2 + B^2) \Big). $$

@@ -21,7 +21,7 @@ def drift_bound(
     dissimilarities: Float[Array | np.ndarray, "clients"],
     gradient: float,
 ) -> Float[np.ndarray, "clients"]:
-    r"""The drift of each client from the global model in its $K_i$ local steps.
+    r"""Returns the drift of each client from the global model in its $K_i$ local steps.
 
     $$ \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le 5 K_i \eta_l^2 (\sigma_l^2 + 6 K_i \zeta_i + 6 K_i \lVert \nabla f(x^t)
     \rVert^2). $$
@@ -60,7 +60,7 @@ def heterogeneity(
     weights: Weights | None = None,
     as_printed: bool = False,
 ) -> float:
-    r"""$\Phi_{\text{Hetero}} = 30 \eta_l \sum_i \lambda_i (K_i - K_{\min}) \zeta_i(x^t)$, 0 for equal work.
+    r"""Returns $\Phi_{\text{Hetero}} = 30 \eta_l \sum_i \lambda_i (K_i - K_{\min}) \zeta_i(x^t)$, 0 for equal work.
 
     The paper leaves $\lambda_i$ out, which is N times as much for equal weights; its derivation has it.
 
@@ -96,7 +96,7 @@ def mean_drift_bound(
     gradient: float,
     weights: Weights | None = None,
 ) -> float:
-    r"""The drift of all clients on average.
+    r"""Returns the drift of all clients on average.
 
     $$ \sum_i \lambda_i \mathbb E \lVert x_i^{t,k} - x^t \rVert^2 \le \Phi_{\text{Hetero}}
        + 5 \eta_l (\sigma_l^2 + 6 K_{\min} \sigma_g^2 + 6 \tilde K \lVert \nabla f \rVert^2). $$
@@ -128,7 +128,7 @@ def mean_drift_bound(
 
 @checked_call
 def momentum_error_bound(*, error: float, moved: float, drift: float, smoothness: float, share: float) -> float:
-    r"""$e_t = \sum_i \lambda_i \mathbb E \lVert m_i^t - \nabla f_i(x^t) \rVert^2$ after a round, from that before it.
+    r"""Returns $e_t = \sum_i \lambda_i \mathbb E \lVert m_i^t - \nabla f_i(x^t) \rVert^2$ after a round, from that before it.
 
     $$ e_t \le \Big(1 - \frac\beta2\Big) e_{t-1} + \frac{2 L^2}{\beta} \lVert x^t - x^{t-1} \rVert^2 + \beta r_t, \qquad \beta
     = (1 - \alpha) p. $$
@@ -162,7 +162,9 @@ def momentum_error_bound(*, error: float, moved: float, drift: float, smoothness
 
 @checked_call
 def direction_error_bound(*, found: Divergence, global_variance: float, error: float) -> float:
-    r"""$\lVert d - \nabla f \rVert \le \sqrt{\chi_P^2} \sigma_g + \sqrt{e}$, how far FedAWARE's direction is from the gradient.
+    r"""Returns a bound on how far FedAWARE's direction is from the gradient.
+
+    $\lVert d - \nabla f \rVert \le \sqrt{\chi_P^2} \sigma_g + \sqrt{e}$.
 
     Args:
         found: see `divergence`.
@@ -184,7 +186,7 @@ def direction_error_bound(*, found: Divergence, global_variance: float, error: f
 
 @checked_call
 def stationarity_bound(*, gap: float, rate: float, smoothness: float, errors: Float[Array | np.ndarray, "rounds"]) -> float:
-    r"""The squared gradient in the best of T rounds, for any directions d.
+    r"""Returns the squared gradient in the best of T rounds, for any directions d.
 
     $$ \min_{t < T} \lVert \nabla f(x^t) \rVert^2 \le \frac{2 (f(x^0) - \min f)}{\eta T}
        + \frac1T \sum_t \lVert d^t - \nabla f(x^t) \rVert^2, $$

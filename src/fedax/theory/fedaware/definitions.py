@@ -16,7 +16,7 @@ Gradients = Float[Array | np.ndarray, "clients dim"]
 
 @checked_call
 def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: Weights | None = None) -> float:
-    r"""The diversity D of gradients, or $\tilde D$ with surrogate weights $\tilde\lambda$.
+    r"""Returns the diversity D of gradients, or $\tilde D$ with surrogate weights $\tilde\lambda$.
 
     $$ D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \lambda_i \nabla f_i \rVert}, \qquad
        \tilde D(x) = \frac{\sqrt{\sum_i \lambda_i \lVert \nabla f_i \rVert^2}}{\lVert \sum_i \tilde\lambda_i \nabla f_i
@@ -50,7 +50,7 @@ def diversity(gradients: Gradients, weights: Weights | None = None, surrogate: W
 
 @checked_call
 def dissimilarities(gradients: Gradients, weights: Weights | None = None) -> Float[np.ndarray, "clients"]:
-    r"""$\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their mean is $\sigma_g^2$ at x.
+    r"""Returns $\zeta_i(x) = \lVert \nabla f_i(x) - \nabla f(x) \rVert^2$ of every client; their mean is $\sigma_g^2$ at x.
 
     Args:
         gradients: of the clients at x, shape (clients, dim).
@@ -106,7 +106,9 @@ def dissimilarity_offset(
 
 @checked_call
 def diversity_bound(*, global_variance: float, gradient: float, dissimilarity: float = 1.0) -> float:
-    r"""$D(x) \le \sqrt{B^2 + G^2 / \lVert \nabla f(x) \rVert^2}$; with B = 1 and the variance at x as $G^2$ an equality.
+    r"""Returns the bound $D(x) \le \sqrt{B^2 + G^2 / \lVert \nabla f(x) \rVert^2}$.
+
+    With B = 1 and the variance at x as $G^2$ it is an equality.
 
     Args:
         global_variance: $G^2$ of Assumption 3.2, or $\sigma_g^2$ of Assumption 3.1, which has B = 1; at least 0.
@@ -145,7 +147,7 @@ class Divergence(NamedTuple):
 
 @checked_call
 def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence:
-    r"""The paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against $\lambda$, and what they are used for.
+    r"""Returns the paper's $\chi^2$ and $\chi$ of surrogate weights $\tilde\lambda$ against $\lambda$, with their use.
 
     Args:
         surrogate: $\tilde\lambda$, at least 0, of sum 1.
@@ -174,7 +176,7 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
 def surrogate_gradient_bound(
     found: Divergence, *, global_variance: float, gradient: float, as_printed: bool = False
 ) -> float:
-    r"""The squared gradient of the surrogate objective, with the Pearson divergence $\chi_P^2$ of its weights.
+    r"""Returns the squared gradient of the surrogate objective, with the Pearson divergence $\chi_P^2$ of its weights.
 
     $$ \lVert \nabla \tilde f \rVert^2 \le \Big( \lVert \nabla f \rVert + \sqrt{\chi_P^2} \sigma_g \Big)^2. $$
 
@@ -205,7 +207,9 @@ def surrogate_gradient_bound(
 
 @checked_call
 def frank_wolfe_gap(vectors: Gradients, weights: Weights) -> float:
-    r"""$\max_i \langle d, d - m_i \rangle$ with $d = \sum_i \tilde\lambda_i m_i$, the certificate of the shortest combination.
+    r"""Returns the certificate of the shortest combination $d = \sum_i \tilde\lambda_i m_i$.
+
+    It is $\max_i \langle d, d - m_i \rangle$.
 
     Half of $\lVert d \rVert^2$ is at most that far above its minimum. Where it is 0, d is a direction of descent for every
     client: $\langle m_i, d \rangle \ge \lVert d \rVert^2$ for all i.

@@ -15,7 +15,9 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def gradient_bound_as_printed(*, gradient_bound: float, surrogate_diversity: float) -> float:
-    r"""$\lVert \nabla f(x^t) \rVert \le \tilde G / \tilde D(x^t)$, which is false for the surrogate weights of the method.
+    r"""Returns the bound $\lVert \nabla f(x^t) \rVert \le \tilde G / \tilde D(x^t)$.
+
+    It is false for the surrogate weights of the method.
 
     $\tilde G / \tilde D$ bounds $\lVert \nabla \tilde f \rVert$ by Definition 3.2. The step from $\nabla f$ to $\nabla \tilde f$
     is an assumption. The method's $\nabla \tilde f$ is the shortest of all convex combinations, so that it holds only where both
@@ -47,7 +49,7 @@ def rho_as_printed(
     gradient_bound: float,
     surrogate_diversity: float,
 ) -> float:
-    r"""The factor of the squared gradient in Theorem 4.1, which the theorem needs above 0.
+    r"""Returns the factor of the squared gradient in Theorem 4.1, which the theorem needs above 0.
 
     $$ \rho^t = 1 - \sqrt g - g - \frac{6 \tilde K \beta L \tilde G \sqrt{\chi^2}}{\tilde D(x^t)}, \qquad
        g = N + \chi^2 - 2 \chi. $$
@@ -92,7 +94,7 @@ def stationarity_as_printed(
     weights: Weights | None = None,
     optimization: float = 0.0,
 ) -> float:
-    r"""The right side of Theorem 4.1, on the squared gradient in the best of T rounds.
+    r"""Returns the right side of Theorem 4.1, on the squared gradient in the best of T rounds.
 
     $$ \epsilon_{\text{opt}} + \sum_{t<T} \frac{\beta L \tilde G \sqrt{\chi^2}}{T \rho^t \tilde D(x^t)} \sqrt{\sigma^2 +
        \Phi_{\text{Hetero}}}, \qquad \sigma^2 = 5 \eta_l (\sigma_l^2 + 6 K_{\min}^2 \sigma_g^2). $$
