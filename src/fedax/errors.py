@@ -95,7 +95,7 @@ class InvalidInput(FedaxError, ValueError):
 
     @classmethod
     def found(cls, field: str, what: str, allowed: str, hint: str = "") -> "InvalidInput":
-        """As `of`, for something described in words."""
+        """Refuses a value as `of` does, for something described in words."""
         return cls(f"{short(field)}: got {short(what)}; allowed: {allowed}." + (f" {hint}" if hint else ""))
 
 

@@ -50,7 +50,7 @@ def save_figure(path: Path, title: str, panels: Sequence[Panel], rows: Sequence[
 
 
 def _curves(title: str, below: str, beside: str, x: np.ndarray, lines: dict[str, np.ndarray], *, first: int = 0) -> Panel:
-    """Curves over a logarithmic axis; what is not positive is left out."""
+    """Draws curves over a logarithmic axis; numbers that are not positive are left out."""
     series = []
     for place, (label, y) in enumerate(lines.items()):
         good = np.isfinite(y) & (y > 0)
@@ -73,7 +73,7 @@ def _each(function: Callable[[float], float], x: np.ndarray) -> np.ndarray:
 
 
 def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float]) -> list[Panel]:
-    """The cost of the accuracy over H for each price, and the bound over T for some H with their largest step sizes."""
+    """Draws the cost of the accuracy over H for each price, and the bound over T for some H with their largest step sizes."""
     smooth, variance, distance = given["smoothness"], given["variance"], given["distance"]
     most = max(int(1 / (4 * smooth * rate) * (1 + 1e-12)), 1)
     intervals = np.unique(np.geomspace(1, most, POINTS).round()).astype(int)
@@ -95,7 +95,7 @@ def local_gd_panels(given: dict[str, Any], rate: float, prices: Sequence[float])
 def feddane_panels(
     given: dict[str, Any], gap: float, accuracy: float, chosen: dict[str, tuple[float, float]]
 ) -> list[Panel]:
-    """The decrease over mu for several exactnesses, and the rounds that it promises; each chosen mu with its own decrease."""
+    """Draws the decrease over mu for several exactnesses, and the rounds that it promises; each chosen mu with its decrease."""
     best = feddane.best_mu(**given).mu
     mus = np.geomspace(best / 20, best * 20, POINTS)
     scale = given["dissimilarity"] ** 2 + 0.5  # with gamma of 1/scale or more nothing is promised
@@ -118,7 +118,7 @@ def feddane_panels(
 def dfedavgm_panels(
     setting: dfedavgm.Setting, gap: float, rounds: int, rounding: dfedavgm.Rounding | None = None
 ) -> list[Panel]:
-    """The parts of Theorem 1's bound and the bounds on consensus over eta, and the bound over the rounds with the best eta."""
+    """Draws the parts of Theorem 1's bound and the consensus bounds over eta, and the bound over the rounds with the best eta."""
     most = dfedavgm.largest_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
@@ -151,7 +151,7 @@ def dfedavgm_panels(
 
 
 def fedaware_panels(weights: np.ndarray, shortest: np.ndarray, steps: np.ndarray, zeta: np.ndarray) -> list[Panel]:
-    """The clients' own weights and those of the shortest combination, and how much each works against how unlike it is."""
+    """Draws the clients' weights and those of the shortest combination, and each client's work against its dissimilarity."""
     order = np.argsort(-weights, kind="stable")
     place = np.arange(1, len(order) + 1)
     lines = {"share of the examples": weights[order], "shortest combination": shortest[order]}

@@ -247,7 +247,7 @@ _FROM = "an estimate, from lower bounds"
 
 
 def _mixing(method: Any, clients: int) -> float:
-    """Lambda of a method's graph; 0, that of a complete one, if there is no method."""
+    """Returns lambda of a method's graph; 0, that of a complete one, if there is no method."""
     if method is None:
         return 0.0
     graph = method.network(clients)
@@ -258,7 +258,7 @@ def _mixing(method: Any, clients: int) -> float:
 
 
 def _rounding(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding | None, str | None]:
-    """The rounding of a method's messages, None without one; and the reason why there is no bound, if there is none."""
+    """Returns the rounding of a method's messages (None without one) and the reason why there is no bound, if there is none."""
     if not isinstance(method, QuantizedDFedAvgM):
         return None, None
     if method.mode != "replica":

@@ -24,7 +24,7 @@ rows of so many numbers, below which the vectors' ends do; and up to a kernel of
 
 
 def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "batch outputs"]:
-    """X kernel, in the form that is fast where it runs.
+    """Multiplies X by the kernel, in the form that is fast where it runs.
 
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
@@ -39,7 +39,7 @@ def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs output
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:
-    """Of one of the products by its name, for the shapes of its operands."""
+    """Returns the flops of a product by its name, for the shapes of its operands."""
     return math.prod(a) * b[1 if name == input_gradient_p.name else 2]
 
 
@@ -75,14 +75,14 @@ PRODUCTS = (outputs_p.name, kernel_gradient_p.name, input_gradient_p.name)
 
 
 def _by_kernel(x: Any, gradient: Any, params: Any) -> Any:
-    """The gradient by the kernel; of few outputs turned around, so that the inputs lie in vectors."""
+    """Computes the kernel's gradient; with few outputs transposed, so that the inputs fill vector registers."""
     if gradient.shape[2] < NARROWEST <= x.shape[2]:
         return kernel_gradient_p.bind(gradient, x, **params)[0].swapaxes(1, 2)
     return kernel_gradient_p.bind(x, gradient, **params)[0]
 
 
 def _by_examples(gradient: Any, kernel: Any, params: Any) -> Any:
-    """The gradient by the examples; of few outputs by the kernel turned around."""
+    """Computes the examples' gradient; with few outputs by the transposed kernel."""
     if gradient.shape[2] < NARROWEST <= kernel.shape[1]:
         return outputs_p.bind(gradient, kernel.swapaxes(1, 2), **params)[0]
     return input_gradient_p.bind(gradient, kernel, **params)[0]

@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0, spread: int = 1, apart: int = 1) -> int:
-    """The multiplications of a convolution along one axis: an output and a place of the kernel that meet a number of the image.
+    """Counts the multiplications of a convolution along one axis: pairs of an output and a kernel position inside the image.
 
     Zeros of the padding and between numbers are none. The two gradients have as many as the outputs.
 
@@ -52,7 +52,7 @@ def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: str) -> int:
-    """Of one of the three products by its name, alone or behind pooling, for the shapes of its operands."""
+    """Returns the flops of one of the three products by its name, alone or behind pooling, for the shapes of its operands."""
     each = zip(plan.image, plan.window, plan.outputs, plan.strides, plan.borders)
     along = [pairs(n, k, m, stride=s, low=low) for n, k, m, s, (low, _) in each]
     channels = a[4] if name.endswith("kernel_gradient") else b[3]
@@ -60,7 +60,7 @@ def multiplications(a: tuple[int, ...], b: tuple[int, ...], plan: Plan, name: st
 
 
 def _plain(kind: int) -> Any:
-    """The product for one group by `products`, or as XLA has it."""
+    """Computes the product for one group by `products`, or by XLA's convolution."""
 
     def xla(x: Any, kernel: Any, plan: Plan) -> Any:
         return lax.conv_general_dilated(x, kernel, plan.strides, plan.borders, dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -183,6 +183,6 @@ joined(kernel_gradient_p, ((4, None), 3), ((None, 4), 4))
 
 
 def convolved(x: Any, kernel: Any, plan: Plan, native: bool, by_products: bool) -> Any:
-    """The outputs for images (example, row, column, channel) and a kernel (height, width, channel, output)."""
+    """Returns the outputs for images (example, row, column, channel) and a kernel (height, width, channel, output)."""
     x, kernel = aligned(x[None], kernel[None])
     return outputs_p.bind(x, kernel, plan=plan, native=native, by_products=by_products)[0][0]

@@ -32,7 +32,7 @@ def convolve(
     padding: Padding = "VALID",
     formulation: str | None = None,
 ) -> Images:
-    r"""$y_{rcq} = \sum_{ijp} x_{sr+i,\, tc+j,\, p}\, k_{ijpq}$, the convolution of neural networks, with strides s and t.
+    r"""Computes $y_{rcq} = \sum_{ijp} x_{sr+i,\, tc+j,\, p}\, k_{ijpq}$, the convolution of neural networks, with strides s and t.
 
     It has derivatives of any order and mode, and works under `jit`, `vmap`, `scan` and `shard_map`.
 
@@ -64,7 +64,7 @@ def convolve(
 
 
 def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: Padding) -> Plan:
-    """The sizes of a convolution.
+    """Returns the sizes of a convolution.
 
     Raises:
         InvalidInput: as `convolve`.
@@ -80,7 +80,7 @@ def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: P
 
 
 def borders(image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Borders:
-    """Zeros before and after rows and columns; for "SAME", of an odd number the larger part comes after."""
+    """Returns the zeros before and after rows and columns; for "SAME" the larger part of an odd number comes after."""
     fits = padding in ("SAME", "VALID") if isinstance(padding, str) else min(min(pair) for pair in padding) >= 0
     if not fits or min(strides) < 1:
         allowed = "'SAME', 'VALID' or numbers >= 0, and strides >= 1"
@@ -104,7 +104,7 @@ class Convolution(NamedTuple):
     def init(
         cls, key: Key[Array, ""], size: int, channels: int, outputs: int, start: Callable[..., Any] | None = None
     ) -> "Convolution":
-        """A square kernel from an initializer of JAX, by default Glorot-uniform; zero bias."""
+        """Initializes a square kernel by an initializer of JAX, by default Glorot-uniform, and a zero bias."""
         start = jax.nn.initializers.glorot_uniform() if start is None else start
         return cls(start(key, (size, size, channels, outputs)), jnp.zeros(outputs))
 
@@ -114,5 +114,5 @@ class Convolution(NamedTuple):
 
 
 def fan_out_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Kernel:
-    r"""Normal with variance $2 / (\text{height} \cdot \text{width} \cdot \text{outputs})$ (He et al., arXiv:1502.01852)."""
+    r"""Draws normally with variance $2 / (\text{height} \cdot \text{width} \cdot \text{outputs})$ (He et al., arXiv:1502.01852)."""
     return jax.random.normal(key, shape) * math.sqrt(2 / (shape[0] * shape[1] * shape[3]))

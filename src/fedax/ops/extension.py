@@ -45,5 +45,5 @@ def status() -> Status:
 
 
 def usable() -> bool:
-    """Whether calls of the extension can stand in a program for the default device."""
+    """Returns whether calls of the extension can stand in a program for the default device."""
     return jax.default_backend() == "cpu" and status().used

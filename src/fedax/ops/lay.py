@@ -9,7 +9,7 @@ from fedax.ops.primitives import Result, batch_by, choose, primitive
 
 
 def laid(x: Images) -> Images:
-    """The same images. A network calls it once, before its first layer, where XLA would copy number by number.
+    """Returns the same images in another memory layout. Called once, before the first layer, where XLA would copy number by number.
 
     >>> import jax.numpy as jnp
     >>> laid(jnp.ones((2, 3, 3, 1))).shape

@@ -41,7 +41,7 @@ class LSTM(NamedTuple):
         peepholes: bool = False,
         uniform: bool = False,
     ) -> "LSTM":
-        """Glorot-uniform kernels and zero biases, or with `uniform` all numbers uniform up to 1 / sqrt(hidden)."""
+        """Initializes Glorot-uniform kernels and zero biases, or with `uniform` all numbers uniform up to 1 / sqrt(hidden)."""
         shapes = [(features, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (4 * hidden,), (3, hidden)]
         keys, bound = jax.random.split(key, len(shapes)), hidden**-0.5
         if uniform:
@@ -53,7 +53,7 @@ class LSTM(NamedTuple):
         return cls(parts[0], parts[1], parts[2], parts[3] if biases == 2 else None, parts[4] if peepholes else None)
 
     def __call__(self, x: Sequence, forget_bias: float = 0.0) -> Float[Array, "steps batch hidden"]:
-        """The hidden states after every step, from a state of zeros."""
+        """Returns the hidden states after every step, from a state of zeros."""
         steps, batch, features = x.shape
         hidden = self.recurrent.shape[0]
         bias = self.bias if self.second_bias is None else self.bias + self.second_bias
@@ -73,7 +73,7 @@ SMALLEST = 16
 def recur(
     projected: Gates, kernel: Float[Array, "hidden gates"], peepholes: Float[Array, "3 hidden"], peep: bool
 ) -> Float[Array, "steps batch hidden"]:
-    """The recurrence of `LSTM` over projected inputs; its first derivatives are in reverse mode, further ones in any."""
+    """Runs the recurrence of `LSTM` over projected inputs; first derivatives are in reverse mode, further ones in any."""
     return _forward(projected, kernel, peepholes, peep)[0]
 
 
@@ -84,7 +84,7 @@ def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> t
 
 
 def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden"]) -> tuple[Array, Array, Array]:
-    """Only the state's gradient passes through the loop; the parameters' gradients are one product over all steps after it."""
+    """Passes only the state's gradient through the loop; the parameters' gradients are one product over all steps after it."""
     hs, cs, gates, kernel, peepholes = saved
     operands = aligned(*(x[None] for x in (gradient, gates, cs, kernel, peepholes)))
     da = recur_gradient_p.bind(*operands, peep=peep, native=_native(*operands))[0][0]
@@ -105,7 +105,7 @@ def _native(*operands: Array) -> bool:
 
 
 def _shifted(states: Float[Array, "steps batch hidden"]) -> Float[Array, "steps batch hidden"]:
-    """The states before every step."""
+    """Returns the states before every step."""
     return jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
 
 
@@ -114,7 +114,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
-    """Hidden states, cells, and the four gates side by side, after every step."""
+    """Returns hidden states, cells, and the four gates side by side, after every step."""
     zero = jnp.zeros_like(projected[0, :, : kernel.shape[0]])
 
     def step(state: tuple[Array, Array], projected: Array) -> tuple[Any, Any]:
@@ -132,7 +132,7 @@ def _states(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> li
 
 
 def _gradient(gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array, peep: bool) -> list[Array]:
-    """The gradient of what the gates are functions of, from that of the hidden states."""
+    """Computes the gradient of the gates' inputs from that of the hidden states."""
     turned = kernel.T
 
     def step(carry: tuple[Array, Array], now: tuple[Array, ...]) -> tuple[Any, Array]:
@@ -191,6 +191,6 @@ RECURRENCES = {recur_p.name: (0, 1), recur_gradient_p.name: (1, 3)}
 
 
 def multiplications(gates: tuple[int, ...], kernel: tuple[int, ...]) -> int:
-    """Of the recurrence, and of its gradient, by the shapes of the gates and the kernel."""
+    """Returns the flops of the recurrence, and of its gradient, by the shapes of the gates and the kernel."""
     groups, steps, batch, _ = gates
     return groups * steps * batch * kernel[1] * kernel[2]

@@ -27,7 +27,7 @@ class GroupNorm(NamedTuple):
 
     @classmethod
     def init(cls, channels: int) -> "GroupNorm":
-        """Scale 1 and offset 0."""
+        """Returns scale 1 and offset 0."""
         return cls(jnp.ones(channels), jnp.zeros(channels))
 
     def __call__(self, x: Images, groups: int) -> Images:
@@ -36,7 +36,7 @@ class GroupNorm(NamedTuple):
 
 @checked_call
 def group_norm(x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int) -> Images:
-    """See `GroupNorm`. Derivatives of any order and mode.
+    """Applies `GroupNorm`, with derivatives of any order and mode.
 
     Args:
         x: images of shape (batch, rows, columns, channels).
@@ -62,7 +62,7 @@ def residual(
     shortcut: Images | None = None,
     stride: int = 1,
 ) -> tuple[Images, Images]:
-    r"""$\max(\mathrm{norm}(x) + s, 0)$, the end of a residual block with group normalisation, in one pass.
+    r"""Computes $\max(\mathrm{norm}(x) + s, 0)$, the end of a residual block with group normalisation, in one pass.
 
     It is returned twice: for the next layer, and for the next shortcut, so that the sum of their gradients needs no pass of its
     own. s is as in `join`, or 0. Derivatives of any order and mode.
@@ -98,7 +98,7 @@ def _normed(name: str, operands: tuple[Any, ...], groups: int, *, relu: bool, st
 
 
 def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
-    """Mean of each group, and one over its standard deviation: (group of examples, group of channels, example)."""
+    """Returns the mean of each group and one over its standard deviation: (group of examples, group of channels, example)."""
     mean = _means(x, groups)
     centred = x - _spread(mean, x)
     return mean, 1 / jnp.sqrt(_means(centred * centred, groups) + EPSILON)
@@ -111,7 +111,7 @@ def _means(x: Any, groups: int) -> Any:
 
 
 def _spread(statistic: Any, x: Any) -> Any:
-    """A statistic for every channel of every image."""
+    """Repeats a statistic for every channel of every image."""
     return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[:, :, None, None, :]
 
 
@@ -130,7 +130,7 @@ def _norm(x: Any, scale: Any, offset: Any, *shortcut: Any, groups: int, relu: bo
 def _gradient(
     x: Any, mean: Any, rate: Any, scale: Any, *rest: Any, groups: int, relu: bool, stride: int, size: Any
 ) -> list[Any]:
-    """With z the normalised image: dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
+    """Computes, with z the normalised image, dx = rate (g scale - mean(g scale) - z mean(g scale z)), means over the group.
 
     `rest` are one or two parts of the gradient g, and the outputs where there is ReLU.
     """
@@ -161,7 +161,7 @@ def _tangent(*operands: Any, groups: int, relu: bool, stride: int, size: Any) ->
 
 
 def _linear(operands: Any, stride: int) -> tuple[Any, Any]:
-    """The tangents among the operands of `_tangent`, and what it was linearised at."""
+    """Returns the tangents among the operands of `_tangent`, and the point of linearisation."""
     count = 4 if stride else 3
     return operands[:count], operands[count:]
 

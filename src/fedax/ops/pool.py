@@ -20,7 +20,7 @@ Window = tuple[int, int]
 
 @checked_call
 def max_pool(x: Images, window: int | Window = 2) -> Images:
-    """The largest of every 2 x 2 pixels, or of windows of another size; rows and columns that fill no window are left out.
+    """Returns the largest of every 2 x 2 pixels, or of other windows; rows and columns that fill no window are left out.
 
     Of equal pixels the first in reading order receives the gradient. Derivatives of any order and mode.
 
@@ -39,7 +39,7 @@ def max_pool(x: Images, window: int | Window = 2) -> Images:
 
 @checked_call
 def activate(x: Images, bias: Float[Array, "channels"], window: int | Window = 1) -> Images:
-    """ReLU of the images plus a bias for each channel, and the largest of each window, as `max_pool` has it.
+    """Adds a bias to each channel, applies ReLU, and takes the largest of each window as `max_pool` does.
 
     >>> activate(jnp.array([[1.0, -4.0], [3.0, -9.0]]).reshape(1, 2, 1, 2), jnp.array([0.5, 2.0]), (2, 1)).ravel().tolist()
     [3.5, 0.0]
@@ -55,7 +55,7 @@ def _pooled(x: Images, bias: Float[Array, "channels"], window: int | Window, rel
 
 
 def checked(window: int | Window) -> Window:
-    """Rows and columns of a window that may be given by one number.
+    """Returns rows and columns of a window that may be given by one number.
 
     Raises:
         InvalidInput: less than 1, or too many pixels for the type of the winners.
@@ -67,7 +67,7 @@ def checked(window: int | Window) -> Window:
 
 
 def _windows(x: Any, window: Window) -> Any:
-    """Shape (group, example, tall, height, wide, width, channel)."""
+    """Splits images into windows, shape (group, example, tall, height, wide, width, channel)."""
     groups, batch, rows, columns, channels = x.shape
     tall, wide = rows // window[0], columns // window[1]
     whole = x[:, :, : tall * window[0], : wide * window[1]]

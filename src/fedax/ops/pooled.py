@@ -28,7 +28,7 @@ def convolve_activate(
     stride: int | tuple[int, int] = 1,
     padding: Padding = "VALID",
 ) -> Images:
-    """`activate(convolve(x, kernel, stride, padding), bias, window)`, with gradients from the winners of the windows.
+    """Computes `activate(convolve(x, kernel, stride, padding), bias, window)`, with gradients from the windows' largest pixels.
 
     Raises:
         InvalidInput: what `convolve` and `activate` refuse.

@@ -37,7 +37,7 @@ def primitive(
     in_place: int = 0,
     again: bool = False,
 ) -> Primitive:
-    """An operation with several results.
+    """Creates an operation with several results.
 
     Args:
         name: of the operation.
@@ -92,13 +92,13 @@ def primitive(
 
 
 def choose(*operands: Any, native: bool | None = None) -> bool:
-    """Whether the extension serves these operands; by default wherever it can."""
+    """Returns whether the extension serves these operands; by default wherever it can."""
     fits = {str(x.dtype) for x in operands} in ({"float32"}, {"float64"})
     return fits and usable() if native is None else native and fits
 
 
 def aligned(*operands: Any) -> tuple[Any, ...]:
-    """The operands of one operation, all varying over the same axes of a mesh."""
+    """Returns the operands of one operation, all varying over the same axes of a mesh."""
     axes = [_varying(x) for x in operands]
     everything = frozenset().union(*axes)
     return tuple(_vary(x, tuple(everything - own)) if everything - own else x for x, own in zip(operands, axes))
@@ -114,13 +114,13 @@ def _vary(x: Any, axes: tuple[Any, ...]) -> Any:
 
 
 def folded(x: Any, batch: int, axis: int) -> Any:
-    """The batch axis joined to another one, outside of it."""
+    """Joins the batch axis to another one, outside of it."""
     moved = jnp.moveaxis(x, batch, axis)
     return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
 
 
 def unfolded(x: Any, size: int, axis: int) -> Any:
-    """The inverse of `folded`: the batch axis stands at `axis`."""
+    """Inverts `folded`: the batch axis stands at `axis`."""
     return x.reshape(*x.shape[:axis], size, x.shape[axis] // size, *x.shape[axis + 1 :])
 
 
@@ -129,7 +129,7 @@ def batch_size(operands: Sequence[Any], dims: Sequence[Any]) -> int:
 
 
 def batch_groups(made: Primitive, operands: Sequence[Any], dims: Sequence[Any], params: Any) -> tuple[Any, Any]:
-    """Every member of the batch is a group, or several."""
+    """Makes every member of the batch a group, or several."""
     size = batch_size(operands, dims)
     joined = [
         folded(jnp.broadcast_to(x[None], (size, *x.shape)), 0, 0) if d is None else folded(x, d, 0)

@@ -24,14 +24,14 @@ def _native(x: Images, kernel: Kernel, strides: tuple[int, int] = (1, 1), border
 
 
 def outputs(x: Images, kernel: Kernel, plan: Any) -> Images:
-    """The outputs for an image and a kernel."""
+    """Returns the outputs for an image and a kernel."""
     if 1 < x.shape[3] <= 4 and plan.strides == (1, 1):
         return _in_blocks(x, kernel, plan.borders)
     return _native(x, kernel, plan.strides, plan.borders)
 
 
 def kernel_gradient(x: Images, gradient: Images, plan: Any) -> Kernel:
-    """The gradient of the kernel, for an image and the gradient of the outputs."""
+    """Returns the gradient of the kernel, for an image and the gradient of the outputs."""
     padded, kernel = _padded(x, plan.borders), (*plan.window, x.shape[3], gradient.shape[3])
     if kernel[2] < FEW and plan.strides == (1, 1):
         return _by_spans(padded, kernel, gradient)
@@ -39,7 +39,7 @@ def kernel_gradient(x: Images, gradient: Images, plan: Any) -> Kernel:
 
 
 def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kernel:
-    """Stride 1 with few channels: one product for each row of the kernel, over spans of neighbouring columns.
+    """Computes, for stride 1 with few channels, one product for each row of the kernel over spans of neighbouring columns.
 
     A span of outputs meets all the pixels that any of its columns sees. The product of the two holds what each place of the
     kernel gets along its diagonals, and beside them terms that are not used, which cost less than short products do.
@@ -64,7 +64,7 @@ def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kern
 
 
 def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int], gradient: Images) -> Kernel:
-    """One product for each place of the kernel: the image under that place, times the gradient, over all pixels at once."""
+    """Computes one product for each kernel position: the image under it times the gradient, over all pixels at once."""
     rows, columns = gradient.shape[1:3]
     right = gradient.reshape(-1, kernel[3])
 
@@ -76,21 +76,21 @@ def _by_places(padded: Images, kernel: tuple[int, ...], strides: tuple[int, int]
 
 
 def image_gradient(gradient: Images, kernel: Kernel, plan: Any) -> Images:
-    """The gradient of the image, for the gradient of the outputs and a kernel."""
+    """Returns the gradient of the image, for the gradient of the outputs and a kernel."""
     if plan.strides == (1, 1) and kernel.shape[2] >= FEW:
         return _by_flipped_kernel(gradient, kernel, plan)
     return _by_adding(gradient, kernel, plan)
 
 
 def _by_flipped_kernel(gradient: Images, kernel: Kernel, plan: Any) -> Images:
-    """Stride 1: a convolution of the gradient, written in the order of axes for which XLA has a fast one."""
+    """Computes, for stride 1, a convolution of the gradient in the order of axes for which XLA has a fast one."""
     widths = [(k - 1 - low, n + low - m) for k, n, m, (low, _) in zip(plan.window, plan.image, plan.outputs, plan.borders)]
     turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
     return _native(_padded(gradient, (widths[0], widths[1])), turned)
 
 
 def _by_adding(gradient: Images, kernel: Kernel, plan: Any) -> Images:
-    """One product for all places of the kernel, whose results are added where they belong."""
+    """Computes one product for all kernel positions and adds the results at their pixels."""
     height, width, channels, outputs = kernel.shape
     (top, bottom), (left, right) = plan.borders
     batch, rows, columns, _ = gradient.shape
@@ -105,7 +105,7 @@ def _by_adding(gradient: Images, kernel: Kernel, plan: Any) -> Images:
 
 
 def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
-    """Stride 1 with few channels: 2 x 2 outputs at a time are the outputs of one product over 2 x 2 times the channels.
+    """Computes, for stride 1 with few channels, 2 x 2 outputs at a time by one product over 2 x 2 times the channels.
 
     The kernel of a block holds the given one at four places; its zeros cost less than short products do.
     """
@@ -127,14 +127,14 @@ def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
 
 
 def _fold(x: Images) -> Images:
-    """Squares of 2 x 2 pixels become pixels with four times the channels."""
+    """Turns squares of 2 x 2 pixels into pixels with four times the channels."""
     batch, rows, columns, channels = x.shape
     pairs = x.reshape(batch, rows // 2, 2, columns // 2, 2, channels)
     return pairs.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows // 2, columns // 2, 4 * channels)
 
 
 def _unfold(x: Images) -> Images:
-    """The inverse of `_fold`."""
+    """Inverts `_fold`."""
     batch, rows, columns, channels = x.shape
     pairs = x.reshape(batch, rows, columns, 2, 2, channels // 4)
     return pairs.transpose(0, 1, 3, 2, 4, 5).reshape(batch, 2 * rows, 2 * columns, channels // 4)
@@ -147,7 +147,7 @@ def _padded(x: Images, widths: Borders) -> Images:
 
 
 def _under(x: Images, i: int, j: int, rows: int, columns: int, strides: tuple[int, int]) -> Images:
-    """The pixels under place (i, j) of the kernel, for all outputs."""
+    """Returns the pixels under position (i, j) of the kernel, for all outputs."""
     batch, _, _, channels = x.shape
     ends = (batch, i + strides[0] * (rows - 1) + 1, j + strides[1] * (columns - 1) + 1, channels)
     return lax.slice(x, (0, i, j, 0), ends, (1, *strides, 1))

@@ -15,7 +15,7 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
-    r"""$\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the channels that it lacks.
+    r"""Computes $\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the channels that it lacks.
 
     This is option A of He et al. (arXiv:1512.03385, section 3.3). Derivatives of any order and mode.
 
@@ -48,7 +48,7 @@ def check_fit(name: str, x: Images, shortcut: Images, stride: int) -> None:
 
 
 def taken(shortcut: Any, channels: int, stride: int) -> Any:
-    """Every stride-th pixel of a shortcut (group, example, row, column, channel), with zeros in the channels that it lacks."""
+    """Returns every stride-th pixel of a shortcut (group, example, row, column, channel), zeros in missing channels."""
     missing = channels - shortcut.shape[4]
     return (
         jnp.pad(shortcut[:, :, ::stride, ::stride], ((0, 0),) * 4 + ((0, missing),)) if missing or stride > 1 else shortcut
@@ -56,7 +56,7 @@ def taken(shortcut: Any, channels: int, stride: int) -> Any:
 
 
 def scattered(gradient: Any, size: Any, stride: int) -> Any:
-    """The transpose of `taken`, for shortcuts of a size (rows, columns, channels)."""
+    """Transposes `taken`, for shortcuts of a size (rows, columns, channels)."""
     ends = [n - stride * (m - 1) - 1 for n, m in zip(size, gradient.shape[2:4])]
     between = [(0, 0, 0), (0, 0, 0), *((0, end, stride - 1) for end in ends), (0, 0, 0)]
     return lax.pad(gradient[..., : size[2]], jnp.zeros((), gradient.dtype), between)

@@ -402,7 +402,7 @@ class Experiment(BaseModel):
         )
 
     def toml(self) -> str:
-        """`resolved` as TOML text: reading it gives the same runs."""
+        """Returns `resolved` as TOML text: reading it gives the same runs."""
         return tomli_w.dumps(self.resolved())
 
     def refuse(self, place: KeyPath, error: InvalidInput) -> NoReturn:

@@ -19,7 +19,7 @@ from fedax.utils.random import MOST_SEED
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of an experiment file.
+    """Returns the JSON schema (draft 2020-12) of an experiment file.
 
     >>> schema()["properties"]["rounds"]["minimum"]
     0

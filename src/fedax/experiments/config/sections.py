@@ -74,7 +74,7 @@ Made = TypeVar("Made")
 
 
 def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
-    """A maker of immutable things that makes equal ones once: a recipe's experiments ask for the same ones hundreds of times."""
+    """Caches a factory of immutable values: a recipe's experiments ask for equal ones hundreds of times."""
     made: dict[str, Made] = {}
 
     @functools.wraps(make)
@@ -319,7 +319,7 @@ class AuditSection(BaseModel):
 
 
 def as_declared(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with a real number wherever one is declared, also where a whole one was written."""
+    """Converts whole numbers to real ones wherever a real one is declared."""
 
     def real_number(key: str, value: Any) -> Any:
         whole = type(value) is int and key in known and not known[key].counts

@@ -23,7 +23,7 @@ def parse_section(text: str) -> dict[str, Any]:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Options alone; values are TOML, or else text. Brackets hold commas together.
+    """Parses options; values are TOML, or else text. Brackets hold commas together.
 
     >>> parse_options("cohort=10, batch_size=full, mu=[0.1, 0.2]")
     {'cohort': 10, 'batch_size': 'full', 'mu': [0.1, 0.2]}
@@ -39,7 +39,7 @@ def parse_options(text: str) -> dict[str, Any]:
 
 
 def parse_numbers(field: str, text: str) -> list[int]:
-    """Whole numbers separated by commas.
+    """Parses whole numbers separated by commas.
 
     >>> parse_numbers("seeds", "0,1,2")
     [0, 1, 2]

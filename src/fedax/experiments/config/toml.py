@@ -106,7 +106,7 @@ class Source:
         return _find(self.document, place)
 
     def line_of(self, place: KeyPath) -> int | None:
-        """The line, from 1, on which the value at a place begins; that of the nearest enclosing table if it is not there."""
+        """Returns the line, from 1, on which the value at a path begins; that of the nearest enclosing table if it is missing."""
         while place and self.find(place) is None:
             place = place[:-1]
         if not place:
@@ -117,7 +117,7 @@ class Source:
         return ends[there - 1][1] + 1 if 0 < there < len(ends) else None
 
     def error(self, place: KeyPath, message: str) -> SpecError:
-        """A `SpecError` that begins with the file and the line of a place, or with the setting that put the value there."""
+        """Returns a `SpecError` that begins with the file and the line of a path, or with the setting that put the value there."""
         for length in range(len(place), 0, -1):
             if place[:length] in self.settings:
                 return SpecError(f"--set {self.settings[place[:length]]}: {message}")
@@ -144,7 +144,7 @@ def place_value(document: Any, place: KeyPath, value: Any, what: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Values that TOML can hold; None is left out."""
+    """Converts to values that TOML can hold; None is left out."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -160,7 +160,7 @@ def _parts(table: Any) -> tuple[range, str]:
 
 
 def _statements(text: str) -> list[tuple[int, int]]:
-    """The end of each statement of a valid TOML text, and the lines until there; a line without one counts as one."""
+    """Yields the end of each statement of a valid TOML text, and the lines until there; a line without one counts as one."""
     ends, depth, lines = [], 0, 0
     for part in _PARTS.finditer(text):
         found = part[0]

@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 
 
 def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, list[Standing]]:
-    """By algorithm, its members in the order of the file, those that have run, judged by the runs that select."""
+    """Judges the members of each algorithm that have run, in the order of the file, by the runs that select."""
     select, on_task = experiment.select, [record for record in records if record.task == experiment.name]
     found: dict[str, list[Standing]] = {}
     for member in experiment.members():
@@ -52,7 +52,7 @@ def standings(experiment: Experiment, records: Sequence[Record]) -> dict[str, li
 
 
 def selected(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
-    """By algorithm, the label of the member that the experiment's rule selects among those that have run."""
+    """Selects for each algorithm a member by the experiment's rule, among those that have run; returns labels."""
     higher = is_higher_better(experiment.select, [record.modes for record in records])
     return {
         method: min(members, key=lambda standing: standing.order(higher)).member.label

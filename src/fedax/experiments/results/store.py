@@ -195,7 +195,7 @@ class RunDirectory:
         self.flush()
 
     def renew(self) -> None:
-        """`flush`, while no other process writes.
+        """Calls `flush` while no other process writes.
 
         Raises:
             RunExists: another process does.
@@ -311,7 +311,7 @@ class RunDirectory:
         return {experiment.name: experiment.reads for experiment in self.experiments}
 
     def selections(self) -> dict[str, dict[str, str]]:
-        """By task and algorithm, the label of the member that a grid's rule selects among those that have run."""
+        """Returns by task and algorithm the label of the member that a grid's rule selects among those that have run."""
         return selections(self.experiments, self.records)
 
     def line(self) -> str:

@@ -287,7 +287,7 @@ def _opened_shape(leaf: Any) -> tuple[int, ...]:
 
 
 def _near(value: PyTree, down: PyTree) -> list[int]:
-    """For each message that is a difference, which of the vectors that came down it is a difference to."""
+    """Returns for each message that is a difference which received vector it is a difference to."""
     vectors = [leaf for leaf in jax.tree.leaves(decode(down)[0]) if is_vector(leaf)]
     found = []
     for leaf in jax.tree.leaves(value, is_leaf=is_message):

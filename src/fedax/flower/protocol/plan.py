@@ -119,7 +119,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
 
 
 def form(tree: PyTree) -> PyTree:
-    """Shapes and types in place of arrays."""
+    """Replaces arrays by shapes and types."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
