@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test fast format all test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs wheel release-check lint check clean
+.PHONY: help environment demo test fast format generate all test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs wheel release-check lint check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -42,6 +42,9 @@ fast: $(VENV)/.ready-to-test ## tests of the core, the algorithms' closed forms 
 format: $(VENV)/.ready-to-test ## format the code and sort its imports
 	$(BIN)/ruff check --quiet --fix src tests benchmarks docs || true
 	$(BIN)/ruff format src tests benchmarks docs
+
+generate: $(VENV)/.ready-to-test ## write exports and the list of the public interface, after a new algorithm or a changed signature
+	$(BIN)/python .ci/generate
 
 all: test laws recipes deployments check docs ## every test, check and page: some two hours on two cores
 
