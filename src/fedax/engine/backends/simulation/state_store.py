@@ -5,12 +5,11 @@ have to look pure. The store therefore keeps a short undo log: earlier versions 
 repeated write returns the version that it made before.
 """
 
-import itertools
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import IO, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from fedax.errors import FedaxError
 OffloadPlacement: TypeAlias = Literal["host", "disk"]
 """Where rows outside the devices are stored."""
 BLOCK_BYTES, GROWTH_BYTES = 1 << 22, 1 << 26
-"""Bytes of rows copied at a time, and bytes by which host memory grows. The system maps pages only
-as they are written."""
+"""Bytes of rows copied at a time, and the most bytes by which host memory grows at a time."""
 MIN_UNDO_WRITES, UNDO_BYTES = 4, 1 << 24
 """Writes that can be undone: at least so many, and more while their rows take at most so many
 bytes."""
@@ -201,29 +199,23 @@ STORES: HandleRegistry[ClientStateStore] = HandleRegistry()
 
 
 class _MemoryRows:
-    """Rows in memory, in blocks, so that growing does not copy existing rows."""
+    """Rows in memory, as one array that grows in place."""
 
     def __init__(self, width: int) -> None:
-        self.width, self.per_block = width, max(1, GROWTH_BYTES // max(width, 1))
-        self.blocks: list[np.ndarray] = []
+        self.rows = np.empty((0, width), np.uint8)
+        self.growth = max(1, GROWTH_BYTES // max(width, 1))
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        rows = np.empty((len(slots), self.width), np.uint8)
-        for block, places in self._places(slots):
-            rows[places] = self.blocks[block][slots[places] - block * self.per_block]
-        return rows
+        return self.rows[slots]
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
-        while len(slots) and slots.max() >= len(self.blocks) * self.per_block:
-            self.blocks.append(np.empty((self.per_block, self.width), np.uint8))
-        for block, places in self._places(slots):
-            self.blocks[block][slots[places] - block * self.per_block] = rows[places]
-
-    def _places(self, slots: np.ndarray) -> Iterator[tuple[int, Any]]:
-        """Yields the blocks of some slots, each with the positions of its slots among them."""
-        if len(self.blocks) == 1:
-            return iter([(0, slice(None))])
-        return _group_slots(slots // self.per_block)
+        before, needed = len(self.rows), int(slots.max(initial=-1)) + 1
+        if needed > before:
+            # The system moves the pages of a large array, so that growing copies no rows. No view
+            # of the array exists outside of this class, which `refcheck` would look for.
+            larger = max(needed, before + min(max(before, 16), self.growth))
+            self.rows.resize((larger, self.rows.shape[1]), refcheck=False)
+        self.rows[slots] = rows
 
 
 class _FileRows:
@@ -234,47 +226,26 @@ class _FileRows:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="fedax-", buffering=0)  # noqa: SIM115, closed with the rows
+        self.file = tempfile.TemporaryFile(prefix="fedax-")  # noqa: SIM115, closed with the rows
         weakref.finalize(self, self.file.close)
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         rows = np.empty((len(slots), self.width), np.uint8)
         for first, places in _contiguous_runs(slots):
-            piece = np.empty((len(places), self.width), np.uint8)
-            self.file.seek(int(first) * self.width)
-            _transfer_all(getattr(self.file, "readinto"), piece)  # noqa: B009, typing does not know files without a buffer
-            rows[places] = piece
+            self.file.seek(first * self.width)
+            run = self.file.read(len(places) * self.width)
+            rows[places] = np.frombuffer(run, np.uint8).reshape(len(places), self.width)
         return rows
 
     def write(self, slots: np.ndarray, rows: np.ndarray) -> None:
         for first, places in _contiguous_runs(slots):
-            self.file.seek(int(first) * self.width)
-            _transfer_all(self.file.write, rows[places])
-
-
-def _transfer_all(move: Any, piece: np.ndarray) -> None:
-    """Reads or writes a buffer completely; one system call may transfer less."""
-    view, done = np.ascontiguousarray(piece).reshape(-1).data, 0
-    while done < len(view):
-        moved = move(view[done:])
-        if not moved:
-            raise OSError("the file of the clients' memory has become shorter")
-        done += moved
-
-
-def _group_slots(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each value among some keys with its positions."""
-    order = np.argsort(keys, kind="stable")
-    return _split_at(keys, order, np.flatnonzero(np.diff(keys[order])))
+            self.file.seek(first * self.width)
+            self.file.write(rows[places].data)
 
 
 def _contiguous_runs(slots: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yields runs of consecutive slots: the first slot, and the positions of all."""
-    order = np.argsort(slots, kind="stable")
-    return _split_at(slots, order, np.flatnonzero(np.diff(slots[order]) != 1))
-
-
-def _split_at(keys: np.ndarray, order: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Splits positions after some of them, and yields each part with its first key."""
-    edges = [0, *(ends + 1).tolist(), len(order)] if len(order) else []
-    return ((int(keys[order[a]]), order[a:b]) for a, b in itertools.pairwise(edges))
+    if len(slots):
+        order = np.argsort(slots, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(slots[order]) != 1) + 1):
+            yield int(slots[places[0]]), places
