@@ -99,12 +99,10 @@ def map_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
         function: of arrays of one lane.
         arguments: arrays, each with its number of axes in one lane.
     """
-    arrays = [np.asarray(array) for array, _ in arguments]
-    own = [array.shape[array.ndim - axes :] for array, (_, axes) in zip(arrays, arguments, strict=True)]
-    lanes = [array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, own, strict=True)]
-    common = np.broadcast_shapes(*lanes)
-    if not common:
-        return function(*arrays)
-    each = [np.broadcast_to(array, (*common, *shape)) for array, shape in zip(arrays, own, strict=True)]
-    answers = [function(*(array[lane] for array in each)) for lane in np.ndindex(common)]
-    return jax.tree.map(lambda *leaves: np.stack(leaves).reshape(*common, *np.shape(leaves[0])), *answers)
+    arrays = [(np.asarray(array), np.ndim(array) - axes) for array, axes in arguments]
+    lanes = np.broadcast_shapes(*(array.shape[:leading] for array, leading in arrays))
+    if not lanes:
+        return function(*(array for array, _ in arrays))
+    each = [np.broadcast_to(array, (*lanes, *array.shape[leading:])) for array, leading in arrays]
+    results = [function(*(array[lane] for array in each)) for lane in np.ndindex(lanes)]
+    return jax.tree.map(lambda *leaves: np.stack(leaves).reshape(*lanes, *np.shape(leaves[0])), *results)
