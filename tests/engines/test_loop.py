@@ -136,9 +136,9 @@ def _schedule(options):
     ("arguments", "message"),
     [
         ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked', 'measured'"),
-        ({"chunk": 0}, "whole numbers >= 1"),
-        ({"devices": 99}, "1 to 2"),
-        ({"microbatch": 0}, "whole numbers >= 1"),
+        ({"chunk": 0}, r"whole numbers in \[1, "),
+        ({"devices": 99}, r"whole numbers in \[1, 2\]"),
+        ({"microbatch": 0.5}, r"whole numbers in \[1, "),
     ],
 )
 def test_bad_engines(arguments, message):

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
+from fedax.core.hyper import Hyper
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.calibration import calibrate
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
 from fedax.engine.backends.simulation.offloaded_state import (
-    STATE_PLACEMENTS,
     StatePlacement,
     allocate_stores,
     attach_stores,
@@ -88,17 +88,10 @@ class Simulation(Engine):
         memory: StatePlacement = "device",
     ) -> None:
         self.process_group = multihost_group()
-        _check_choice("placement", placement, ("auto", "sequential", "chunked", "measured"))
-        _check_choice("data", data, ("auto", "device", "host"))
-        _check_choice("memory", memory, STATE_PLACEMENTS)
-        for name, count in (("chunk", chunk), ("microbatch", microbatch)):
-            if count is not None and count < 1:
-                raise InvalidInput.of(f"Simulation({name}=...)", count, "whole numbers >= 1")
-        if devices is not None and not 1 <= devices <= len(jax.devices()):
-            raise InvalidInput.of("Simulation(devices=...)", devices, f"1 to {len(jax.devices())}")
+        given = {"placement": placement, "chunk": chunk, "devices": devices}
+        given |= {"microbatch": microbatch, "data": data, "memory": memory}
         several_hosts = self.process_group.size > 1
-        if several_hosts:
-            _check_multihost(placement, devices, data, memory)
+        _check_arguments(given, several_hosts)
         is_cpu = jax.default_backend() == "cpu"
         if placement == "auto":
             placement = "sequential" if is_cpu else "chunked"
@@ -119,11 +112,11 @@ class Simulation(Engine):
         devices = chosen if setup.solver.on_mesh else 1
         axes = SweepAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
         devices = devices if axes.spread == "clients" else 1
-        own = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
-        away = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
-        setup = dataclasses.replace(setup, **own, offloads=self.memory != "device")
-        places = chosen, HostDataset(setup) if away else None, self.memory
-        return SimulationProgram(setup, axes, algorithms, roots, longest, *places)
+        layout = {"microbatch": self.microbatch, "placement": self.placement, "chunk": self.chunk, "devices": devices}
+        setup = dataclasses.replace(setup, **layout, offloads=self.memory != "device")
+        is_on_host = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
+        dataset = HostDataset(setup) if is_on_host else None
+        return SimulationProgram(setup, axes, algorithms, roots, longest, chosen, dataset, self.memory)
 
     def _small(self, setup: Setup, runs: int) -> bool:
         """Returns whether a round of all runs is too little work for several devices."""
@@ -136,26 +129,28 @@ class Simulation(Engine):
         return runs * clients * examples * setup.layout.dim <= SMALL
 
 
-def _check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise InvalidInput.of(f"Simulation({name}=...)", value, f"one of {', '.join(map(repr, allowed))}")
-
-
-def _check_multihost(placement: str, devices: int | None, data: str, memory: str) -> None:
-    """Raises if an option does not work on several hosts, where all processes must make the same choices."""
-    available = len(jax.devices())
-    if (devices or available) < available:
-        hint = "Simulations on several hosts use the devices of all."
-        raise InvalidInput.of("Simulation(devices=...)", devices, f"{available}, or None", hint)
-    if placement == "measured":
-        hint = "Hosts that measure could choose differently."
-        raise InvalidInput.of("Simulation(placement=...)", placement, "'auto', 'sequential' or 'chunked'", hint)
-    if data == "host":
-        hint = "Simulations on several hosts keep the examples on the devices of all."
-        raise InvalidInput.of("Simulation(data=...)", data, "'auto' or 'device'", hint)
-    if memory != "device":
-        hint = "Simulations on several hosts keep the clients' memories on the devices of all."
-        raise InvalidInput.of("Simulation(memory=...)", memory, "'device'", hint)
+def _check_arguments(given: dict[str, Any], several_hosts: bool) -> None:
+    """Checks the arguments of `Simulation` against their ranges, which are smaller on several hosts."""
+    devices = len(jax.devices())
+    ranges = [
+        Hyper("placement", "auto", choices=("auto", "sequential", "chunked", "measured")),
+        Hyper("data", "auto", choices=("auto", "device", "host")),
+        Hyper("memory", "device", choices=("device", "host", "disk")),
+        Hyper("chunk", 8, low=1),
+        Hyper("microbatch", 256, low=1),
+        Hyper("devices", 1, low=1, high=devices),
+    ]
+    if several_hosts:  # where all processes must make the same choices, and share all devices
+        ranges += [
+            Hyper("devices", 1, low=devices, high=devices),
+            Hyper("placement", "auto", choices=("auto", "sequential", "chunked")),
+            Hyper("data", "auto", choices=("auto", "device")),
+            Hyper("memory", "device", choices=("device",)),
+        ]
+    for limits in ranges:
+        value = given[limits.name]
+        if limits.choices is not None or value is not None:
+            limits.check("Simulation", value)
 
 
 class SimulationProgram(Program):
@@ -210,10 +205,14 @@ class SimulationProgram(Program):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.axes.put(self.axes.stack(models, "seeds"), "seeds")
-        with bypass_persistent_cache(self.devices):
-            carry, worked = _start(self.axes, self.setup, self.algorithm, (self.roots, w))
+        carry, worked = self._call(_start, self.setup, (self.roots, w))
         carry, stores = allocate_stores(carry, self.memory)
         return carry, worked, tuple(stores)
+
+    def _call(self, function: Callable[..., Any], shared: Any, seeds: Any, *states: Any) -> Any:
+        """Calls a function of one run, compiled for all of them."""
+        with bypass_persistent_cache(self.devices):
+            return _on_all_runs(function, self.axes, shared, self.algorithm, seeds, *states)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         carry, _, stores = states
@@ -222,10 +221,9 @@ class SimulationProgram(Program):
         if self.host_dataset is not None and self.axes.is_single:
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
-            inner, report, worked = _compiled(self.small)((self.axes, shared, self.algorithm, self.roots), carry)
-        return (inner, worked, stores), [
-            self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))
-        ]
+            carry, report, worked = _compiled(self.small)((self.axes, shared, self.algorithm, self.roots), carry)
+        logs = [self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))]
+        return (carry, worked, stores), logs
 
     def _log(self, report: Any, count: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
@@ -233,32 +231,27 @@ class SimulationProgram(Program):
         return Log(report.notes, down, up, report.broken, report.bad_client, report.left_out)
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
-        shared = self.setup, tuple(observers)
         check_versions(states[0])
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
-        with bypass_persistent_cache(self.devices):
-            metrics = observe(self.axes, shared, self.algorithm, self.roots, states[:2])
-        singles = self.axes.unstack_runs(self.axes.to_host(metrics))
-        return [{name: np.asarray(value) for name, value in single.items()} for single in singles]
+        metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
+        return [jax.tree.map(np.asarray, single) for single in self.axes.unstack_runs(self.axes.to_host(metrics))]
 
     def personal(self, states: Any) -> list[Float[Array, "clients dim"]]:
         check_versions(states[0])
-        with bypass_persistent_cache(self.devices):
-            models = personal(self.axes, self.setup, self.algorithm, self.roots, states[0])
-        return self.axes.unstack_runs(models)
+        return self.axes.unstack_runs(self._call(_personal, self.setup, self.roots, states[0]))
 
 
 @eqx.filter_jit
-def _start(axes: SweepAxes, setup: Setup, algorithm: Algorithm[Any], seeds: Any) -> Any:
-    def start(setup: Setup, algorithm: Algorithm[Any], seed: Any) -> Any:
-        root, w = seed
-        places = setup.schedule.capacity(setup.population.clients)
-        return initial_carry(SimulationBackend(setup), algorithm, root, w), empty_cohort(0, setup.layout.dtype).padded(
-            places
-        )
+def _on_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
+    """Calls `function(shared, algorithm, seed_inputs, *states)`, written for one run, for all runs of a sweep."""
+    return axes.vectorize(function)(*arguments)
 
-    return axes.vectorize(start)(setup, algorithm, seeds)
+
+def _start(setup: Setup, algorithm: Algorithm[Any], seed: tuple[Key[Array, ""], Array]) -> tuple[RunCarry, Cohort]:
+    """Returns the carry before round 0, and a cohort without clients."""
+    nobody = empty_cohort(0, setup.layout.dtype).padded(setup.schedule.capacity(setup.population.clients))
+    return initial_carry(SimulationBackend(setup), algorithm, *seed), nobody
 
 
 def one_round(
@@ -323,28 +316,15 @@ def _rounds(
     return state, log, worked.padded(max(setup.schedule.capacity(setup.population.clients), worked.ids.shape[0]))
 
 
-@eqx.filter_jit
-def observe(
-    axes: SweepAxes,
-    shared: tuple[Setup, tuple[Observer, ...]],
-    algorithm: Algorithm[Any],
-    roots: Key[Array, "..."],
-    states: Any,
+def _observe(
+    shared: tuple[Setup, tuple[Observer, ...]], algorithm: Algorithm[Any], root: Key[Array, ""], state: Any
 ) -> dict[str, Any]:
     """Computes the metrics of all observers, which share their passes over the data."""
-
-    def metrics(shared: Any, algorithm: Algorithm[Any], root: Key[Array, ""], state: Any) -> dict[str, Any]:
-        setup, observers = shared
-        carry, worked = state
-        view = view_of(setup, algorithm, carry, worked.padded(setup.population.clients))
-        return joined([observer(view) for observer in observers])
-
-    return axes.vectorize(metrics)(shared, algorithm, roots, states)
+    (setup, observers), (carry, worked) = shared, state
+    view = view_of(setup, algorithm, carry, worked.padded(setup.population.clients))
+    return joined([observer(view) for observer in observers])
 
 
-@eqx.filter_jit
-def personal(axes: SweepAxes, setup: Setup, algorithm: Algorithm[Any], roots: Key[Array, "..."], states: Any) -> Array:
+def _personal(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], carry: RunCarry) -> Array:
     """Returns the models that the clients use themselves, shape (clients, dim)."""
-    return axes.vectorize(lambda setup, algorithm, root, carry: all_personal(setup, algorithm, carry))(
-        setup, algorithm, roots, states
-    )
+    return all_personal(setup, algorithm, carry)
