@@ -1,7 +1,6 @@
 """A probe of per-example functions: the value of one example must not depend on the others of its batch."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +31,9 @@ _IN_EVALUATION = "In evaluation, with the key None, use the running statistics o
 
 _Pair = tuple[str, np.ndarray, np.ndarray]
 """The change in words, and the values of the same examples before and after."""
+_PROBED: dict[Any, list[_Pair]] = {}
+"""The pairs of the functions that were probed last; they do not depend on the data."""
+_MOST_PROBED = 16
 
 
 def check_separate(
@@ -56,15 +58,18 @@ def check_separate(
     if getattr(function, "separate", False) or any(isinstance(values, Tracer) for values in arrays.values()):
         return
     forms = tuple((key, values.shape[1:], str(values.dtype)) for key, values in sorted(arrays.items()))
-    probe = functools.partial(_values, function, start, arrays, training)
+    # a `Bound` would be held with all its arrays
+    key: Any = None if isinstance(function, Bound) else (function, type(start), forms, training)
     try:
-        hash((function, forms))
-        if isinstance(function, Bound):  # would be held, with all its arrays
-            raise TypeError
-    except TypeError:  # not remembered
-        found = probe()
-    else:
-        found = _kept(_Known(probe, function, start), forms)
+        found = _PROBED.get(key)
+    except TypeError:  # not hashable, so not remembered
+        key = found = None
+    if found is None:
+        found = _values(function, start, arrays, training)
+    if key is not None:
+        _PROBED[key] = found
+        if len(_PROBED) > _MOST_PROBED:
+            _PROBED.pop(next(iter(_PROBED)), None)
     for reason, expected, values in found:
         differs = _differences(expected, values)
         if differs.any():
@@ -77,27 +82,6 @@ def check_separate(
 
 def _tolerance(values: np.ndarray) -> np.ndarray:
     return np.sqrt(np.finfo(values.dtype).eps) * np.maximum(np.abs(values), 1)
-
-
-class _Known:
-    """A probe that is the same for the same function, whatever the data."""
-
-    def __init__(self, probe: Callable[[], Any], function: Any, start: Any) -> None:
-        self.probe, self.function, self.start = probe, function, type(start)
-
-    def __hash__(self) -> int:
-        return hash((self.function, self.start))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and (self.function, self.start) == (other.function, other.start)
-
-
-@functools.lru_cache(16)
-def _kept(known: _Known, forms: Any) -> list[_Pair]:
-    del forms
-    found = known.probe()
-    del known.probe  # with the data
-    return found
 
 
 def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool) -> list[_Pair]:
