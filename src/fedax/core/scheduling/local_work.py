@@ -117,20 +117,15 @@ class LocalWork(eqx.Module):
 
     def most_steps(self, largest: int) -> tuple[str, int]:
         """The most steps of a round, if no client has more than `largest` examples, after the argument that sets them."""
-        if self.times is not None:
-            return "times", max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
-        amount: Any = self.epochs if self.steps is None else self.steps
-        batch: Any = self.batch_size[0] if isinstance(self.batch_size, tuple) else self.batch_size
-        most = amount[1] if isinstance(amount, tuple) else amount
-        steps = self._steps_of(most, largest, largest if batch == "full" else min(batch, largest))
-        return "epochs" if self.steps is None else "steps", steps
+        name = "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
+        return name, self._steps_of(self._ends[1], largest, _examples(self._batch_ends[0], largest))
 
     def check_steps(self, largest: int) -> None:
         """Refuses more steps of a round than a 32-bit number counts, if no client has more than `largest` examples."""
         name, most = self.most_steps(largest)
-        epochs = self.epochs[1] if isinstance(self.epochs, tuple) else self.epochs
-        if self._in_epochs and self.epoch_steps == "floor" and epochs * largest >= 2**31:
-            got = f"{self.epochs} with epoch_steps='floor', {epochs * largest} examples of the largest client"
+        examples = self._ends[1] * largest
+        if self._in_epochs and self.epoch_steps == "floor" and examples >= 2**31:
+            got = f"{self.epochs} with epoch_steps='floor', {examples} examples of the largest client"
             raise InvalidInput.of("Schedule(epochs=...)", got, "fewer than 2147483648 examples of a round")
         if most >= 2**31:
             got = f"{getattr(self, name)}, which are {most} steps of the largest client"
@@ -138,19 +133,13 @@ class LocalWork(eqx.Module):
 
     def equal_steps(self, sizes: Sequence[int]) -> bool:
         """Whether clients with so many examples are certain to take equally many steps in every round."""
-        amount = self.epochs if self.steps is None else self.steps
-        least, most = amount if isinstance(amount, tuple) else (amount, amount)
-        if self.times is not None:
-            least = most = max(b - a for a, b in zip((0, *self.times), self.times, strict=False))
+        least, most = self._ends
         if least != most or (self.stragglers > 0 and most > 1):
             return False
-        if self.times is not None or self.steps is not None or self.batch_size == "full":
+        if not self._in_epochs or self.batch_size == "full":
             return True
-        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
-        return (
-            len({self._steps_of(most, n, n if isinstance(b, str) else min(b, n)) for n in map(int, sizes) for b in ends})
-            == 1
-        )
+        steps = {self._steps_of(most, n, _examples(b, n)) for n in map(int, sizes) for b in self._batch_ends}
+        return len(steps) == 1
 
     def full_batches(self, sizes: Sequence[int]) -> bool:
         """Whether clients with so many examples have minibatches of one size only, which need no padding."""
@@ -164,11 +153,7 @@ class LocalWork(eqx.Module):
 
         Of a drawn batch size, the steps at its mean.
         """
-        if self.times is not None:
-            amount: Any = self.times[-1] / len(self.times)
-        else:
-            amount = self.epochs if self.steps is None else self.steps
-            amount = sum(amount) / 2 if isinstance(amount, tuple) else amount
+        amount = sum(self._ends) / 2 if self.times is None else self.times[-1] / len(self.times)
         late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
         amount = amount * (1 - late)
         if self._in_epochs and self.epoch_steps == "floor":
@@ -181,8 +166,25 @@ class LocalWork(eqx.Module):
 
     def _mean_batch(self, size: int) -> float:
         """Returns the examples of a minibatch of a client; of a drawn batch size, their mean."""
-        ends = self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
-        return sum(size if isinstance(end, str) else min(size, end) for end in ends) / len(ends)
+        return sum(_examples(end, size) for end in self._batch_ends) / len(self._batch_ends)
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """The least and the most epochs, or steps, of a round; with `times` twice those of the longest one."""
+        if self.times is not None:
+            return (max(b - a for a, b in itertools.pairwise((0, *self.times))),) * 2
+        amount = self.epochs if self.steps is None else self.steps
+        return amount if isinstance(amount, tuple) else (amount, amount)
+
+    @property
+    def _batch_ends(self) -> tuple[int | str, ...]:
+        """The bounds of a drawn batch size, or the only one."""
+        return self.batch_size if isinstance(self.batch_size, tuple) else (self.batch_size,)
+
+
+def _examples(batch: int | str, size: int) -> int:
+    """Returns the examples of a minibatch of a client with `size` of them; a word stands for all."""
+    return size if isinstance(batch, str) else min(batch, size)
 
 
 def counts(value: Any) -> bool:
