@@ -86,7 +86,7 @@ def test_bad_traces_are_refused(written, text, message):
     [
         (lambda: Daily(fraction=0.0), r"Daily\(fraction=...\): got 0.0; allowed: numbers in \(0, 1\]"),
         (lambda: Daily(fraction=float("nan")), "fraction"),
-        (lambda: Daily(period=0), r"Daily\(period=...\): got 0; allowed: whole numbers from 1"),
+        (lambda: Daily(period=0), r"Daily\(period=...\): got 0; allowed: whole numbers in \[1, "),
         (lambda: Daily(spread=1.5), r"Daily\(spread=...\): got 1.5; allowed: numbers in \[0, 1\]"),
         (lambda: Daily(seed=-1), r"Daily\(seed=...\): got -1"),
         (lambda: Trace("no/trace.csv"), r"a file at no/trace.csv that cannot be read"),

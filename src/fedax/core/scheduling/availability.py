@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 
-from fedax.core.hyper import MOST_COUNT
+from fedax.core.hyper import MOST_COUNT, check_declared, hyper
+from fedax.core.scheduling.local_work import real
 from fedax.core.scheduling.rule import Rule
 from fedax.errors import DataError, InvalidInput
 from fedax.examples.client_names import number_of
@@ -80,17 +81,13 @@ class Daily(Availability):
     [1, 1, 0, 0, 1, 1]
     """
 
-    fraction: float = 0.5
-    period: int = 24
-    spread: float = 1.0
-    seed: int = 0
+    fraction: float = hyper(0.5, low=0.0, open_low=True, high=1.0)
+    period: int = hyper(24, low=1)
+    spread: float = hyper(1.0, low=0.0, high=1.0)
+    seed: int = hyper(0, low=0, high=MOST_SEED)
 
     def __post_init__(self) -> None:
-        share, counts = "numbers in (0, 1]", f"whole numbers from 1 to {MOST_COUNT}"
-        _require(self, "fraction", _real(self.fraction) and 0 < self.fraction <= 1, share)
-        _require(self, "period", _whole(self.period) and 1 <= self.period <= MOST_COUNT, counts)
-        _require(self, "spread", _real(self.spread) and 0 <= self.spread <= 1, "numbers in [0, 1]")
-        _require(self, "seed", _whole(self.seed) and 0 <= self.seed <= MOST_SEED, f"whole numbers from 0 to {MOST_SEED}")
+        check_declared(self)
 
     def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         span, long = max(1, whole_part(self.spread, self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
@@ -141,7 +138,8 @@ class Trace(Availability):
 
     def __post_init__(self) -> None:
         _require(self, "file", isinstance(self.file, str), "the path of a file")
-        _require(self, "round_length", _real(self.round_length) and self.round_length > 0, "finite numbers > 0")
+        is_length = real(self.round_length) and 0 < self.round_length < math.inf
+        _require(self, "round_length", is_length, "finite numbers > 0")
         _require(self, "repeat", isinstance(self.repeat, bool), "true or false")
         object.__setattr__(self, "intervals", _read(self.file, Fraction(str(self.round_length))))
 
@@ -243,11 +241,3 @@ def _check_apart(file: str, own: list[tuple[Fraction, Fraction, int]], new: tupl
 def _require(rule: Rule, name: str, holds: bool, allowed: str) -> None:
     if not holds:
         raise InvalidInput.of(f"{type(rule).__name__}({name}=...)", getattr(rule, name), allowed)
-
-
-def _real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
