@@ -126,23 +126,22 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel}
+        kinds |= {"checkpoint": (str, Path), "personal": bool, "keep_best": str}
         for name, kind in kinds.items():
-            check_kind(f"run({name}=...)", getattr(self, name), kind, optional=name == "channel")
+            optional = name in ("channel", "checkpoint", "keep_best")
+            check_kind(f"run({name}=...)", getattr(self, name), kind, optional)
         observers = () if self.observe is None else self.observe
         if not isinstance(observers, Sequence) or isinstance(observers, str):
             hint = f"Write observe=[{type(observers).__name__}(...)]." if isinstance(observers, Observer) else ""
             raise InvalidInput.of("run(observe=...)", observers, "a list of observers", hint)
         for observer in observers:
             check_kind("run(observe=...)", observer, Observer)
-        check_kind("run(checkpoint=...)", self.checkpoint, (str, Path), optional=True)
-        check_kind("run(personal=...)", self.personal, bool)
         if self.progress is not None and not callable(self.progress):
             raise InvalidInput.of("run(progress=...)", self.progress, "a function of a Progress")
         check_count("rounds", self.rounds, 0, MOST_COUNT)
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
         for rule in self.rules:
             rule.check()
-        check_kind("run(keep_best=...)", self.keep_best, str, optional=True)
         check_mode("run(mode=...)", self.mode)
         if self.mode is not None and self.keep_best is None:
             raise InvalidInput.of("run(mode=...)", self.mode, "None without keep_best, whose direction it is")
