@@ -153,12 +153,12 @@ class _FlopClient(CompiledClient):
         return Part(arrays, jnp.int32(0), jnp.int32(self.all))
 
     def _all(self) -> Slice:
-        return Slice(self, None, jnp.int32(0), self.all, None, most=self.all)
+        return Slice(self, self.fetch, jnp.int32(0), self.all, None, self.all)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        slices = [Slice(self, None, jnp.int32(0), self.width, self.key("noise"), most=self.width) for _ in range(batches)]
+        minibatch = Slice(self, self.fetch, jnp.int32(0), self.width, self.key("noise"), self.width)
         for _ in range(self.number):
-            carry = step(carry, *slices)
+            carry = step(carry, *[minibatch] * batches)
         return carry
 
 

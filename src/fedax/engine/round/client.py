@@ -5,9 +5,10 @@ All clients' examples lie in one flat array, and a client is an offset and a siz
 have the static shape of the widest one; rows beyond the client's examples have weight 0.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -83,6 +84,10 @@ class Setup(eqx.Module):
     kernels: bool = eqx.field(static=True, default=False)
 
 
+Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]
+"""Returns examples by the place of the first one and their number, each array of shape (number, ...)."""
+
+
 class Part(NamedTuple):
     """One client's examples: rows `offset` to `offset + size` of flat arrays of shape (examples, ...)."""
 
@@ -154,12 +159,13 @@ class CompiledClient(Client):
         return self.layout.ravel(self._all().gradient(self.layout.unravel(w)))
 
     def _all(self) -> "Slice":
-        return Slice(self, None, jnp.int32(0), self.size, None, most=self.task.train.largest)
+        return Slice(self, self.fetch, jnp.int32(0), self.size, None, self.task.train.largest)
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "Slice":
         data = getattr(self.task, split)
         part = self.part(data)
-        return Slice(self, None, jnp.int32(0), jnp.minimum(count, part.size), None, most=min(count, data.largest), part=part)
+        fetch = functools.partial(self.fetch, part=part)
+        return Slice(self, fetch, jnp.int32(0), jnp.minimum(count, part.size), None, min(count, data.largest))
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Runs the local steps: `carry = step(carry, minibatch, ...)`, epoch after epoch, as many as the schedule says.
@@ -214,13 +220,27 @@ class CompiledClient(Client):
         row = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
         return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row, 1)) // width)
 
-    def fetch(self, order: Int[Array, "padded"] | None, begin: Index, count: int, singly: bool = False) -> dict[str, Array]:
-        """Fetches the client's examples `begin` to `begin + count` in an order, each array of shape (count, ...)."""
+    def fetch(
+        self,
+        begin: Index,
+        count: int,
+        order: Int[Array, "padded"] | None = None,
+        singly: bool = False,
+        part: Part | None = None,
+    ) -> dict[str, Array]:
+        """Fetches examples `begin` to `begin + count`, each array of shape (count, ...).
+
+        Args:
+            begin: place of the first one.
+            count: how many.
+            order: permutation of the examples, None for the given order.
+            singly: see `Part.rows`.
+            part: rows to take them from, by default the training examples.
+        """
         position = begin + jnp.arange(count, dtype=jnp.int32)
         with profiler_scope("examples"):
-            return self.examples.rows(
-                position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count), singly
-            )
+            position = position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count)
+            return (part or self.examples).rows(position, singly)
 
 
 class _LocalLoop:
@@ -259,7 +279,8 @@ class _LocalLoop:
 
         def one(i: Index, carry: Any) -> Any:
             number = i % self.per_epoch
-            return self.at(number, order, done + i - number, carry, singly=True)
+            fetch = functools.partial(self.client.fetch, order=order, singly=True)
+            return self.at(number, fetch, done + i - number, carry)
 
         return fused_loop(count, one, carry) if self.client.setup.kernels else None
 
@@ -269,12 +290,15 @@ class _LocalLoop:
         def block(b: Index, carry: Any) -> Any:
             first = b * self.per_block
             if self.per_block == 1:
-                return self.at(first, order, done, carry)
+                return self.at(first, functools.partial(self.client.fetch, order=order), done, carry)
             # arrays of shape (per_block * batch, ...); step i takes rows from i * batch on
-            fetched = self.client.fetch(order, first * self.batch, self.per_block * self.client.widest)
+            fetched = self.client.fetch(first * self.batch, self.per_block * self.client.widest, order)
 
             def one(i: Index, carry: Any) -> Any:
-                return self.at(first + i, order, done, carry, fetched=fetched, place=i * self.batch)
+                def cut(begin: Index, count: int) -> dict[str, Array]:
+                    return piece(fetched, i * self.batch, count)
+
+                return self.at(first + i, cut, done, carry)
 
             return self.client.run_steps(jnp.minimum(self.per_block, count - first), one, carry)
 
@@ -282,67 +306,47 @@ class _LocalLoop:
         loop = self.client.run_steps if self.per_block == 1 else _loop
         return loop((count + self.per_block - 1) // self.per_block, block, carry)
 
-    def at(self, number: Index, order: Any, done: Index, carry: Any, **fetched: Any) -> Any:
+    def at(self, number: Index, fetch: Fetch, done: Index, carry: Any) -> Any:
         """Runs step `number` of the epoch.
 
         Its key follows from the steps of all epochs before it.
         """
+
+        def minibatch(begin: Index, key: Any) -> Slice:
+            return Slice(self.client, fetch, begin, jnp.minimum(self.batch, self.client.size - begin), key)
+
         noise = jax.random.fold_in(self.noise_key, done + number)
         following = [
-            Slice(
-                self.client,
-                order,
-                (number + j) % self.per_epoch * self.batch,
-                self.batch,
-                jax.random.fold_in(noise, j),
-                **fetched,
-            )
+            minibatch((number + j) % self.per_epoch * self.batch, jax.random.fold_in(noise, j))
             for j in range(1, self.batches)
         ]
-        return self.step(carry, Slice(self.client, order, number * self.batch, self.batch, noise, **fetched), *following)
+        return self.step(carry, minibatch(number * self.batch, noise), *following)
 
 
 class Slice(Minibatch):
-    """A minibatch: examples `begin` to `begin + width` of the client in some order, as far as it has them.
+    """A minibatch: `count` examples of the client in some order, from place `begin` on.
 
     A minibatch of more examples than may pass through the model at once is a sum over pieces of
     equal shape.
 
     Args:
         client: whose examples they are.
-        order: permutation of the examples, None for the given order.
-        begin: first place in that order.
-        width: number of examples, which may be traced.
+        fetch: returns the examples from a place on, so many that shapes are static.
+        begin: place of the first one.
+        count: number of examples, which may be traced.
         key: of the loss, for dropout and the like; None for an evaluation.
-        fetched: arrays that hold the examples already, from row `place` on.
-        place: see `fetched`.
-        most: static bound of `width`, by default that of the schedule.
-        part: rows to take them from, by default the training examples.
-        singly: see `Part.rows`.
+        most: static bound of `count`, by default that of the schedule.
     """
 
     def __init__(
-        self,
-        client: CompiledClient,
-        order: Int[Array, "padded"] | None,
-        begin: Index,
-        width: Index,
-        key: Any,
-        *,
-        fetched: dict[str, Array] | None = None,
-        place: Index = 0,
-        most: int | None = None,
-        part: Part | None = None,
-        singly: bool = False,
+        self, client: CompiledClient, fetch: Fetch, begin: Index, count: Index, key: Any, most: int | None = None
     ) -> None:
-        self.client, self.order, self.begin, self.key = client, order, begin, key
-        self.fetched, self.place, self.part, self.singly = fetched, place, part or client.examples, singly
+        self.client, self.fetch, self.begin, self.count, self.key = client, fetch, begin, count, key
         is_random_size = most is None and isinstance(client.schedule.batch_size, tuple)
         widest = most or client.widest
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
         if key is not None and client.task.couples:  # batch statistics need the whole batch at once
             self.piece = widest
-        self.count = jnp.minimum(width, self.part.size - begin)
         self.widest, self.whole, self.many = widest, self.piece == widest, widest > FEW_PIECES * self.piece
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
@@ -397,16 +401,8 @@ class Slice(Minibatch):
 
     def _rows(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
         """Returns the examples of one piece, their weights, which sum to one over all pieces, and the key of the piece."""
-        client = self.client
         place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
         # a client without examples (of a test split) has a count of zero, and no row counts
-        weight = jnp.where(place < self.count, 1 / jnp.maximum(self.count, 1).astype(client.layout.dtype), 0)
-        start = self.begin + piece * self.piece
-        if self.fetched is not None:
-            cut = jax.lax.dynamic_slice_in_dim
-            data = {name: cut(values, self.place, self.piece) for name, values in self.fetched.items()}
-        elif self.order is not None:
-            data = client.fetch(self.order, start, self.piece, self.singly)
-        else:
-            data = self.part.rows(start + jnp.arange(self.piece, dtype=jnp.int32), self.singly)
+        weight = jnp.where(place < self.count, 1 / jnp.maximum(self.count, 1).astype(self.client.layout.dtype), 0)
+        data = self.fetch(self.begin + piece * self.piece, self.piece)
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)
