@@ -115,9 +115,8 @@ class CompiledView(View):
         return self._worked
 
     def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        data: Ragged = getattr(self.task, split)
-        sums = self._passes(split, data.arrays, data)[score]
-        return sums / jnp.asarray(data.sizes).astype(sums.dtype)
+        sums = self.sums(split)[score]
+        return sums / jnp.asarray(getattr(self.task, split).sizes).astype(sums.dtype)
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         if self.own is None and self.states is None:
@@ -155,13 +154,8 @@ class CompiledView(View):
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        if split == "holdout" and self.task.holdout is None:
-            split = "test"
-        data = getattr(self.task, split)
-        if isinstance(data, Ragged):
-            return self._passes(split, data.arrays, data)[score].sum() / data.total
-        sums = self._passes(split, data, None)[score]
-        return sums.sum() / next(iter(data.values())).shape[0]
+        split = self._available(split)
+        return self.sums(split)[score].sum() / _count(getattr(self.task, split))
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         if self.nodes is None:
@@ -174,39 +168,38 @@ class CompiledView(View):
         ids = jnp.arange(self.task.train.clients, dtype=jnp.int32)
         return jax.lax.map(lambda row: node(*row), (ids, self.nodes))
 
-    def _passes(self, split: str, arrays: Examples, data: Ragged | None) -> dict[str, Array]:
+    def _available(self, split: Split) -> Split:
+        """Returns the split, or the clients' test examples for a global test set that the task does not have."""
+        return "test" if split == "holdout" and self.task.holdout is None else split
+
+    def sums(self, split: str) -> dict[str, Array]:
         """Sums the loss and all scores over each client's examples, shape (clients,); shape (1,) for a global set."""
         if split not in self._sums:
-            rows, wide = next(iter(arrays.values())).shape[0], accumulator(self.w.dtype)
-            groups = 1 if data is None else data.clients
-            params, task = self.setup.layout.unravel(self.w), self.task
-            functions = task.functions
-            if not rows:
-                return {name: jnp.zeros(groups, wide) for name in functions}
-            width = min(PIECE, rows)
-
-            def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
-                # the last piece is moved back into the data; rows seen before do not count again
-                begin = jnp.minimum(i * width, rows - width)
-                row = begin + jnp.arange(width, dtype=jnp.int32)
-                some = piece(arrays, begin, width) if data is None else data.piece(begin, width)
-                fresh = row >= i * width
-                owner = (
-                    jnp.zeros_like(row)
-                    if data is None
-                    else jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
-                )
-                values = propagate_nan({name: f(params, some, None).astype(wide) for name, f in functions.items()})
-                return _added(sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()})
-
-            zero = {name: jnp.zeros(groups, wide) for name in functions}
-            self._sums[split] = finalize(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
+            self._sums[split] = self._passes(getattr(self.task, split))
         return self._sums[split]
 
+    def _passes(self, data: Examples | Ragged) -> dict[str, Array]:
+        """Computes `sums` of one data set, `PIECE` examples at a time."""
+        rows, wide, functions = _count(data), accumulator(self.w.dtype), self.task.functions
+        zero = {name: jnp.zeros(data.clients if isinstance(data, Ragged) else 1, wide) for name in functions}
+        if not rows:
+            return zero
+        width, params = min(PIECE, rows), self.setup.layout.unravel(self.w)
+
+        def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
+            # the last piece is moved back into the data; rows seen before do not count again
+            begin = jnp.minimum(i * width, rows - width)
+            row = begin + jnp.arange(width, dtype=jnp.int32)
+            some, fresh, owner = _piece(data, begin, width), row >= i * width, jnp.zeros_like(row)
+            if isinstance(data, Ragged):
+                owner = jnp.searchsorted(jnp.asarray(data.offsets), row, side="right") - 1
+            values = propagate_nan({name: f(params, some, None).astype(wide) for name, f in functions.items()})
+            return _added(sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()})
+
+        return finalize(jax.lax.fori_loop(0, -(-rows // width), add, (zero, zero)))
+
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        if split == "holdout" and self.task.holdout is None:
-            split = "test"
-        return predictions(self.task, self.setup.layout.unravel(self.w), getattr(self.task, split))
+        return predictions(self.task, self.setup.layout.unravel(self.w), getattr(self.task, self._available(split)))
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
         return evaluate_held_back(self.setup, self.w, score, steps)
@@ -243,18 +236,28 @@ def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Ar
 
 def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
     """Computes the predictions of a model for all examples, in pieces."""
-    rows = data.total if isinstance(data, Ragged) else next(iter(data.values())).shape[0]
-    width, predict = min(PIECE, rows), task.predictions
+    rows, predict = _count(data), task.predictions
+    width = min(PIECE, rows)
     assert predict is not None, "a task without predictions"
 
     def some(i: Index) -> Array:
         begin = jnp.minimum(i * width, rows - width)  # the last piece is moved back into the data
-        return predict(params, data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width), None)
+        return predict(params, _piece(data, begin, width), None)
 
     count = -(-rows // width)
     made = jax.lax.map(some, jnp.arange(count, dtype=jnp.int32))
     whole = made[:-1].reshape(-1, *made.shape[2:])
     return jnp.concatenate([whole, made[-1][width * count - rows :]])
+
+
+def _count(data: Examples | Ragged) -> int:
+    """Returns the number of examples of all clients, or of a global set."""
+    return data.total if isinstance(data, Ragged) else len(next(iter(data.values())))
+
+
+def _piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, Array]:
+    """Returns `width` consecutive examples, whichever client has them."""
+    return data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width)
 
 
 def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None) -> Float[Array, "others"]:
