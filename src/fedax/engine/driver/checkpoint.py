@@ -29,6 +29,8 @@ from fedax.utils.files import write
 from fedax.utils.layout import Layout
 from fedax.utils.lock import held
 
+_COURSE = ("rounds", "seconds", "compiling")
+"""Arrays of a history with one entry for each observation."""
 _HEAD = b"fedax checkpoint 1\n"
 _STORED = 2  # the newest, and the one before in case the newest cannot be read
 
@@ -219,24 +221,8 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, history in enumerate(histories):
-        own = {
-            "rounds": history.rounds,
-            "seconds": history.seconds,
-            "compiling": history.compiling,
-            "down": history.bits.down,
-            "up": history.bits.up,
-        }
-        own |= {f"metrics/{name}": values for name, values in history.metrics.items()}
-        own |= {f"notes/{name}": values for name, values in history.notes.items()}
-        for k, node in _numbered(RunCarry.of(history)):
-            ids, kept = node.written() if _is_memory(node) else (None, [np.asarray(node)])
-            own |= {f"state/{k + j}": leaf for j, leaf in enumerate(kept)}
-            own |= {} if ids is None else {f"clients/{k}": ids}
-        own |= {} if history.best is None else {"best": np.asarray(Layout.of(history.params).ravel(history.best.params))}
-        seen = [] if history.best is None else jax.tree.leaves(history.best.state)
-        own |= {f"best state/{k}": np.asarray(leaf) for k, leaf in enumerate(seen)}
+        arrays |= {f"{i}/{name}": _storable(np.asarray(values)) for name, values in _arrays_of(history).items()}
         best = history.best and {name: getattr(history.best, name) for name in ("metric", "round", "value")}
-        arrays |= {f"{i}/{name}": _storable(values) for name, values in own.items()}
         members.append({"algorithm": history.algorithm, "outcome": dataclasses.asdict(history.outcome), "best": best})
     arrays["meta"] = np.array(json.dumps({"identity": identity, "done": done, "members": members}))
     buffer = io.BytesIO()
@@ -244,6 +230,23 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     save(buffer, **arrays)
     body = buffer.getvalue()
     return _HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _arrays_of(history: History) -> dict[str, Any]:
+    """Returns the arrays of a history by name, as `_history` reads them."""
+    arrays: dict[str, Any] = {name: getattr(history, name) for name in _COURSE}
+    arrays |= {"down": history.bits.down, "up": history.bits.up}
+    arrays |= {f"metrics/{name}": values for name, values in history.metrics.items()}
+    arrays |= {f"notes/{name}": values for name, values in history.notes.items()}
+    for k, node in _numbered(RunCarry.of(history)):
+        ids, leaves = node.written() if _is_memory(node) else (None, [node])
+        arrays |= {f"state/{k + j}": leaf for j, leaf in enumerate(leaves)}
+        if ids is not None:  # of the clients that have rows; otherwise all clients have one
+            arrays[f"clients/{k}"] = ids
+    if history.best is not None:
+        arrays["best"] = Layout.of(history.params).ravel(history.best.params)
+        arrays |= {f"best state/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(history.best.state))}
+    return arrays
 
 
 def _storable(values: np.ndarray) -> np.ndarray:
@@ -278,21 +281,30 @@ def _history(
         k, _ = next(numbered)
         if _is_memory(node):
             return node.restored(clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)])
-        return jax.numpy.asarray(np.asarray(stored[str(k)]).view(node.dtype).reshape(node.shape))
+        return _array_like(node, np.asarray(stored[str(k)]))
 
     carry = jax.tree.map(kept, carry, is_leaf=_is_memory)
-    traffic, params = Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]), layout.unravel(algorithm.model(carry.state))
-    rounds, seconds, compiling = (arrays[f"{i}/{name}"] for name in ("rounds", "seconds", "compiling"))
-    outcome = Outcome(**meta["outcome"])
-    books = named("metrics"), named("notes"), params, traffic, outcome, seconds, compiling
     best = None
-    if kept_best := meta.get("best"):
-        leaves, structure = jax.tree.flatten(evaluated_state(carry.model_state))
-        seen, like = named("best state"), [(leaf.dtype, leaf.shape) for leaf in leaves]
-        model_state = [jax.numpy.asarray(seen[str(k)].view(d).reshape(s)) for k, (d, s) in enumerate(like) if seen]
-        best = Best(
-            **kept_best,
-            params=layout.unravel(jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype)))),
-            state=jax.tree.unflatten(structure, model_state) if seen else None,
-        )
-    return History(meta["algorithm"], rounds, *books, **carry._asdict(), best=best)
+    if meta.get("best"):
+        w = arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype))
+        best = Best(**meta["best"], params=layout.unravel(jax.numpy.asarray(w)))
+        if seen := named("best state"):
+            leaves, structure = jax.tree.flatten(evaluated_state(carry.model_state))
+            state = [_array_like(leaf, seen[str(k)]) for k, leaf in enumerate(leaves)]
+            best = dataclasses.replace(best, state=jax.tree.unflatten(structure, state))
+    return History(
+        meta["algorithm"],
+        metrics=named("metrics"),
+        notes=named("notes"),
+        params=layout.unravel(algorithm.model(carry.state)),
+        bits=Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]),
+        outcome=Outcome(**meta["outcome"]),
+        best=best,
+        **{name: arrays[f"{i}/{name}"] for name in _COURSE},
+        **carry._asdict(),
+    )
+
+
+def _array_like(leaf: Any, stored: np.ndarray) -> jax.Array:
+    """Returns a stored array on the device, in the type and shape of another one."""
+    return jax.numpy.asarray(stored.view(leaf.dtype).reshape(leaf.shape))
