@@ -172,7 +172,8 @@ class LocalWork(eqx.Module):
     def _ends(self) -> tuple[int, int]:
         """The least and the most epochs, or steps, of a round; with `times` twice those of the longest one."""
         if self.times is not None:
-            return (max(b - a for a, b in itertools.pairwise((0, *self.times))),) * 2
+            longest = max(b - a for a, b in itertools.pairwise((0, *self.times)))
+            return longest, longest
         amount = self.epochs if self.steps is None else self.steps
         return amount if isinstance(amount, tuple) else (amount, amount)
 
