@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
@@ -46,75 +46,45 @@ class PythonBackend(Backend):
         """Runs the work at every place of a cohort and returns the results in its order."""
 
     def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        uploads, kept, states = zip(*self.each(phase_work, cohort, held), strict=True)
-        decoded, clipped = zip(*(decode(upload.value) for upload in uploads), strict=True)
-        broken = np.array(states, np.int32)
-        weighed = _Uploads.of(cohort, uploads, [phase_work.bounded(value) for value in decoded])
-        places = list(range(len(uploads)))  # whose memories are updated
+        results = self.each(phase_work, cohort, held)
+        decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
+        values = [phase_work.bounded(value) for value in decoded]
+        broken = jnp.asarray([result.broken for result in results], jnp.int32)
+        # the cohort's weights, after the algorithm's own where it gives some, which may all be zero
+        weights = [cohort.weights]
+        if own := [result.upload.weight for result in results if result.upload.weight is not None]:
+            weights.insert(0, jnp.stack(own).astype(cohort.weights.dtype))
+        places = list(range(len(results)))  # of the clients whose results count
         if self.setup.drop:
-            weighed, places = weighed.without(np.flatnonzero(broken)), np.flatnonzero(broken == 0).tolist()
+            places = [place for place, result in enumerate(results) if not result.broken]
+            # zero the values too: a weight of 0 does not remove what is not finite
+            values = [jax.tree.map(jnp.zeros_like, v) if result.broken else v for v, result in zip(values, results)]
+            weights = [jnp.where(broken > 0, 0, each) for each in weights]
         return PhaseResult(
-            uploads[0],
-            None if gather else weighed.sums(),
-            (jax.tree.map(stack, *weighed.values), weighed.weights) if gather else None,
-            held | _updated_memories(held, cohort, [(i, kept[i]) for i in places]),
-            jnp.asarray(broken),
+            results[0].upload,
+            None if gather else tuple(part for each in weights for part in _weighted_sum(values, each)),
+            (jax.tree.map(stack, *values), weights[0]) if gather else None,
+            held | _updated(held, cohort.ids, {place: results[place].kept for place in places}),
+            broken,
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
 
 
-class _Uploads(NamedTuple):
-    """The uploads of a cohort with their weights, in its order.
+def _weighted_sum(values: Sequence[PyTree], weights: Float[Array, "places"]) -> tuple[PyTree, Array]:
+    """Returns the weighted sum of the uploads, and the sum of the weights."""
 
-    Attributes:
-        values: one pytree for each place.
-        weights: shape (places,): the algorithm's own where it gave some, else the cohort's.
-        default: the cohort's weights where the algorithm gave its own, which may all be zero; else
-            None.
-    """
+    def weighted(*leaves: Array) -> Any:
+        wide = accumulator(leaves[0].dtype)
+        return sum(w.astype(wide) * leaf.astype(wide) for w, leaf in zip(weights, leaves, strict=True))
 
-    values: list[PyTree]
-    weights: Array
-    default: Array | None
-
-    @classmethod
-    def of(cls, cohort: Cohort, uploads: Sequence[Upload[Any]], values: list[PyTree]) -> "_Uploads":
-        """Returns values with the weights that the uploads bring, or those of the cohort."""
-        given = [upload.weight for upload in uploads if upload.weight is not None]
-        if not given:
-            return cls(values, cohort.weights, None)
-        return cls(values, jnp.stack(given).astype(cohort.weights.dtype), cohort.weights)
-
-    def without(self, places: np.ndarray) -> "_Uploads":
-        """Returns the uploads with weight 0 at some places, and value 0 there, because 0 times NaN is NaN."""
-        rows, left_out = jnp.asarray(places, jnp.int32), set(places.tolist())
-        values = [jax.tree.map(jnp.zeros_like, v) if i in left_out else v for i, v in enumerate(self.values)]
-        default = None if self.default is None else self.default.at[rows].set(0)
-        return _Uploads(values, self.weights.at[rows].set(0), default)
-
-    def sums(self) -> tuple[Any, ...]:
-        """Returns the weighted sum of the values and the sum of the weights, for both kinds of weights."""
-        return self._sums(self.weights) if self.default is None else (*self._sums(self.weights), *self._sums(self.default))
-
-    def _sums(self, weights: Array) -> tuple[Any, Array]:
-        def weighted(*leaves: Array) -> Any:
-            wide = accumulator(leaves[0].dtype)
-            return sum(w.astype(wide) * leaf.astype(wide) for w, leaf in zip(weights, leaves, strict=True))
-
-        return jax.tree.map(weighted, *self.values), weights.astype(accumulator(weights.dtype)).sum()
+    return jax.tree.map(weighted, *values), weights.astype(accumulator(weights.dtype)).sum()
 
 
-def _updated_memories(
-    held: dict[str, Memory], cohort: Cohort, kept: Sequence[tuple[int, dict[str, PyTree]]]
-) -> dict[str, Memory]:
-    """Returns the memories with what clients kept, given by place in the cohort.
-
-    Every client keeps the same names.
-    """
-    if not kept:
-        return {}
-    ids = cohort.ids[jnp.asarray([place for place, _ in kept], jnp.int32)]
-    return {name: held[name].put(ids, jax.tree.map(stack, *(rows[name] for _, rows in kept))) for name in kept[0][1]}
+def _updated(held: dict[str, Memory], ids: Int[Array, "places"], kept: dict[int, dict[str, PyTree]]) -> dict[str, Memory]:
+    """Returns the memories after the work, given what clients keep by their place; all keep the same names."""
+    names = next(iter(kept.values()), {})
+    whose = ids[jnp.asarray([*kept], jnp.int32)]
+    return {name: held[name].put(whose, jax.tree.map(stack, *(rows[name] for rows in kept.values()))) for name in names}
 
 
 def stack(*rows: Array) -> Array:
