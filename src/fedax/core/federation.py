@@ -97,10 +97,14 @@ class Memory(eqx.Module):
         return Memory(rows)
 
 
+def is_memory(node: Any) -> bool:
+    """Returns whether a node of a pytree is a `Memory`; for engines."""
+    return isinstance(node, Memory)
+
+
 def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
-    """A pytree with other memories in place of its own; for engines."""
-    there = lambda node: isinstance(node, Memory)  # noqa: E731
-    return jax.tree.map(lambda node: change(node) if there(node) else node, tree, is_leaf=there)
+    """Returns a pytree with changed memories; for engines."""
+    return jax.tree.map(lambda node: change(node) if is_memory(node) else node, tree, is_leaf=is_memory)
 
 
 def rows_as(kept: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -126,6 +130,11 @@ class Cohort(eqx.Module):
     objective_weights: Float[Array, "capacity"]
     coverage: Float[Array, ""]
 
+    @property
+    def works(self) -> Bool[Array, "capacity"]:
+        """Which places have a client that works; the others are padding."""
+        return jnp.arange(self.ids.shape[0], dtype=jnp.int32) < self.count
+
     @staticmethod
     def either(condition: Bool[Array, ""] | bool, one: "Cohort", other: "Cohort") -> "Cohort":
         """`one` if the condition holds, else `other`; in a compiled program with as many places as the larger of them."""
@@ -144,10 +153,8 @@ class Cohort(eqx.Module):
     def with_mixed_weights(self, key: Key[Array, ""]) -> "Cohort":
         """Permutes the weights at random among the clients that work. The terms of the objective stay."""
         tickets = jax.random.uniform(key, self.weights.shape)
-        padding = jnp.arange(self.ids.shape[0], dtype=jnp.int32) >= self.count
-        return Cohort(
-            self.ids, self.count, self.weights[jnp.lexsort((tickets, padding))], self.objective_weights, self.coverage
-        )
+        weights = self.weights[jnp.lexsort((tickets, ~self.works))]
+        return Cohort(self.ids, self.count, weights, self.objective_weights, self.coverage)
 
     def ranks(
         self, key: Key[Array, ""], clients: int, chances: Float[Array, "clients"] | None = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import evaluated_state
-from fedax.core.federation import Memory
+from fedax.core.federation import is_memory
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.fingerprint import first_difference
@@ -189,15 +189,11 @@ def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
     A memory has one for each leaf of a row.
     """
     found, k = [], 0
-    for node in jax.tree.leaves(carry, is_leaf=_is_memory):
-        if _is_memory(node) or eqx.is_array(node):
+    for node in jax.tree.leaves(carry, is_leaf=is_memory):
+        if is_memory(node) or eqx.is_array(node):
             found.append((k, node))
-            k += node.arrays if _is_memory(node) else 1
+            k += node.arrays if is_memory(node) else 1
     return found
-
-
-def _is_memory(node: Any) -> bool:
-    return isinstance(node, Memory)
 
 
 def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set[str]:
@@ -208,7 +204,7 @@ def _rows_of_clients(states: Sequence[RunCarry], arrays: Collection[str]) -> set
     found: set[str] = set()
     for i, carry in enumerate(states):
         for k, node in _numbered(carry):
-            if _is_memory(node) and f"{i}/clients/{k}" not in arrays:
+            if is_memory(node) and f"{i}/clients/{k}" not in arrays:
                 found |= {f"{i}/state/{j}" for j in range(k, k + node.arrays)}
     return found
 
@@ -239,7 +235,7 @@ def _arrays_of(history: History) -> dict[str, Any]:
     arrays |= {f"metrics/{name}": values for name, values in history.metrics.items()}
     arrays |= {f"notes/{name}": values for name, values in history.notes.items()}
     for k, node in _numbered(RunCarry.of(history)):
-        ids, leaves = node.written() if _is_memory(node) else (None, [node])
+        ids, leaves = node.written() if is_memory(node) else (None, [node])
         arrays |= {f"state/{k + j}": leaf for j, leaf in enumerate(leaves)}
         if ids is not None:  # of the clients that have rows; otherwise all clients have one
             arrays[f"clients/{k}"] = ids
@@ -276,14 +272,14 @@ def _history(
     numbered = iter(_numbered(carry))
 
     def kept(node: Any) -> Any:
-        if not (_is_memory(node) or eqx.is_array(node)):
+        if not (is_memory(node) or eqx.is_array(node)):
             return node
         k, _ = next(numbered)
-        if _is_memory(node):
+        if is_memory(node):
             return node.restored(clients.get(str(k)), [stored[str(j)] for j in range(k, k + node.arrays)])
         return _array_like(node, np.asarray(stored[str(k)]))
 
-    carry = jax.tree.map(kept, carry, is_leaf=_is_memory)
+    carry = jax.tree.map(kept, carry, is_leaf=is_memory)
     best = None
     if meta.get("best"):
         w = arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype))

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core.bound_model import evaluated_state
-from fedax.core.federation import Memory, with_memories
+from fedax.core.federation import is_memory
 from fedax.core.history import History, Outcome
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
@@ -233,12 +233,11 @@ def open_checkpoints(grid: Grid) -> Checkpoints | None:
 
 def _copy(tree: Any) -> Any:
     """Copies arrays and clients' memories, because later rounds reuse the buffers."""
-    arrays = jax.tree.map(
-        lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf,
-        tree,
-        is_leaf=lambda node: isinstance(node, Memory),
-    )
-    return with_memories(arrays, lambda memory: memory.copied())
+
+    def copy(leaf: Any) -> Any:
+        return leaf.copied() if is_memory(leaf) else jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map(copy, tree, is_leaf=is_memory)
 
 
 def _with_personal(history: History, rows: Float[Array, "clients dim"], layout: Layout) -> History:

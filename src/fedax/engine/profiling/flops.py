@@ -177,10 +177,9 @@ class _FlopBackend(SimulationBackend):
                 lambda *numbers: count_function_flops(lambda: phase_work(_FlopClient(self.setup, phase_work, numbers), rows))
             )
         )
-        there = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         sizes = self.setup.population.sizes_of(cohort.ids)
         steps, examples = jax.vmap(functools.partial(self._steps, phase_work))(cohort.ids, sizes)
-        self.worked.append(jnp.where(there, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0))
+        self.worked.append(jnp.where(cohort.works, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0))
         return super().work(phase_work, cohort, held, gather)
 
     def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:

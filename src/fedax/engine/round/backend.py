@@ -27,6 +27,11 @@ UPLOAD, MEMORY, STATE = 1, 2, 3
 """Codes of the part of a round that is not finite: a client's upload, its memory, or the server's state (0: none)."""
 
 
+def zeros(shapes: PyTree, *lead: int) -> PyTree:
+    """Returns zeros for a pytree of shapes and types, with further axes in front."""
+    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)
+
+
 def is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Returns whether all real numbers of a pytree are finite."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]

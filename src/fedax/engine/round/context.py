@@ -9,13 +9,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import bits_of, decode, encode
-from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload
+from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import profiler_scope
@@ -258,8 +259,7 @@ class RoundContext(Federation):
 
     def _counts(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
         """Returns which places of a cohort have an upload that counts: no padding, and no client left out."""
-        present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        return present & (result.broken == 0) if self.setup.drop else present
+        return cohort.works & (result.broken == 0) if self.setup.drop else cohort.works
 
     def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
         """Returns the clients of a cohort whose uploads count."""
@@ -324,9 +324,7 @@ class RoundContext(Federation):
     def report(self, before: PyTree, after: PyTree) -> RoundReport:
         """Returns the report of the round that led from one state of the algorithm to another."""
         # clients' memories are left out: the clients have checked theirs, row by row
-        old, new = (
-            jax.tree.map(lambda x: None if _is_memory(x) else x, tree, is_leaf=_is_memory) for tree in (before, after)
-        )
+        old, new = (eqx.filter(tree, is_memory, inverse=True, is_leaf=is_memory) for tree in (before, after))
         state = jnp.where((self.broken == 0) & became_non_finite(old, new), STATE, self.broken)
         broken, bad = (jnp.where(self.is_abandoned, none, x) for none, x in ((0, state), (-1, self.bad_client)))
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
@@ -346,10 +344,6 @@ def missing(like: Any) -> Any:
     """Returns what stands for a note that a round did not reach: NaN, or 0 for whole numbers."""
     dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
     return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
-
-
-def _is_memory(node: Any) -> bool:
-    return isinstance(node, Memory)
 
 
 def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, ...] = ()) -> Any:

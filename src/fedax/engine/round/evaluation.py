@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
 from fedax.core.task import Examples, Ragged, Task, piece
 from fedax.engine.round.aggregation import add_compensated, finalize
@@ -57,16 +57,20 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Fl
 
 def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> "CompiledView":
     """Returns the observers' view of a carry; `worked` is the cohort of the last phase before it."""
-    own, state = personal_models(setup, algorithm, carry), carry.state
-    states = carry.model_state if isinstance(carry.model_state, Memory) else None
-    setup = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
-    view = CompiledView(setup, algorithm.model(state), *client_models_and_weights(algorithm, state), own, worked, states)
-    view.equal, view.constraints, view.method = (
-        has_equal_weights(setup, algorithm),
-        constraints_of(algorithm, state),
-        algorithm,
-    )
+    evaluated = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
+    view = CompiledView(evaluated, algorithm.model(carry.state))
+    set_run(view, setup, algorithm, carry.state)
+    view.own, view._worked = personal_models(setup, algorithm, carry), worked
+    view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
     return view
+
+
+def set_run(view: View, setup: Setup, algorithm: Algorithm[Any], state: Any) -> None:
+    """Sets what a view has of its run on every backend: the method and its settings, and what clients store for observers."""
+    view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
+    view.equal = has_equal_weights(setup, algorithm)
+    stored = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
+    view.nodes, view.weights, view.constraints = (None if memory is None else memory.all() for memory in stored)
 
 
 def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
@@ -80,34 +84,21 @@ def empty_cohort(clients: int, dtype: Any) -> Cohort:
     return Cohort(jnp.zeros(clients, jnp.int32), jnp.int32(0), nothing, nothing, jnp.zeros((), dtype))
 
 
-def client_models_and_weights(algorithm: Algorithm[Any], state: Any) -> tuple[Array | None, Array | None]:
-    """Returns the models of the nodes of a graph, and the weights of uploads, each None if the algorithm has none."""
-    nodes, weights = algorithm.nodes(state), algorithm.weights(state)
-    return None if nodes is None else nodes.all(), None if weights is None else weights.all()
-
-
-def constraints_of(algorithm: Algorithm[Any], state: Any) -> Constraint | None:
-    """Returns the constraints of all clients, None if the algorithm has none."""
-    kept = algorithm.constraints(state)
-    return None if kept is None else kept.all()
-
-
 class CompiledView(View):
-    """See `View`."""
+    """See `View`. Of a model alone it evaluates scores; `view_of` adds the run that the model is from.
 
-    def __init__(
-        self,
-        setup: Setup,
-        w: Float[Array, "dim"],
-        nodes: Float[Array, "clients dim"] | None = None,
-        weights: Float[Array, "clients"] | None = None,
-        own: Callable[[Index], Float[Array, "dim"]] | None = None,
-        worked: Cohort | None = None,
-        states: Memory | None = None,
-    ) -> None:
-        self.setup, self.w, self.task, self.own, self._worked, self.states = setup, w, setup.task, own, worked, states
-        self.nodes, self.weights, self.equal = nodes, weights, setup.schedule.weights == "equal"
-        self.constraints, self.solver, self.schedule = None, setup.solver, setup.schedule
+    Attributes:
+        own: from a client's number to the model that it uses itself; None if that is `w`.
+        states: the clients' own states of the model; None if they have none.
+    """
+
+    nodes = None
+    own: Callable[[Index], Float[Array, "dim"]] | None = None
+    states: Memory | None = None
+    _worked: Cohort | None = None
+
+    def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:
+        self.setup, self.w, self.task = setup, w, setup.task
         self._sums: dict[str, dict[str, Array]] = {}
 
     def cohort(self) -> Cohort:

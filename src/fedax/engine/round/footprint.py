@@ -17,7 +17,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
-from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.model_state import Sent, shared_state
@@ -151,10 +151,10 @@ class RecordingBackend(Backend):
             lambda: phase_work(Probe(self.setup, phase_work), rows), return_shape=True
         )()
         self._record(phase_work, cohort, upload, (_count(program.jaxpr, _minibatch), _count(program.jaxpr, _full)))
-        value, clipped = decode(_zeros(upload.value))
+        value, clipped = decode(zeros(upload.value))
         value = phase_work.bounded(value)
         capacity = cohort.ids.shape[0]
-        after = {name: held[name].put(cohort.ids, _zeros(rows, (capacity,))) for name, rows in kept.items()}
+        after = {name: held[name].put(cohort.ids, zeros(rows, capacity)) for name, rows in kept.items()}
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
         return PhaseResult(upload, (value, cohort.coverage), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
 
@@ -242,7 +242,3 @@ def _count(program: Any, mark: Any) -> int:
             continue
         total += (trip_count(equation) or 1) * sum(_count(program, mark) for program in subjaxprs(equation))
     return total
-
-
-def _zeros(shapes: PyTree, lead: tuple[int, ...] = ()) -> PyTree:
-    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decode_tree, encode_tree
-from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.single_client import run_single_client
 
@@ -36,7 +36,7 @@ class MPIBackend(Backend):
         arrived = eqx.filter_eval_shape(
             lambda sent: (phase_work.bounded(decode(sent.value)[0]), decode(sent.value)[1], sent.weight), form
         )
-        value, clipped, given = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), arrived)
+        value, clipped, given = zeros(arrived)
         broken = 0
         if places:
             upload, after, broken = self._do(phase_work, held)

@@ -19,14 +19,7 @@ from fedax.engine.backends.mpi.ranks import Ranks
 from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, RunCarry
-from fedax.engine.round.evaluation import (
-    CompiledView,
-    client_models_and_weights,
-    constraints_of,
-    evaluate_held_back,
-    has_equal_weights,
-    personal_models,
-)
+from fedax.engine.round.evaluation import CompiledView, evaluate_held_back, personal_models, set_run
 from fedax.engine.round.model_state import task_as_evaluated
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
@@ -128,11 +121,8 @@ class PeerView(View):
         if isinstance(states, Memory):
             self.states = states.all()
             self.at_home = dataclasses.replace(setup, task=setup.task.at(states.of(jnp.int32(peers.rank))))
-        self.equal = has_equal_weights(setup, algorithm)
-        self.w, (self.nodes, self.weights) = algorithm.model(state), client_models_and_weights(algorithm, state)
-        self.own = own_model(setup, algorithm, carry)
-        self.constraints = constraints_of(algorithm, state)
-        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
+        set_run(self, setup, algorithm, state)
+        self.w, self.own = algorithm.model(state), own_model(setup, algorithm, carry)
 
     def cohort(self) -> Cohort:
         return self._worked

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import Message, is_message
-from fedax.core.federation import Memory
+from fedax.core.federation import Memory, with_memories
 from fedax.core.task import Task
 from fedax.engine.round.single_client import single_client_task, sizes_only
 from fedax.errors import InvalidInput
@@ -106,11 +106,7 @@ class PeerMemory(Memory):
 
 def gather_states(tree: PyTree) -> PyTree:
     """Gathers all client states of a pytree on rank 0; other ranks keep their own."""
-
-    def whole(node: Any) -> Any:
-        return node.gather_on_root() if isinstance(node, PeerMemory) else node
-
-    return jax.tree.map(whole, tree, is_leaf=lambda node: isinstance(node, PeerMemory))
+    return with_memories(tree, lambda memory: memory.gather_on_root() if isinstance(memory, PeerMemory) else memory)
 
 
 def encode_tree(tree: PyTree) -> list[bytes]:

@@ -21,7 +21,7 @@ from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import add_weighted, finalize
-from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
+from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
@@ -61,8 +61,7 @@ class SimulationBackend(Backend):
         upload, results = self._run_devices(client_work, table, counts, gather)
         # rows of padding and of clients that are left out get an id out of range, which `put`
         # ignores
-        participates = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-        participates = participates & (results.broken == 0) if self.setup.drop else participates
+        participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
         with profiler_scope("memory"):
             after = {name: held[name].put(ids, rows) for name, rows in results.client_state.items()}
@@ -233,11 +232,11 @@ class _Results(NamedTuple):
         weighted = (shapes.value, shapes.default_weight)
         sums = weighted if shapes.weight is None else (*weighted, *weighted)
         return cls(
-            sums=None if gather else (_zeros(_wide(sums)),) * 2,
-            rows=_zeros(weighted, capacity) if gather else None,
-            client_state=_zeros(shapes.client_state, capacity),
+            sums=None if gather else (zeros(_wide(sums)),) * 2,
+            rows=zeros(weighted, capacity) if gather else None,
+            client_state=zeros(shapes.client_state, capacity),
             broken=jnp.zeros(capacity, jnp.int32),
-            clipped=_zeros(shapes.clipped),
+            clipped=zeros(shapes.clipped),
         )
 
 
@@ -273,11 +272,6 @@ class _ClientWork(eqx.Module):
         broken = self.phase_work.broken((value, upload.weight), self.state_before(slot), client_state)
         default_weight = self.cohort.weights[slot]
         return _ClientResult(self.phase_work.bounded(value), upload.weight, client_state, default_weight, broken, clipped)
-
-
-def _zeros(shapes: Any, rows: int | None = None) -> Any:
-    lead = () if rows is None else (rows,)
-    return jax.tree.map(lambda shape: jnp.zeros((*lead, *shape.shape), shape.dtype), shapes)
 
 
 def _where(mask: Array, values: Any, other: float | int) -> Any:

@@ -31,6 +31,7 @@ from fedax.engine.compilation.cache import SMALL_MODEL, bypass_persistent_cache,
 from fedax.engine.compilation.fused_loop import is_available
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
+from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, bits_spent
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
@@ -302,8 +303,7 @@ def _rounds(
     setup, first, count, longest = shared
     round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state)
     _, shape, who = round_.out_shapes
-    log = jax.tree.map(lambda leaf: jnp.zeros((longest, *leaf.shape), leaf.dtype), shape)
-    before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), who)
+    log, before = zeros(shape, longest), zeros(who)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry

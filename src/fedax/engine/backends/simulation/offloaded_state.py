@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedax.core.federation import Memory, rows_as, with_memories
+from fedax.core.federation import Memory, is_memory, rows_as, with_memories
 from fedax.engine.backends.simulation.host_callback import call_host, map_lanes
 from fedax.engine.backends.simulation.state_store import BLOCK_BYTES, STORES, ClientStateStore, OffloadPlacement
 from fedax.engine.compilation.jaxpr import stage
@@ -207,7 +207,7 @@ def detach_stores(tree: Any) -> Any:
 
 def has_unallocated_state(tree: Any) -> bool:
     """Returns whether a carry has offloaded states without a store, which were created inside a round."""
-    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, OffloadedMemory))
+    nodes = jax.tree.leaves(tree, is_leaf=is_memory)
     return any(isinstance(node, OffloadedMemory) and node.number is None for node in nodes)
 
 
