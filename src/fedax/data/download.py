@@ -25,7 +25,7 @@ MOST_UNPACKED = 1 << 32
 
 
 def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -> str:
-    """Downloads and verifies the files of a data set as needed, and returns its state as a sentence.
+    """Downloads and verifies the files of a data set; returns its state as a sentence.
 
     Existing files are read, which verifies their content. Missing ones are fetched into a temporary
     folder beside their destination, read there, and moved only if their content is right.
@@ -37,8 +37,8 @@ def prepare(name: str, chosen: DataSet, folder: Path | None, console: Console) -
         console: where progress is shown.
 
     Raises:
-        DataError: files are broken, cannot be fetched, or differ from the published ones; nothing is
-            stored then.
+        DataError: files are broken, cannot be fetched, or differ from the published ones; nothing
+            is stored then.
     """
     if not chosen.local:
         return "nothing to prepare: it needs no file"

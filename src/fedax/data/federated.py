@@ -25,13 +25,17 @@ from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.shares import whole_part
 
 Labelled = Mapping[str, Any]
-"""`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under names of their own."""
+"""`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under
+names of their own.
+"""
 
 
 MOST_CLASSES = 2**31 - 1
 """Labels are kept as 32-bit numbers."""
 MANY = 4096
-"""From so many clients on, their examples are shuffled by one sort, and not one client after the other."""
+"""From so many clients on, their examples are shuffled by one sort, and not one client after the
+other.
+"""
 
 
 @checked_arguments
@@ -40,20 +44,23 @@ class FederatedData:
     """Classification data held by clients. Arrays are made read-only.
 
     Args:
-        train: for each client `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each. Further arrays of n_k rows, under the
-            same names in all clients, reach the task's loss with them.
+        train: for each client `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each. Further
+            arrays of n_k rows, under the same names in all clients, reach the task's loss with
+            them.
         classes: labels are whole numbers from 0 to classes - 1; at least 1.
         test: the same in the same client order (a client may have none), or None.
         holdout: a test set that belongs to no client, or None.
         name: for tables and messages.
         validation: as `test`, for choices made while training; see `with_validation`.
-        names: of the clients, in their order, or None. Traces of availability and results refer to them.
-        columns: names of the columns of x, or None. Tables that predictions are made of are read by them.
+        names: of the clients, in their order, or None. Traces of availability and results refer to
+            them.
+        columns: names of the columns of x, or None. Tables that predictions are made of are read by
+            them.
 
     Raises:
-        DataError: no client, a client without training examples, x or y missing, other arrays than the first client has,
-            unequal lengths, rows of another shape than the first client's, NaN, labels out of range, or a test set that is
-            empty as a whole.
+        DataError: no client, a client without training examples, x or y missing, other arrays than
+            the first client has, unequal lengths, rows of another shape than the first client's,
+            NaN, labels out of range, or a test set that is empty as a whole.
 
     Example:
         >>> data = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
@@ -109,7 +116,7 @@ class FederatedData:
                 raise DataError.of("names", f"{len(self.names)} names", f"{len(self.train)}, one for each client")
 
     def __repr__(self) -> str:
-        """A short table: examples and arrays, not their values."""
+        """Returns a short table: examples and arrays, not their values."""
         parts = {"training": self.train, "validation": self.validation, "test": self.test}
         rows = {"name": self.name, "clients": f"{len(self.train):,}", "classes": f"{self.classes:,}"}
         rows |= {f"{name} examples": f"{part.sizes.sum():,}" for name, part in parts.items() if isinstance(part, Stacked)}
@@ -139,24 +146,27 @@ class FederatedData:
         names: Sequence[str] | None = None,
         together: str | None = None,
     ) -> "FederatedData":
-        """From pooled examples and a partition, such as those of `fedax.data.partition`.
+        """Makes federated data from pooled examples and a partition; see `fedax.data.partition`.
 
         Args:
             x: inputs.
             y: labels, from 0 to classes - 1.
-            partition: for each client the indices of its examples. Examples may be left out, none may appear twice.
+            partition: for each client the indices of its examples. Examples may be left out, none
+                may appear twice.
             classes: how many.
-            test_fraction: share of each client's examples that is kept for testing, in [0, 1); see `train_size`.
-            split: `"shuffled"` draws the test examples, with all their copies, and takes the last ones of windows that overlap;
-                `"in_order"` takes the last ones. No window that is tested overlaps with one that is trained on. `"shuffled_rows"`
-                and `"in_order_rows"` look at no overlaps, as many released codes do.
+            test_fraction: share of each client's examples that is kept for testing, in [0, 1); see
+                `train_size`.
+            split: `"shuffled"` draws the test examples, with all their copies, and takes the last
+                ones of windows that overlap; `"in_order"` takes the last ones. No window that is
+                tested overlaps with one that is trained on. `"shuffled_rows"` and `"in_order_rows"`
+                look at no overlaps, as many released codes do.
             seed: of the draw.
             holdout: as in the class.
             name: as in the class.
             more: further arrays by name, one row per example.
             names: as in the class.
-            together: a further array, such as the number of the picture that an example was made of: examples that have the same
-                number there stay on one side.
+            together: a further array, such as the number of the picture that an example was made
+                of: examples that have the same number there stay on one side.
 
         Raises:
             DataError: labels, indices or arrays of another form; an empty client.
@@ -204,8 +214,9 @@ class FederatedData:
     ) -> "FederatedData":
         """Returns the data with a share of each client's training examples kept for validation.
 
-        A client of n examples keeps the whole part of (1 - share) n, but at least one, for training. Copies stay on one side, and
-        windows of a series are split in order; see `fedax.tasks.with_validation`.
+        A client of n examples keeps the whole part of (1 - share) n, but at least one, for
+        training. Copies stay on one side, and windows of a series are split in order; see
+        `fedax.tasks.with_validation`.
 
         >>> data = FederatedData([{"x": np.arange(8.0).reshape(4, 2), "y": [0, 1, 0, 1]}, {"x": [[9.0, 9.0]], "y": [1]}], classes=2)
         >>> parts = data.with_validation(0.25)
@@ -219,7 +230,8 @@ class FederatedData:
             together: as in `partitioned`.
 
         Raises:
-            DataError: no client has enough examples for one of validation, or there are some already.
+            DataError: no client has enough examples for one of validation, or there are some
+                already.
         """
         if self.validation is not None:
             raise DataError.of("with_validation", "data with validation examples", "data without")
@@ -238,24 +250,24 @@ class FederatedData:
 
     @property
     def sizes(self) -> Int[np.ndarray, "clients"]:
-        """Training examples of each client."""
+        """Returns the number of training examples of each client."""
         return _sizes(self.train)
 
     @property
     def test_sizes(self) -> Int[np.ndarray, "clients"]:
-        """Test examples of each client."""
+        """Returns the number of test examples of each client."""
         return np.zeros(self.clients, int) if self.test is None else _sizes(self.test)
 
     @property
     def label_counts(self) -> Int[np.ndarray, "clients classes"]:
-        """The count of each label among each client's training examples."""
+        """Counts each label among each client's training examples."""
         together = Stacked.of(self.train)
         assert together is not None, "looked at before"
         cells = together.owners * self.classes + together.arrays["y"]
         return np.bincount(cells, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
 
     def _together(self, split: str) -> Stacked:
-        """The clients' arrays of a split as they are kept; the first client that does not fit is named."""
+        """Concatenates the clients' arrays of a split; names the first client that does not fit."""
         clients = getattr(self, split)
         together = Stacked.of(clients)
         if together is None or not self._sound(together):
@@ -264,7 +276,7 @@ class FederatedData:
         return together.replaced(y=together.arrays["y"].astype(np.int32, copy=False))
 
     def _sound(self, together: Stacked) -> bool:
-        """Whether all clients' arrays are what `_fixed` asks for."""
+        """Returns whether all clients' arrays are what `_fixed` asks for."""
         first, arrays = self.train[0], together.arrays
         if not {"x", "y"} <= set(arrays) or set(arrays) != set(first) or not together.finite:
             return False
@@ -306,12 +318,12 @@ def _in_order(frames: Frames, client: Any, where: str) -> Any:
 
 
 def _flat(rows: Sequence[Int[np.ndarray, "_"]]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of all clients in one array, and how many each has."""
+    """Concatenates the rows of all clients; returns them with the count of each."""
     return np.concatenate(rows), np.array([len(own) for own in rows])
 
 
 def _indices(indices: Any, where: str) -> np.ndarray:
-    """The indices of a client's examples as an array of whole numbers."""
+    """Converts the indices of a client's examples to an array of whole numbers."""
     array = as_ndarray(indices, where)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         hint = "Write np.flatnonzero(mask)." if array.dtype.kind == "b" else ""

@@ -20,7 +20,9 @@ class MissingFile(DataError):
 
 @checked_call
 def data_folder(folder: str | Path | None = None) -> Path:
-    """The folder of data files: the argument, else the variable `FEDAX_DATA`, else `fedax` in the user's cache folder.
+    """Returns the folder of data files.
+
+    It is the argument, else the variable `FEDAX_DATA`, else `fedax` in the user's cache folder.
 
     The cache folder is `XDG_CACHE_HOME`, or `~/.cache` if that is not set. Nothing is created.
 
@@ -36,7 +38,7 @@ def data_folder(folder: str | Path | None = None) -> Path:
 
 
 def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[str] = ()) -> Path:
-    """The path of a data file that exists.
+    """Returns the path of a data file that exists.
 
     Args:
         name: of the file.
@@ -45,7 +47,8 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
         others: names that are looked for as well, in this order.
 
     Raises:
-        MissingFile: no such file; the message names the path that was looked at and the ways to name another.
+        MissingFile: no such file; the message names the path that was looked at and the ways to
+            name another.
     """
     paths = [data_folder(folder) / each for each in (name, *others)]
     for path in paths:
@@ -60,11 +63,11 @@ MOST_BYTES = 1 << 32
 
 
 def read_whole(path: Path, how: str = "") -> bytes:
-    """The content of a file, unpacked if it is gzipped; at most `MOST_BYTES`.
+    """Reads a file, unpacked if it is gzipped; at most `MOST_BYTES`.
 
     Raises:
-        DataError: no plain file (a pipe or device would never end), one that is too large or unreadable, or a gzip file that is
-            truncated or damaged; the message names the path.
+        DataError: no plain file (a pipe or device would never end), one that is too large or
+            unreadable, or a gzip file that is truncated or damaged; the message names the path.
     """
     try:
         if path.exists() and not path.is_file():
@@ -84,10 +87,11 @@ def read_whole(path: Path, how: str = "") -> bytes:
 
 
 def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` archive; at most `MOST_BYTES` unpacked.
+    """Reads the arrays of an `.npz` archive; at most `MOST_BYTES` unpacked.
 
     Raises:
-        DataError: no plain file, or an archive that is too large or damaged; the message names the path.
+        DataError: no plain file, or an archive that is too large or damaged; the message names the
+            path.
     """
     try:
         if not os.path.isfile(path):
@@ -104,7 +108,9 @@ def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
 
 
 def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:
-    """Compares the SHA-256 of some content, one part after another, in hexadecimal, with the one it should have.
+    """Compares the SHA-256 of some content with the expected one, in hexadecimal.
+
+    The content comes in parts, one after another.
 
     Raises:
         DataError: another content; the message names the path and both checksums.

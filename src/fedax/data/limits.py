@@ -1,4 +1,4 @@
-"""Ranges of options, declared beside the function that takes them and checked before it does any work."""
+"""Ranges of options, declared beside the function that takes them and checked before any work."""
 
 import functools
 import inspect
@@ -18,17 +18,17 @@ R = TypeVar("R")
 
 
 def whole(low: float = -math.inf, high: float = math.inf) -> Hyper:
-    """Whole numbers from `low` to `high`."""
+    """Declares whole numbers from `low` to `high`."""
     return Hyper("", 0, low=low, high=high)
 
 
 def real(low: float = -math.inf, high: float = math.inf, *, open_low: bool = False) -> Hyper:
-    """Finite numbers from `low` (left out if `open_low`) to below `high`."""
+    """Declares finite numbers from `low` (left out if `open_low`) to below `high`."""
     return Hyper("", 0.0, low=low, high=high, open_low=open_low, open_high=True)
 
 
 def choice(*values: Any) -> Hyper:
-    """One of the given values."""
+    """Declares one of the given values."""
     return Hyper("", values[0], choices=values)
 
 
@@ -41,7 +41,10 @@ EXAMPLES = whole(low=0)  # 0 is all
 
 
 def check(owner: str, limits: dict[str, Hyper], values: dict[str, Any]) -> None:
-    """Raises `InvalidInput` for the first value outside its limits, as `owner(name=...)`; names without limits pass."""
+    """Raises `InvalidInput` for the first value outside its limits, as `owner(name=...)`.
+
+    Names without limits pass.
+    """
     for name, value in values.items():
         if name in limits and not limits[name].allows(value):
             raise InvalidInput.of(f"{owner}({name}=...)", value, limits[name].allowed)
@@ -51,7 +54,9 @@ _WORDS = {str: "text", Path: "a path", int: "whole numbers", float: "numbers", b
 
 
 def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]) -> None:
-    """Raises `InvalidInput` for the first value that is not of its parameter's plain type: text, paths, numbers, truth values.
+    """Raises `InvalidInput` for the first value that is not of its parameter's plain type.
+
+    Plain types are text, paths, numbers and truth values.
 
     >>> def read(file: str | Path, width: int = 3): ...
     >>> check_types("read", read, {"file": 3})
@@ -72,7 +77,9 @@ def check_types(owner: str, function: Callable[..., Any], values: dict[str, Any]
 
 
 def checked(**limits: Hyper) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function whose arguments are checked against `limits`, or else their plain types, at every call.
+    """Decorates a function so that its arguments are checked at every call.
+
+    Against `limits`, or else against their plain types.
 
     >>> @checked(clients=whole(low=1))
     ... def deal(clients): return clients

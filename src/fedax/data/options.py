@@ -9,7 +9,9 @@ from fedax.data.partition import partition_options
 
 
 def options_of(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of a function with its default, among them those of the partition that is given or the default.
+    """Returns every option of a function with its default.
+
+    Among them those of the partition that is given, or of the default one.
 
     Options without a default have `inspect.Parameter.empty`.
 
@@ -34,7 +36,10 @@ def options_of(name: str, function: Callable[..., Any], given: Mapping[str, Any]
 
 
 def check_options(kind: str, name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raises `UnknownName` for an option that is not known, and `InvalidInput` for one without a default that is missing."""
+    """Refuses unknown options, and missing ones without a default.
+
+    Raises `UnknownName` or `InvalidInput`.
+    """
     for key in given:
         if key not in known:
             raise UnknownName.among(f"option of {kind} {name!r}", key, known)
@@ -44,7 +49,9 @@ def check_options(kind: str, name: str, known: Mapping[str, Any], given: Mapping
 
 
 def check_partition_options(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuses options beyond a function's own that the partition, which is given or the default, does not have.
+    """Refuses options that neither the function nor its partition has.
+
+    The partition is the given one or the default.
 
     Args:
         name: of the function, for the message.

@@ -1,12 +1,13 @@
-"""Examples that overlap: exact copies, and windows of one series or text. Splits keep them on one side.
+"""Overlaps of examples: exact copies, and windows of one series or text.
 
-The one rule of every split in this library: what is drawn for testing, for validation or as unseen clients shares no example with
-what is trained on, and no part of a series.
+The one rule of every split in this library: what is drawn for testing, for validation or as unseen
+clients shares no example with what is trained on, and no part of a series.
 
-- Copies, of which all arrays are equal, stay together, also across clients. So do examples that share the value of an array, such
-  as the number of the picture that they were made of, where it is named: `together="picture"`.
-- Windows that overlap are split in order: the last ones are put aside, and those that overlap with windows that are trained on
-  are left out.
+- Copies, of which all arrays are equal, stay together, also across clients. So do examples that
+  share the value of an array, such as the number of the picture that they were made of, where it is
+  named: `together="picture"`.
+- Windows that overlap are split in order: the last ones are put aside, and those that overlap with
+  windows that are trained on are left out.
 - Otherwise examples are drawn one by one.
 
 `"shuffled_rows"` and `"in_order_rows"` split without regard to overlaps, as many released codes do.
@@ -35,7 +36,8 @@ class Overlap:
 
     Attributes:
         copies: for each example a number that its copies share.
-        places: for each example where it begins in its series, far apart for different series; None if there are no windows.
+        places: for each example where it begins in its series, far apart for different series; None
+            if there are no windows.
         extent: two windows overlap if they begin less than this apart.
     """
 
@@ -49,7 +51,8 @@ class Overlap:
 
         Args:
             arrays: of all clients, one row per example.
-            together: the array of which equal values make copies; by default all arrays have to be equal.
+            together: the array of which equal values make copies; by default all arrays have to be
+                equal.
 
         >>> windows = np.lib.stride_tricks.sliding_window_view(np.random.default_rng(0).normal(size=9), 4)
         >>> Overlap.of({"x": windows}).places.tolist()
@@ -100,19 +103,24 @@ def divide(
     block: float | None = 1.0,
     found: Overlap | None = None,
 ) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
-    """Divides each client's examples into those that are trained on and those put aside, by the rule of this module.
+    """Divides each client's examples into those to train on and those put aside.
+
+    By the rule of this module.
 
     Args:
         arrays: of all examples.
-        orders: for each client its rows, in the order in which they are drawn: the last ones are put aside.
+        orders: for each client its rows, in the order in which they are drawn: the last ones are
+            put aside.
         counts: for each client how many rows are trained on, at least 1.
-        block: of windows, where the block that is put aside begins, from 0 for the first to 1 for the last ones; None leaves the
-            orders as they are, for rows that are split in a given order.
+        block: of windows, where the block that is put aside begins, from 0 for the first to 1 for
+            the last ones; None leaves the orders as they are, for rows that are split in a given
+            order.
         found: which examples overlap, where that is known.
 
     Returns:
-        For each client the rows that are trained on and those put aside, in their order. Without overlaps these are the first
-        `counts` rows and the others; with copies, sizes may differ a little, and windows at the edges of a block are in neither.
+        For each client the rows that are trained on and those put aside, in their order. Without
+        overlaps these are the first `counts` rows and the others; with copies, sizes may differ a
+        little, and windows at the edges of a block are in neither.
     """
     some = any(count < len(rows) for rows, count in zip(orders, counts, strict=True))
     found = Overlap.of(arrays) if found is None and some else found
@@ -138,12 +146,15 @@ def drawn(
     together: str | None = None,
     field: str = "validation",
 ) -> tuple[list[Int[np.ndarray, "_"]], list[Int[np.ndarray, "_"]]]:
-    """Returns the rows of each client that stay and those that are put aside for validation, each ascending.
+    """Draws the rows of each client that stay and those that are put aside.
+
+    Both are ascending.
 
     Args:
         arrays: of all clients, in client order.
         offsets: where each client's rows begin, and the number of all.
-        share: to be put aside, in [0, 1); a client of n examples keeps the whole part of (1 - share) n, but at least one.
+        share: to be put aside, in [0, 1); a client of n examples keeps the whole part of (1 -
+            share) n, but at least one.
         seed: of the draw, which is each client's own.
         split: see `fedax.data.limits.SPLIT`.
         together: see `Overlap.of`.
@@ -176,7 +187,9 @@ def drawn(
 def drawn_clients(
     copies: Int[np.ndarray, "examples"], sizes: Sequence[int], order: Int[np.ndarray, "clients"], count: int
 ) -> Int[np.ndarray, "some"]:
-    """Returns clients to set apart, the first ones of an order; clients who share half of their examples come together.
+    """Returns clients to set apart, the first ones of an order.
+
+    Clients who share half of their examples come together.
 
     Args:
         copies: of the clients' training examples, see `Overlap`.
@@ -212,7 +225,9 @@ def drawn_clients(
 
 
 def train_size(examples: int, test_fraction: float | int) -> int:
-    """Returns the training examples of a client: the whole part of (1 - test_fraction) examples, but at least one.
+    """Returns the number of training examples of a client.
+
+    The whole part of (1 - test_fraction) examples, but at least one.
 
     >>> [train_size(n, 0.1) for n in (1, 2, 50)], train_size(10, 0.8)
     ([1, 1, 45], 2)
@@ -223,7 +238,7 @@ def train_size(examples: int, test_fraction: float | int) -> int:
 def _block(
     rows: Int[np.ndarray, "_"], count: int, places: Int[np.ndarray, "_"], block: float
 ) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
-    """A block of consecutive windows, and the others."""
+    """Cuts a block of consecutive windows out; returns the other rows and the block."""
     ordered = rows[np.argsort(places[rows], kind="stable")]
     begin = round(block * count)
     away = slice(begin, begin + len(rows) - count)
@@ -233,7 +248,7 @@ def _block(
 def _together(
     copies: Int[np.ndarray, "examples"], orders: Sequence[Int[np.ndarray, "_"]], counts: Sequence[int]
 ) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
-    """Draws examples with all their copies, of whatever client, and leaves every client one to train on."""
+    """Draws examples with all their copies, also across clients; leaves every client one."""
     owners = {int(copy): list[int]() for copy in copies[np.concatenate(orders)]}
     for client, rows in enumerate(orders):
         for copy in copies[rows].tolist():

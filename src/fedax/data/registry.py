@@ -18,8 +18,8 @@ class DataSet:
         make: gives the data from options.
         about: one line.
         classes: labels; 0 if that depends on the files.
-        files: addresses of its files by their names in the data folder; empty if it needs no file, or if
-            the user brings it.
+        files: addresses of its files by their names in the data folder; empty if it needs no file,
+            or if the user brings it.
         archives: SHA-256 of archives, compared before they are unpacked.
         light: options that verify its files at the least cost.
         within: the subfolder of the data folder that its maker expects as `folder`.

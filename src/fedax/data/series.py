@@ -1,4 +1,4 @@
-"""Windows of a series or text, told by their contents: hashes of rows, and where each row begins in its series."""
+"""Windows of a series or text, detected by their contents."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _BLOCK = 1 << 20
 
 
 def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A number for each row, which equal rows have in common."""
+    """Computes a number for each row; equal rows have equal numbers."""
     total = np.zeros(len(next(iter(arrays.values()))), np.uint64)
     for turn, name in enumerate(sorted(arrays)):
         values = arrays[name]
@@ -27,19 +27,19 @@ def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Numbers of which equal ones have equal bytes: 0 in place of -0."""
+    """Returns numbers of which equal ones have equal bytes: -0 becomes 0."""
     return np.ascontiguousarray(values + values.dtype.type(0) if values.dtype.kind == "f" else values.astype(np.int64))
 
 
 def _digests(values: np.ndarray) -> np.ndarray:
-    """A number for each row, by its bytes."""
+    """Computes a number for each row from its bytes."""
     rows = _plain(values).reshape(len(values), -1).view(np.uint8)
     digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
     return np.frombuffer(digests, np.uint64)
 
 
 def _steps(values: np.ndarray, whole: bool = False) -> np.ndarray:
-    """A number for each row and step of the second axis, or for each row if `whole`."""
+    """Computes a number for each row and step of the second axis, or for each row if `whole`."""
     plain = _plain(values)
     bits = plain.view(f"u{plain.dtype.itemsize}").astype(np.uint64)
     flat = bits.reshape(len(values), 1 if whole or values.ndim < 2 else values.shape[1], -1)
@@ -78,7 +78,10 @@ def places_of(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.nda
 
 
 def _shift_in_order(values: np.ndarray) -> int | None:
-    """The shift by which at least half of the rows go on in the next one, and in no other row; None if there is none."""
+    """Finds the shift by which at least half of the rows go on in the next one.
+
+    And in no other row; None if there is none.
+    """
     pairs = np.linspace(0, len(values) - 2, min(len(values) - 1, 64)).astype(int)
     some, after, length = values[pairs], values[pairs + 1], values.shape[1]
     others = values[(pairs + 1 + len(values) // 2) % len(values)]
@@ -90,7 +93,10 @@ def _shift_in_order(values: np.ndarray) -> int | None:
 
 
 def _places_in_order(values: np.ndarray, shift: int) -> np.ndarray:
-    """Places of windows that follow one another; another series begins where one does not go on."""
+    """Computes places of windows that follow one another.
+
+    A new series begins where one does not go on.
+    """
     goes_on, length = np.empty(len(values) - 1, bool), values.shape[1]
     step = max(1, _BLOCK // length)
     for begin in range(0, len(goes_on), step):
@@ -100,14 +106,17 @@ def _places_in_order(values: np.ndarray, shift: int) -> np.ndarray:
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Whether rows are equal."""
+    """Returns which rows are equal."""
     return (a == b).reshape(len(a), -1).all(axis=1)
 
 
 def _longest_shift(values: np.ndarray) -> int:
-    """The largest shift at which rows that go on in others are no chance; 0 if they are no windows.
+    """Finds the largest shift at which rows go on in others more often than by chance.
 
-    Chance is what there is if the other rows are read backwards. A twentieth of the rows, and two, have to go on in others.
+    0 if the rows are no windows.
+
+    Chance is what there is if the other rows are read backwards. A twentieth of the rows, and two,
+    have to go on in others.
     """
     length, steps = values.shape[1], _steps(values)
     by_chance, at = _successors(steps, length - 1, backwards=True)
@@ -119,9 +128,12 @@ def _longest_shift(values: np.ndarray) -> int:
 
 
 def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """For each row the one that it goes on in, -1 if there is none, and how many steps later that one begins, at most `longest`.
+    """Finds for each row the one that it goes on in, and how many steps later that one begins.
 
-    Overlaps that say nothing do not count: those of one value only, and those that several rows have in common.
+    -1 if there is none; at most `longest` steps.
+
+    Overlaps that say nothing do not count: those of one value only, and those that several rows
+    have in common.
     """
     count, length = steps.shape
     with np.errstate(over="ignore"):
@@ -153,7 +165,7 @@ def _summed(values: np.ndarray) -> np.ndarray:
 
 
 def _walk(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
-    """Places along chains of windows; chains that end in others are laid beside them."""
+    """Computes places along chains of windows; chains that end in others are laid beside them."""
     places = np.full(len(after), -1, np.int64)
     heads = np.setdiff1d(np.arange(len(after)), after[after >= 0])
     base = 0

@@ -1,4 +1,4 @@
-"""Clients' examples in NumPy files that are read as they are needed: populations larger than memory."""
+"""Clients' examples in NumPy files that are read on demand: populations larger than memory."""
 
 import json
 import os
@@ -37,16 +37,18 @@ def write_clients(
 ) -> Path:
     """Writes clients' examples one after the other into a folder, for `stored_clients`.
 
-    The folder has one `.npy` file for each array of all clients, their examples in client order, and `sizes.npy` with how many each
-    has. Real numbers are written in JAX's default float type, others as they are, labels as 32-bit numbers. The folder appears
-    when everything is written; a client is in memory while it is written only.
+    The folder has one `.npy` file for each array of all clients, their examples in client order,
+    and `sizes.npy` with how many each has. Real numbers are written in JAX's default float type,
+    others as they are, labels as 32-bit numbers. The folder appears when everything is written; a
+    client is in memory while it is written only.
 
     Args:
         folder: new.
-        clients: any iterable, such as a generator, of `{"x": (n_k, ...), "y": (n_k,)}`, at least one example each, all with the
-            same names and shapes of an example. Further arrays reach the task's loss with them. Or `FederatedData`, written with
-            their test examples.
-        classes: labels are whole numbers from 0 to classes - 1; at least 1. Not for `FederatedData`, which know it.
+        clients: any iterable, such as a generator, of `{"x": (n_k, ...), "y": (n_k,)}`, at least
+            one example each, all with the same names and shapes of an example. Further arrays reach
+            the task's loss with them. Or `FederatedData`, written with their test examples.
+        classes: labels are whole numbers from 0 to classes - 1; at least 1. Not for
+            `FederatedData`, which know it.
         test: the same for test examples, in the same client order; a client may have none.
         holdout: a test set that belongs to no client, or None.
         name: for tables and messages; that of the folder by default.
@@ -56,7 +58,8 @@ def write_clients(
         The folder.
 
     Raises:
-        DataError: what `FederatedData` refuses, or a folder that is there already; nothing is left behind then.
+        DataError: what `FederatedData` refuses, or a folder that is there already; nothing is left
+            behind then.
 
     Example:
         >>> import tempfile
@@ -109,10 +112,12 @@ def write_clients(
 
 @checked()
 def stored_clients(folder: str | Path) -> FederatedData:
-    """The clients of a folder that `write_clients` wrote, memory-mapped: examples are read when they are needed.
+    """Opens the clients of a folder that `write_clients` wrote, memory-mapped.
 
-    The simulation reads those of the next cohorts ahead while it works (see `fedax.Simulation`). What changes all examples, such as
-    `with_validation`, has them all in memory.
+    Examples are read when they are needed.
+
+    The simulation reads those of the next cohorts ahead while it works (see `fedax.Simulation`).
+    What changes all examples, such as `with_validation`, has them all in memory.
 
     Args:
         folder: see `write_clients`.
@@ -147,7 +152,10 @@ def _stored_names(folder: Path) -> list[str] | None:
 
 
 def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any) -> tuple[Any, int]:
-    """Writes one part; shapes and types of an example by name, which all clients have, and the number of clients."""
+    """Writes one part; returns the arrays' shapes and types, and the number of clients.
+
+    Shapes and types are those of an example, which all clients have.
+    """
     folder.mkdir(parents=True)
     columns: dict[str, _Column] = {}
     sizes: list[np.ndarray] = []
@@ -175,7 +183,7 @@ def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, f
 
 
 def _blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
-    """Clients that are checked and written together."""
+    """Yields lists of clients that are checked and written together."""
     block: list[Labelled] = []
     total = 0
     for client in clients:
@@ -189,7 +197,10 @@ def _blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
 
 
 def _checked(block: list[Labelled], part: str, begin: int, classes: int) -> Stacked:
-    """The arrays of some clients as they are written; `FederatedData` looks at them, and names the first that does not fit."""
+    """Returns the arrays of some clients as they are written.
+
+    `FederatedData` checks them, and names the first that does not fit.
+    """
     some = block if part == "train" else [_one_of(client) for client in block]
     try:
         FederatedData(some, classes)
@@ -205,7 +216,7 @@ def _checked(block: list[Labelled], part: str, begin: int, classes: int) -> Stac
 
 
 def _one_of(client: Labelled) -> Labelled:
-    """The client, with an example of zeros if it has none."""
+    """Returns the client, with an example of zeros if it has none."""
     if not isinstance(client, Mapping) or any(len(values) for values in client.values()):
         return client
     arrays = {key: np.asarray(values) for key, values in client.items()}

@@ -11,21 +11,25 @@ from jax.errors import TracerArrayConversionError
 from fedax.errors import DataError
 
 ALIGNED = 64
-"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where others are copied for each."""
+"""Bytes: arrays that begin at a multiple are shared by all CPU devices, where others are copied for
+each.
+"""
 _KINDS = "fiub"
 
 
 def as_array(values: Any, where: str) -> np.ndarray:
     """Returns the values as a plain NumPy array of real numbers, whole numbers or truth values.
 
-    Types of half precision that NumPy does not know, such as bfloat16, become 32-bit floats; bytes come in this machine's order.
+    Types of half precision that NumPy does not know, such as bfloat16, become 32-bit floats; bytes
+    come in this machine's order.
 
     Args:
         values: an array of any library that NumPy can read, or nested lists.
         where: names the values in messages.
 
     Raises:
-        DataError: masked or sparse arrays, complex numbers, text, dates, objects, or rows of unequal shapes.
+        DataError: masked or sparse arrays, complex numbers, text, dates, objects, or rows of
+            unequal shapes.
 
     >>> as_array(jnp.ones(2, jnp.bfloat16), "x").dtype
     dtype('float32')
@@ -48,7 +52,8 @@ def as_ndarray(values: Any, where: str) -> np.ndarray:
         where: names the values in messages.
 
     Raises:
-        DataError: masked or sparse arrays, arrays that are being traced, tensors that NumPy cannot read, or rows of unequal shapes.
+        DataError: masked or sparse arrays, arrays that are being traced, tensors that NumPy cannot
+            read, or rows of unequal shapes.
     """
     if _is_masked(values):
         hint = "Drop these rows, or write .filled(...) and keep the mask as an array beside."
@@ -72,7 +77,10 @@ def as_ndarray(values: Any, where: str) -> np.ndarray:
 
 
 def _is_masked(values: Any) -> bool:
-    """Returns whether an array, or one of those in nested lists, has masked entries; NumPy would drop the masks of a list."""
+    """Returns whether an array, or one in nested lists, has masked entries.
+
+    NumPy would drop the masks of a list.
+    """
     if isinstance(values, list | tuple):
         return any(_is_masked(value) for value in values if isinstance(value, list | tuple | np.ma.MaskedArray))
     return isinstance(values, np.ma.MaskedArray) and bool(np.ma.is_masked(values))
@@ -93,7 +101,9 @@ def _hint_of(array: np.ndarray) -> str:
 
 
 def concatenated(parts: Sequence[np.ndarray], where: str) -> np.ndarray:
-    """Returns the arrays of all clients one after the other; whole numbers stay whole, also of types that NumPy joins as reals.
+    """Concatenates the arrays of all clients.
+
+    Whole numbers stay whole, also of types that NumPy joins as reals.
 
     Args:
         parts: at least one.
@@ -114,7 +124,7 @@ def concatenated(parts: Sequence[np.ndarray], where: str) -> np.ndarray:
 
 
 class Frames:
-    """Brings the columns of all clients' data frames into one order, that of the first frame under a name.
+    """Common order of the columns of all clients' data frames: that of the first frame of a name.
 
     Arrays have no names of columns and pass.
     """
@@ -126,7 +136,8 @@ class Frames:
         """Returns the arrays of a client with all columns in order.
 
         Raises:
-            DataError: other columns than those of the first frame, one twice, or rows of two arrays in different orders.
+            DataError: other columns than those of the first frame, one twice, or rows of two arrays
+                in different orders.
         """
         framed = [name for name, values in arrays.items() if type(values) is not np.ndarray and _has_labels(values)]
         if not framed:
@@ -161,9 +172,13 @@ def _has_labels(values: Any) -> bool:
 
 
 def canonical(values: Any, where: str = "data") -> np.ndarray:
-    """Real numbers in JAX's default float type, whole numbers as they are (64 bits narrowed unless enabled).
+    """Returns an array in the type that programs use, as a read-only aligned copy.
 
-    A read-only copy that CPU devices use without copies of their own; memory-mapped arrays of that type stay in their file.
+    Real numbers get JAX's default float type, whole numbers keep theirs (64 bits are narrowed
+    unless enabled).
+
+    A read-only copy that CPU devices use without copies of their own; memory-mapped arrays of that
+    type stay in their file.
 
     Args:
         values: an array.

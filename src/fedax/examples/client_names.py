@@ -15,7 +15,8 @@ from fedax.utils.arguments import checked_call
 class ClientNames(Sequence[str]):
     """The names of all clients, in client order.
 
-    All instances compare equal and hash alike: names change no number, so tasks that differ in them share compiled programs.
+    All instances compare equal and hash alike: names change no number, so tasks that differ in them
+    share compiled programs.
 
     Args:
         names: one for each client, all different.
@@ -62,7 +63,9 @@ class ClientNames(Sequence[str]):
 
 
 def client_name(value: Any, where: str) -> str:
-    """Returns the name of a client as text: whole numbers without decimals, control characters written out.
+    """Returns the name of a client as text.
+
+    Whole numbers have no decimals, control characters are written out.
 
     Raises:
         DataError: None, NaN, an empty text, or a value that is neither text nor a number.
@@ -89,7 +92,10 @@ def client_name(value: Any, where: str) -> str:
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
-    """Refuses different names that look the same: they differ in spaces at the ends, or in the form of their accents alone."""
+    """Refuses different names that look the same.
+
+    They differ in spaces at the ends, or in the form of their accents alone.
+    """
     first = dict[str, str]()
     for name in names:
         other = first.setdefault(unicodedata.normalize("NFC", name).strip(), name)
@@ -109,14 +115,15 @@ def natural(name: str) -> tuple[Any, ...]:
 
 
 def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
-    """Returns the different names of a column in natural order, and for each row the number of its name.
+    """Returns a column's different names in natural order, and the number of each row's.
 
     Args:
         values: one name or number per row, numbers in ascending order first.
         where: names the column in messages.
 
     Raises:
-        DataError: a missing name, with its row; two different values of the same name; another shape.
+        DataError: a missing name, with its row; two different values of the same name; another
+            shape.
 
     >>> names, owner = grouped_by_name(["b10", "b9", "b10"], "user")
     >>> names, owner.tolist()
@@ -149,7 +156,7 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
 
 
 def _column(values: Any) -> np.ndarray:
-    """A column of mixed values as objects, which NumPy would turn into text."""
+    """Returns a column of mixed values as objects, which NumPy would turn into text."""
     listed = list(values)
     plain = np.asarray(listed) if len({type(value) for value in listed}) <= 1 else np.empty(0)
     if plain.shape == (len(listed),) and len(listed):
@@ -160,10 +167,12 @@ def _column(values: Any) -> np.ndarray:
 
 
 def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) -> int:
-    """Returns the number of the client that a file calls by a name, or by a number if clients have no names.
+    """Returns the number of the client that a file calls by name.
 
-    A number stands for a named client only where it cannot be taken for another one: where the names of all clients end in their
-    own numbers, as in `client0`, `client1` and so on.
+    Or by a number if clients have no names.
+
+    A number stands for a named client only where it cannot be taken for another one: where the
+    names of all clients end in their own numbers, as in `client0`, `client1` and so on.
 
     Raises:
         DataError: no such client, or a number where clients have names.
@@ -232,7 +241,8 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
 
     Args:
         network: the graph.
-        order: all nodes in the order of the clients; None for numbers, and for other nodes that are not text.
+        order: all nodes in the order of the clients; None for numbers, and for other nodes that are
+            not text.
 
     Raises:
         InvalidInput: another order than that of all nodes; none for nodes that are text.
@@ -257,10 +267,13 @@ def of_nodes(nodes: Sequence[Any]) -> ClientNames | None:
 
 
 def names_of_frame(matrix: Any, where: str) -> ClientNames | None:
-    """Returns the names in the index of a square data frame; None for numbers and for what has no index.
+    """Returns the names in the index of a square data frame; None for numbers.
+
+    None also for objects without an index.
 
     Raises:
-        InvalidInput: an index that differs from the columns, or numbers that are not those from 0 on in order.
+        InvalidInput: an index that differs from the columns, or numbers that are not those from 0
+            on in order.
     """
     if not (hasattr(matrix, "columns") and hasattr(matrix, "index")):
         return None

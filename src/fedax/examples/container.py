@@ -20,7 +20,10 @@ Examples: TypeAlias = Mapping[str, Any]
 
 
 def rows_of(examples: Examples, where: str) -> int:
-    """The common number of rows; raises `DataError` on unequal lengths or NaN, naming `where` and the array."""
+    """Returns the common number of rows of some arrays.
+
+    Raises `DataError` for unequal lengths or NaN; the message names `where` and the array.
+    """
     if not examples:
         raise DataError.found(where, "no arrays", "at least one array, with one row per example")
     for name, values in examples.items():
@@ -44,7 +47,10 @@ MOST_EXAMPLES = 2**31 - 1
 
 
 def offsets_of(sizes: Sequence[int] | np.ndarray) -> Int[np.ndarray, "bounds"]:
-    """The beginning of each client's examples among everybody's, and the number of all; raises `DataError` for too many."""
+    """Returns where each client's examples begin, and the total count.
+
+    Raises `DataError` for too many.
+    """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     if len(ends) and ends[-1] > MOST_EXAMPLES:
         raise DataError.of("examples of all clients", int(ends[-1]), f"at most {MOST_EXAMPLES}")
@@ -52,7 +58,9 @@ def offsets_of(sizes: Sequence[int] | np.ndarray) -> Int[np.ndarray, "bounds"]:
 
 
 FEW = 64
-"""Up to so many clients are looked up one after the other: XLA gives a gather from a large array to all threads."""
+"""Up to so many clients are looked up one after the other: XLA gives a gather from a large array to
+all threads.
+"""
 
 
 class Population(eqx.Module):
@@ -73,7 +81,7 @@ class Population(eqx.Module):
         return self.offsets[1:] - self.offsets[:-1]
 
     def sizes_of(self, clients: Int[Array, "some"]) -> Int[Array, "some"]:
-        """The sizes of some clients, at a cost that does not depend on the others."""
+        """Returns the sizes of some clients, at a cost that does not depend on the others."""
         offsets = jnp.asarray(self.offsets)
         if clients.shape[0] <= FEW:
 
@@ -85,9 +93,12 @@ class Population(eqx.Module):
 
 
 class Ragged(eqx.Module):
-    """Examples of many clients, flat and in client order: client k owns rows `offsets[k]` to `offsets[k + 1]`.
+    """Examples of many clients, flat and in client order.
 
-    No padding: a federation with power-law sizes costs the memory of its samples. Made by `of` or `flat`.
+    Client k owns rows `offsets[k]` to `offsets[k + 1]`.
+
+    No padding: a federation with power-law sizes costs the memory of its samples. Made by `of` or
+    `flat`.
 
     Attributes:
         arrays: by name, with a first axis over all examples.
@@ -116,10 +127,12 @@ class Ragged(eqx.Module):
             clients: the arrays of each.
             where: names them in messages.
             allow_empty: whether a client may have no examples.
-            like: the training examples, for another part: it has the same arrays, in the same shapes and types.
+            like: the training examples, for another part: it has the same arrays, in the same
+                shapes and types.
 
         Raises:
-            DataError: no client, an empty client (unless allowed), different names, NaN, unequal lengths or shapes.
+            DataError: no client, an empty client (unless allowed), different names, NaN, unequal
+                lengths or shapes.
         """
         if not len(clients):
             raise DataError.found(where, "an empty list", "at least one client")
@@ -150,7 +163,10 @@ class Ragged(eqx.Module):
 
     @classmethod
     def flat(cls, arrays: Examples, sizes: Sequence[int] | np.ndarray, where: str = "data") -> "Ragged":
-        """From arrays that already lie in client order, and the clients' sizes. Real numbers get the default float type."""
+        """Makes a container from flat arrays in client order and the clients' sizes.
+
+        Real numbers get the default float type.
+        """
         offsets = offsets_of(sizes)
         ready = {name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()}
         return cls(ready, offsets, len(sizes), int(np.max(sizes)))
@@ -161,7 +177,7 @@ class Ragged(eqx.Module):
 
     @property
     def population(self) -> Population:
-        """The sizes alone."""
+        """Returns the sizes alone."""
         return Population(self.offsets, self.clients, self.total)
 
     @property
@@ -169,7 +185,7 @@ class Ragged(eqx.Module):
         return next(iter(self.arrays.values())).shape[0]
 
     def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
-        """Arrays with the examples of one client, where they begin, and how many they are; in a compiled program."""
+        """Returns arrays with one client's examples, their first row and their count; traced."""
         offsets = jnp.asarray(self.offsets)
         return {name: jnp.asarray(values) for name, values in self.arrays.items()}, offsets[k], offsets[k + 1] - offsets[k]
 
@@ -202,7 +218,8 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
         where: names the part in messages.
 
     Raises:
-        DataError: other names than those of the training examples, rows of another shape, or real numbers for whole ones.
+        DataError: other names than those of the training examples, rows of another shape, or real
+            numbers for whole ones.
     """
     if set(arrays) != set(like):
         raise DataError.of(where, sorted(arrays), f"the arrays {sorted(like)}, as the training examples have")

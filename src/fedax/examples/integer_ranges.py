@@ -1,4 +1,7 @@
-"""A check of whole numbers against what they index: XLA takes the last entry for an index beyond the end, without a word."""
+"""Check of whole numbers against what they index.
+
+XLA takes the last entry for an index beyond the end, without an error.
+"""
 
 import functools
 import re
@@ -21,11 +24,14 @@ _FAR = -(2**30)
 def check_indices(
     name: str, function: Callable[..., Any], start: Callable[[Any], Any], parts: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Refuses examples with whole numbers that a function takes as indices beyond the end, or below 0.
+    """Refuses examples with whole numbers that a function uses as indices out of range.
 
-    The function is evaluated on the examples with the smallest and the largest numbers of every array, if it looks anything up.
-    Functions whose attribute `separate` is True are taken at their word, and arrays in files are not looked through. So are the
-    classes of `jax.nn.one_hot`, which gives zeros for a class that it does not have.
+    Beyond the end, or below 0.
+
+    The function is evaluated on the examples with the smallest and the largest numbers of every
+    array, if it looks anything up. Functions whose attribute `separate` is True are taken at their
+    word, and arrays in files are not looked through. So are the classes of `jax.nn.one_hot`, which
+    gives zeros for a class that it does not have.
 
     Args:
         name: its argument of `Task`.
@@ -103,7 +109,9 @@ def _check_classes(
 
 
 def _encoded(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Callable[[], Any]]) -> Iterator[tuple[int, np.ndarray]]:
-    """The number of classes and the values of every `one_hot`; what they do not depend on is never evaluated.
+    """Yields the number of classes and the values of every `one_hot`.
+
+    What they do not depend on is never evaluated.
 
     Values that depend on the parameters, which are None here, are left out.
     """
@@ -139,7 +147,7 @@ def _outputs(equation: Any, inputs: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def _extremes(parts: Sequence[Mapping[str, Any]], whole: Sequence[str]) -> dict[str, np.ndarray]:
-    """The examples with the smallest and the largest number of each array."""
+    """Returns the examples with the smallest and the largest number of each array."""
     found: dict[str, list[np.ndarray]] = {key: [] for key in parts[0]}
     for part in parts:
         for key in whole:
@@ -163,7 +171,7 @@ def _out_of_bounds(function: Callable[..., Any], start: Callable[[Any], Any], ro
 
 
 class _Case:
-    """An evaluation that is the same for the same function; the examples are told apart by their own key."""
+    """Cached evaluation: equal for the same function; a key tells the examples apart."""
 
     def __init__(self, function: Any, start: Any, rows: Mapping[str, np.ndarray]) -> None:
         self.function, self.start, self.rows = function, start, rows

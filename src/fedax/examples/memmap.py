@@ -1,4 +1,4 @@
-"""Arrays in files, read a few rows at a time: what is read is held for a moment, not mapped into memory for good."""
+"""Arrays in files, read a few rows at a time rather than mapped into memory for good."""
 
 import os
 from collections.abc import Iterator
@@ -10,14 +10,16 @@ BLOCK = 1 << 24
 
 
 READS = hasattr(os, "preadv")
-"""Whether the system reads from a place in a file into an array; otherwise arrays in files are sliced, as others are."""
+"""Whether the system reads from a place in a file into an array; otherwise arrays in files are
+sliced, as others are.
+"""
 
 
 class RowReader:
     """Consecutive rows of an array.
 
-    A memory-mapped array that is a whole file is read from the file, so that the pages do not count as memory of the process;
-    any other array is sliced.
+    A memory-mapped array that is a whole file is read from the file, so that the pages do not count
+    as memory of the process; any other array is sliced.
 
     >>> RowReader(np.arange(10)).read(3, 2).tolist()
     [3, 4]
@@ -40,7 +42,7 @@ class RowReader:
         return self._file is not None
 
     def read(self, begin: int, count: int) -> np.ndarray:
-        """Rows `begin` to `begin + count`, as many as there are."""
+        """Returns rows `begin` to `begin + count`, as many as there are."""
         count = min(count, len(self.values) - begin)
         if self._file is None:
             return self.values[begin : begin + count]
@@ -55,7 +57,9 @@ class RowReader:
         return rows
 
     def ahead(self, begin: int, count: int) -> None:
-        """Asks the system to bring some rows into its cache; without effect where it does not listen."""
+        """Asks the system to bring some rows into its cache; without effect where it does not
+        listen.
+        """
         if self._file is not None and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), self._place(begin), count * self.bytes, os.POSIX_FADV_WILLNEED)
 
@@ -69,7 +73,7 @@ class RowReader:
 
 
 def blocks(values: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows of an array in consecutive blocks; one that is in memory is one block.
+    """Yields the rows of an array in consecutive blocks; an array in memory is one block.
 
     >>> [block.tolist() for block in blocks(np.arange(3))]
     [[0, 1, 2]]

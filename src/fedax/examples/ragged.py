@@ -12,7 +12,9 @@ from fedax.examples.memmap import blocks
 
 
 class Stacked(Sequence[Mapping[str, np.ndarray]]):
-    """A sequence of the clients' named arrays, which are read-only views of flat ones: a client costs nothing until it is read.
+    """Sequence of the clients' named arrays: read-only views of flat arrays.
+
+    A client costs nothing until it is read.
 
     >>> clients = Stacked({"x": np.arange(5.0)}, [3, 2])
     >>> len(clients), clients[1]["x"].tolist(), clients.sizes.tolist()
@@ -21,7 +23,8 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
     Args:
         arrays: in client order, one row per example.
         sizes: examples of each client.
-        finite: whether all arrays are known to hold finite numbers, so that they need not be looked at.
+        finite: whether all arrays are known to hold finite numbers, so that they need not be looked
+            at.
     """
 
     def __init__(
@@ -34,7 +37,9 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
 
     @classmethod
     def of(cls, clients: Sequence[Any]) -> "Stacked | None":
-        """The clients' arrays one after the other; None if they do not have the same names, lengths and shapes of an example.
+        """Concatenates the clients' arrays.
+
+        None if they do not have the same names, lengths and shapes of an example.
 
         >>> Stacked.of([{"x": [1.0]}, {"x": [[2.0]]}]) is None
         True
@@ -64,11 +69,11 @@ class Stacked(Sequence[Mapping[str, np.ndarray]]):
 
     @property
     def owners(self) -> Int[np.ndarray, "examples"]:
-        """The client of each row."""
+        """Returns the client of each row."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def replaced(self, **arrays: np.ndarray) -> "Stacked":
-        """With other arrays under some names."""
+        """Returns a copy with other arrays under some names."""
         return Stacked(
             {**self.arrays, **arrays}, self.sizes, self._finite and all(v.dtype.kind != "f" for v in arrays.values())
         )

@@ -1,4 +1,6 @@
-"""The models of the papers, as immutable descriptions; any other JAX model goes through `fedax.tasks.from_loss`.
+"""Models of the papers, as immutable descriptions.
+
+Any other JAX model goes through `fedax.tasks.from_loss`.
 
 Dense:
 - `Softmax`: multinomial logistic regression.

@@ -17,13 +17,15 @@ from fedax.utils.arguments import checked_arguments
 @checked_arguments
 @dataclass(frozen=True)
 class Augmentation:
-    """Random crops and flips, drawn anew for every example of every step, then normalisation; in this order.
+    """Random crops and flips, drawn for every example of every step, then normalisation.
 
-    Without a key, that is in evaluation, images are normalised only. They keep the form in which they come, flat or not.
+    Without a key, that is in evaluation, images are normalised only. They keep the form in which
+    they come, flat or not.
 
     Args:
         shape: rows, columns and channels of an image; inputs may be flat.
-        crop: zeros added on every side, from which a window of the old size is cut at random; at least 0.
+        crop: zeros added on every side, from which a window of the old size is cut at random; at
+            least 0.
         flip: mirrors left and right with probability 1/2.
         mean: for each channel; subtracted. None subtracts nothing.
         deviation: for each channel, above 0; divided by. None divides by nothing.
@@ -66,7 +68,10 @@ class Augmentation:
 
 
 def random_crop(images: Images, pad: int, key: Any) -> Images:
-    """A window of the images' own size, at a random place of the image with `pad` zeros on every side; one for each image."""
+    """Pads images with zeros and cuts a window of the old size at random from each.
+
+    `pad` zeros are added on every side.
+    """
     batch, *size = images.shape
     padded = jnp.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     corners = jax.random.randint(key, (batch, 2), 0, 2 * pad + 1)
@@ -78,6 +83,6 @@ def random_crop(images: Images, pad: int, key: Any) -> Images:
 
 
 def random_flip(images: Images, key: Any) -> Images:
-    """Each image mirrored left and right with probability 1/2."""
+    """Mirrors each image left and right with probability 1/2."""
     mirrored = jax.random.bernoulli(key, 0.5, images.shape[:1])
     return jnp.where(mirrored[:, None, None, None], images[:, :, ::-1], images)

@@ -1,4 +1,4 @@
-"""The interface of classification models: an immutable, hashable description with `init` and `__call__`."""
+"""Interface of classification models: immutable, hashable, with `init` and `__call__`."""
 
 import math
 from typing import Any, Protocol, runtime_checkable
@@ -14,17 +14,17 @@ class Model(Protocol):
     """Equal models must compare equal and hash alike: compiled programs are shared between them."""
 
     def init(self, key: Key[Array, ""]) -> PyTree:
-        """Fresh parameters: a pytree of arrays of JAX's default float type."""
+        """Draws parameters: a pytree of arrays of JAX's default float type."""
         ...
 
     def __call__(self, params: PyTree, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
-        """The logits of a batch. The key is for dropout and the like, and None in evaluation."""
+        """Returns the logits of a batch. The key is for dropout; it is None in evaluation."""
         ...
 
 
 @checked_call
 def parameter_count(model: Model) -> int:
-    """The number of a model's parameters, without drawing them.
+    """Returns the number of a model's parameters, without drawing them.
 
     >>> from fedax.models import Softmax
     >>> parameter_count(Softmax(60, 10))

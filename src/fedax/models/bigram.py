@@ -13,7 +13,9 @@ from fedax.utils.arguments import checked_arguments
 @checked_arguments
 @dataclass(frozen=True)
 class Bigram:
-    r"""Logits that depend on the last character of a window only: row $x_{\text{last}}$ of a table that starts at zero. Convex.
+    r"""Bigram model: logits depend on the last character of a window only. Convex.
+
+    They are row $x_{\text{last}}$ of a table that starts at zero.
 
     Args:
         vocabulary: characters; at least 2.
@@ -35,11 +37,11 @@ class Bigram:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters: vocabulary squared."""
+        """Returns the number of parameters: vocabulary squared."""
         return self.vocabulary**2
 
     def init(self, key: Key[Array, ""]) -> Float[Array, "vocabulary vocabulary"]:
-        """The table of zeros: all characters equally likely."""
+        """Returns a table of zeros: all characters are equally likely."""
         return jnp.zeros((self.vocabulary, self.vocabulary))
 
     def __call__(

@@ -19,9 +19,10 @@ from fedax.utils.arguments import checked_arguments, checked_call
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
-    """Returns a batch of images of a shape (rows, columns, channels), from one in that shape or flat, of any numbers.
+    """Returns a batch of images of shape (rows, columns, channels), also from flat ones.
 
-    One channel may be left out. Other shapes are refused, since the same number of pixels may lie in another order.
+    One channel may be left out. Other shapes are refused, since the same number of pixels may lie
+    in another order.
 
     Raises:
         InvalidInput: rows of another shape.
@@ -62,10 +63,12 @@ class CNNParams(NamedTuple):
 @checked_arguments
 @dataclass(frozen=True)
 class CNN:
-    """Convolutions with bias, ReLU and maximum pooling, then fully connected layers with ReLU between them.
+    """Convolutions with bias, ReLU and maximum pooling, then fully connected layers.
 
-    Inputs are images (rows, columns, channels), or the same numbers flat; what is flattened before the first fully connected
-    layer is in the order rows, columns, channels.
+    ReLU is between the fully connected layers.
+
+    Inputs are images (rows, columns, channels), or the same numbers flat; what is flattened before
+    the first fully connected layer is in the order rows, columns, channels.
 
     Args:
         shape: rows, columns and channels of an image, at least 1 each.
@@ -73,8 +76,9 @@ class CNN:
         widths: hidden widths of the fully connected layers, at least 1 each.
         classes: at least 2.
         padding: "SAME" or "VALID".
-        start: "glorot" (uniform up to sqrt(6 / (fan in + fan out)) for all kernels) or "he" (convolutions normal with variance
-            2 / fan out, fully connected kernels normal with standard deviation 0.01); biases are 0.
+        start: "glorot" (uniform up to sqrt(6 / (fan in + fan out)) for all kernels) or "he"
+            (convolutions normal with variance 2 / fan out, fully connected kernels normal with
+            standard deviation 0.01); biases are 0.
 
     Raises:
         InvalidInput: an argument out of range, or images that the stages shrink to nothing.
@@ -114,11 +118,11 @@ class CNN:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters: kernels and biases of all layers."""
+        """Returns the number of parameters: kernels and biases of all layers."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> CNNParams:
-        """Kernels as `start` says, biases 0."""
+        """Draws kernels as `start` says; biases are 0."""
         glorot = jax.nn.initializers.glorot_uniform()
         convolution, dense = (glorot, glorot) if self.start == "glorot" else (fan_out_normal, narrow_normal)
         channels = [self.shape[2], *(stage.outputs for stage in self.stages)]
@@ -144,13 +148,18 @@ class CNN:
 
 @checked_call
 def mnist_cnn(classes: int = 10) -> CNN:
-    """The CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28 pixels; 1,663,370 parameters with 10 classes."""
+    """Returns the CNN of McMahan et al. (arXiv:1602.05629) for 28 x 28 pixels.
+
+    1,663,370 parameters with 10 classes.
+    """
     return CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), classes, padding="SAME")
 
 
 @checked_call
 def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
-    """Two convolutions of 5 x 5 and three fully connected layers (LeCun et al., 1998, with ReLU), as FedBC trains it on CIFAR-10.
+    """Returns LeNet with ReLU: two convolutions of 5 x 5, three fully connected layers.
+
+    As FedBC trains it on CIFAR-10 (LeCun et al., 1998); 62,006 parameters with 10 classes.
 
     62,006 parameters with 10 classes.
 
@@ -163,5 +172,8 @@ def lenet(classes: int = 10, shape: tuple[int, int, int] = (32, 32, 3)) -> CNN:
 
 @checked_call
 def cifar_cnn(classes: int = 10) -> CNN:
-    """The CNN of FedAWARE for 32 x 32 pixels in 3 colours; 122,570 parameters with 10 classes."""
+    """Returns the CNN of FedAWARE for 32 x 32 pixels in 3 colours.
+
+    122,570 parameters with 10 classes.
+    """
     return CNN((32, 32, 3), (Stage(32, 3), Stage(64, 3), Stage(64, 3, pool=False)), (64,), classes, start="he")

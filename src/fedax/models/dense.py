@@ -16,14 +16,20 @@ from fedax.utils.arguments import checked_arguments
 
 @checked_arguments
 class Affine(NamedTuple):
-    """Parameters of x -> x kernel + bias. The kernel comes first, as in the flat vectors of the released codes."""
+    """Parameters of x -> x kernel + bias.
+
+    The kernel comes first, as in the flat vectors of the released codes.
+    """
 
     kernel: Float[Array, "inputs outputs"]
     bias: Float[Array, "outputs"]
 
     @classmethod
     def init(cls, key: Key[Array, ""], inputs: int, outputs: int, start: Callable[..., Array] | None = None) -> "Affine":
-        """Kernel from an initializer of JAX, by default uniform up to sqrt(6 / (inputs + outputs)) (Glorot); zero bias."""
+        """Draws the kernel by an initializer of JAX; the bias is zero.
+
+        By default uniform up to sqrt(6 / (inputs + outputs)) (Glorot).
+        """
         start = jax.nn.initializers.glorot_uniform() if start is None else start
         return cls(start(key, (inputs, outputs)), jnp.zeros(outputs))
 
@@ -32,12 +38,14 @@ class Affine(NamedTuple):
 
 
 def narrow_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
-    """Normal with standard deviation 0.01."""
+    """Draws normal numbers with standard deviation 0.01."""
     return 0.01 * jax.random.normal(key, shape)
 
 
 def dropout(x: Float[Array, "batch features"], rate: float, key: Any) -> Float[Array, "batch features"]:
-    """Each number is 0 with probability `rate` and 1 / (1 - rate) times itself otherwise; unchanged without a key.
+    """Applies dropout; returns its input unchanged without a key.
+
+    Each number becomes 0 with probability `rate`, and is divided by 1 - rate otherwise.
 
     >>> dropout(jnp.ones((1, 2)), 0.5, None).tolist()
     [[1.0, 1.0]]
@@ -75,11 +83,11 @@ class Softmax:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters: (features + 1) classes."""
+        """Returns the number of parameters: (features + 1) classes."""
         return (self.features + 1) * self.classes
 
     def init(self, key: Key[Array, ""]) -> Affine:
-        """Parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
+        """Draws parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
         return Affine.init(key, self.features, self.classes)
 
     def __call__(self, params: Affine, x: Float[Array, "batch features"], key: Any = None) -> Float[Array, "batch classes"]:
@@ -92,9 +100,10 @@ class MLP:
     """Fully connected layers with ReLU between them, none after the last.
 
     Args:
-        widths: features, hidden widths, classes; at least two numbers, all at least 1. `MLP((784, 200, 200, 10))` is the
-            "2NN" of McMahan et al. (arXiv:1602.05629).
-        dropout: probability with which a hidden unit is left out of a training step, in [0, 1); none in evaluation.
+        widths: features, hidden widths, classes; at least two numbers, all at least 1.
+            `MLP((784, 200, 200, 10))` is the "2NN" of McMahan et al. (arXiv:1602.05629).
+        dropout: probability with which a hidden unit is left out of a training step, in [0, 1);
+            none in evaluation.
 
     Raises:
         InvalidInput: fewer than two widths, or one below 1; a dropout out of range.
@@ -114,11 +123,11 @@ class MLP:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters: kernels and biases of all layers."""
+        """Returns the number of parameters: kernels and biases of all layers."""
         return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
 
     def init(self, key: Key[Array, ""]) -> tuple[Affine, ...]:
-        """One (kernel, bias) for each layer, from the input on."""
+        """Draws one (kernel, bias) for each layer, from the input on."""
         keys = jax.random.split(key, len(self.widths) - 1)
         return tuple(Affine.init(k, inputs, outputs) for k, (inputs, outputs) in zip(keys, pairwise(self.widths)))
 

@@ -25,9 +25,10 @@ class CharLSTMParams(NamedTuple):
 @checked_arguments
 @dataclass(frozen=True)
 class CharLSTM:
-    """Two LSTM layers that read a window of characters and predict the next one from their last state.
+    """Two LSTM layers that predict the next character from their last state.
 
-    Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; -1 is read as a zero vector.
+    Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; -1 is
+    read as a zero vector.
 
     Args:
         vocabulary: characters, and classes; at least 2.
@@ -35,8 +36,9 @@ class CharLSTM:
         hidden: width of both layers, at least 1.
         biases: 1, or 2 as in PyTorch.
         peepholes: whether the gates see the cell.
-        start: "glorot" (kernels uniform up to sqrt(6 / (fan in + fan out)), biases 0, a constant 1 added to the forget gate) or
-            "uniform" (layers uniform up to 1 / sqrt(hidden), vectors and last kernel uniform up to 0.1, last bias 0).
+        start: "glorot" (kernels uniform up to sqrt(6 / (fan in + fan out)), biases 0, a constant 1
+            added to the forget gate) or "uniform" (layers uniform up to 1 / sqrt(hidden), vectors
+            and last kernel uniform up to 0.1, last bias 0).
 
     Raises:
         InvalidInput: an argument out of range.
@@ -60,11 +62,11 @@ class CharLSTM:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters."""
+        """Returns the number of parameters."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> CharLSTMParams:
-        """As `start` says."""
+        """Draws parameters as `start` says."""
         uniform = self.start == "uniform"
         keys, hidden = jax.random.split(key, 4), self.hidden
         layers = [
@@ -100,10 +102,13 @@ class SentimentLSTMParams(NamedTuple):
 @checked_arguments
 @dataclass(frozen=True)
 class SentimentLSTM:
-    """Two LSTM layers over frozen word vectors and two linear layers, as FedProx and FedDANE train it on Sent140.
+    """Two LSTM layers over frozen word vectors, and two linear layers.
 
-    Inputs are the words' vectors themselves, of shape (batch, steps, vectors): they are data and are not trained. There is one
-    output z; the logits of the two classes are 0 and z, so that the cross-entropy is that of the sigmoid of z.
+    As FedProx and FedDANE train it on Sent140.
+
+    Inputs are the words' vectors themselves, of shape (batch, steps, vectors): they are data and
+    are not trained. There is one output z; the logits of the two classes are 0 and z, so that the
+    cross-entropy is that of the sigmoid of z.
 
     Args:
         vectors: numbers in a word's vector, at least 1; 300 for GloVe.
@@ -128,11 +133,11 @@ class SentimentLSTM:
 
     @property
     def parameters(self) -> int:
-        """The number of trained parameters."""
+        """Returns the number of trained parameters."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> SentimentLSTMParams:
-        """Glorot-uniform kernels, zero biases."""
+        """Draws Glorot-uniform kernels; biases are zero."""
         one, two, three, four = jax.random.split(key, 4)
         layers = LSTM.init(one, self.vectors, self.hidden), LSTM.init(two, self.hidden, self.hidden)
         return SentimentLSTMParams(layers, (Affine.init(three, self.hidden, self.dense), Affine.init(four, self.dense, 1)))

@@ -29,7 +29,9 @@ class Normed(NamedTuple):
     def __call__(
         self, x: Images, groups: int, shortcut: Images | None = None, *, stride: int = 1, every: int = 1
     ) -> tuple[Images, Images]:
-        """Through ReLU, with every so many pixels of a shortcut: for the next layer and for the next shortcut."""
+        """Through ReLU, with every so many pixels of a shortcut: for the next layer and for the
+        next shortcut.
+        """
         inner = convolve(x, self.kernel, stride=stride, padding="SAME")
         return residual(inner, *self.norm, groups, shortcut, every)
 
@@ -45,20 +47,25 @@ class ResNetParams(NamedTuple):
 @checked_arguments
 @dataclass(frozen=True)
 class ResNet:
-    r"""The residual network of He et al. (arXiv:1512.03385, section 4.2) for small images; `ResNet()` is ResNet-20.
+    r"""Residual network of He et al. for small images; `ResNet()` is ResNet-20.
 
-    Three groups of `blocks` blocks with 1, 2 and 4 times `width` channels; between groups, pixels are halved and the shortcut
-    takes every second pixel and fills the new channels with zeros (option A). The depth is 6 `blocks` + 2.
+    As in arXiv:1512.03385, section 4.2.
 
-    In place of batch normalisation stands group normalisation, with as many parameters. Batch normalisation makes the loss of an
-    example depend on its minibatch, and keeps running statistics that are no part of the flat model and that clients with
-    different data cannot share; it fails on data that are not IID (Hsieh et al., arXiv:1910.00189, who propose this cure). Group
+    Three groups of `blocks` blocks with 1, 2 and 4 times `width` channels; between groups, pixels
+    are halved and the shortcut takes every second pixel and fills the new channels with zeros
+    (option A). The depth is 6 `blocks` + 2.
+
+    In place of batch normalisation stands group normalisation, with as many parameters. Batch
+    normalisation makes the loss of an example depend on its minibatch, and keeps running statistics
+    that are no part of the flat model and that clients with different data cannot share; it fails
+    on data that are not IID (Hsieh et al., arXiv:1910.00189, who propose this cure). Group
     normalisation depends on the example alone, in training as in evaluation.
 
     Args:
         blocks: in each of the three groups, at least 1.
         width: channels of the first group, at least 1.
-        groups: of channels in the normalisation; a divisor of `width`. 1 normalises over all channels.
+        groups: of channels in the normalisation; a divisor of `width`. 1 normalises over all
+            channels.
         classes: at least 2.
         shape: rows, columns and channels of an image.
 
@@ -81,11 +88,14 @@ class ResNet:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters: kernels, scales and offsets, and the classifier."""
+        """Returns the number of parameters: kernels, scales and offsets, and the classifier."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> ResNetParams:
-        """Convolutions normal with variance 2 / fan out, as He et al. start them; scales 1, offsets 0; classifier narrow."""
+        """Draws convolutions normal with variance 2 / fan out, as He et al. do.
+
+        Scales are 1, offsets 0, and the classifier is narrow.
+        """
         outputs = [self.width * 2 ** (k // self.blocks) for k in range(3 * self.blocks)]
         inputs = [self.width, *outputs]
         first, last, *keys = jax.random.split(key, 2 + 2 * len(outputs))

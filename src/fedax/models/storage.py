@@ -26,7 +26,9 @@ FORMATS = ("safetensors", "npz")
 Names: TypeAlias = Mapping[str, str] | Callable[[str], str] | None
 """From a leaf's name to that of its array in a file."""
 Axes: TypeAlias = Collection[str] | Mapping[str, Sequence[int]]
-"""Names of leaves whose arrays lie transposed in a file, all axes reversed; or by name the axes that `numpy.transpose` takes."""
+"""Names of leaves whose arrays lie transposed in a file, all axes reversed; or by name the axes
+that `numpy.transpose` takes.
+"""
 
 _ABOUT, _STATE = "fedax", "state of the model: "
 _TYPES = {
@@ -52,7 +54,9 @@ class Weights(NamedTuple):
 
 
 def leaf_names(params: PyTree) -> list[str]:
-    """The names of a model's leaves, in their order: the path to each, joined by dots; `params` for a lone array.
+    """Returns the names of a model's leaves in flat order: the path to each, joined by dots.
+
+    A lone array is called `params`.
 
     >>> leaf_names({"dense": {"kernel": 0.0, "bias": 0.0}, "scales": [0.0, 0.0]})
     ['dense.bias', 'dense.kernel', 'scales.0', 'scales.1']
@@ -75,14 +79,17 @@ def save_params(
 ) -> None:
     """Writes a model to a file: safetensors, or a NumPy archive if it ends in `.npz`.
 
-    The leaves are named by their path in the tree (see `leaf_names`). A safetensors file also keeps their order, the version
-    of fedax, what `about` says, and a SHA-256 sum of all numbers, which `load_params` checks.
+    The leaves are named by their path in the tree (see `leaf_names`). A safetensors file also keeps
+    their order, the version of fedax, what `about` says, and a SHA-256 sum of all numbers, which
+    `load_params` checks.
 
     Args:
         params: any pytree of arrays; other leaves, such as functions, are left out.
         path: of the file; folders are made.
-        names: from the name of a leaf to that of its array in the file, a mapping (other leaves keep theirs) or a function.
-        transpose: names of leaves that the file has transposed; as in `load_params`, which reverses it.
+        names: from the name of a leaf to that of its array in the file, a mapping (other leaves
+            keep theirs) or a function.
+        transpose: names of leaves that the file has transposed; as in `load_params`, which reverses
+            it.
         about: facts to keep, as JSON can hold them.
         state: of the model, a pytree of arrays such as batch statistics, which `load_state` reads.
 
@@ -107,25 +114,28 @@ def save_params(
 def load_params(
     path: str | Path, like: Any = None, *, names: Names = None, transpose: Axes = (), strict: bool = True
 ) -> PyTree:
-    """Reads a model from a safetensors file or a NumPy archive, also one that PyTorch or another library wrote.
+    """Reads a model from a safetensors file or a NumPy archive.
+
+    Also one that PyTorch or another library wrote.
 
     Args:
         path: of the file.
-        like: a model of the same structure, whose own numbers do not matter, or a task; leaves that are not arrays stay as they
-            are in it. Without it, the arrays are returned by name, as NumPy arrays.
-        names: from the name of a leaf (see `leaf_names`) to that of its array in the file, a mapping (other leaves have their
-            own name there) or a function; nothing is guessed.
-        transpose: names of leaves whose arrays the file has transposed, all axes reversed, such as the weights of PyTorch's
-            linear layers; or a mapping from these names to the axes of the file's array as `numpy.transpose` takes them,
-            such as `(2, 3, 1, 0)` for convolutions.
+        like: a model of the same structure, whose own numbers do not matter, or a task; leaves that
+            are not arrays stay as they are in it. Without it, the arrays are returned by name, as
+            NumPy arrays.
+        names: from the name of a leaf (see `leaf_names`) to that of its array in the file, a
+            mapping (other leaves have their own name there) or a function; nothing is guessed.
+        transpose: names of leaves whose arrays the file has transposed, all axes reversed, such as
+            the weights of PyTorch's linear layers; or a mapping from these names to the axes of the
+            file's array as `numpy.transpose` takes them, such as `(2, 3, 1, 0)` for convolutions.
         strict: whether arrays in the file that no leaf takes are refused.
 
     Returns:
         The model, in the structure and the float types of `like`.
 
     Raises:
-        InvalidInput: a file that is missing, damaged or of another kind; a leaf without array, an array without leaf, another
-            shape or kind of numbers. The message names the leaf.
+        InvalidInput: a file that is missing, damaged or of another kind; a leaf without array, an
+            array without leaf, another shape or kind of numbers. The message names the leaf.
 
     Example:
         >>> import fedax, tempfile
@@ -149,7 +159,9 @@ def load_params(
 
 @checked_call
 def load_state(path: str | Path, like: PyTree) -> PyTree:
-    """Reads the state of a model, such as batch statistics, that `History.save` or `save_params(state=...)` wrote beside it.
+    """Reads the state of a model, such as batch statistics, from its file.
+
+    `History.save` or `save_params(state=...)` wrote it beside the model.
 
     Args:
         path: of the file.
@@ -172,7 +184,7 @@ def load_state(path: str | Path, like: PyTree) -> PyTree:
 
 
 def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
-    """The state among the arrays of a file; see `load_state`."""
+    """Extracts the state from the arrays of a file; see `load_state`."""
     held = {name.removeprefix(_STATE): values for name, values in arrays.items() if name.startswith(_STATE)}
     like = like.state if isinstance(like, Task) else like
     return placed(held, like, f"{where}, state") if held and like is not None else None
@@ -181,7 +193,9 @@ def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
 def placed(
     arrays: Mapping[str, Any], like: Any, where: str, *, names: Names = None, transpose: Axes = (), strict: bool = True
 ) -> PyTree:
-    """Arrays by name in the structure of a model, of a task its trained leaves, checked; see `load_params`.
+    """Puts arrays by name into the structure of a model, checked; see `load_params`.
+
+    Of a task, the trained leaves.
 
     `where` is for messages. Arrays of leaves that a task has frozen are passed over.
     """
@@ -216,7 +230,7 @@ def to_bytes(
     about: Mapping[str, Any] | None = None,
     state: PyTree = None,
 ) -> bytes:
-    """The content of a model's file; see `save_params`. Equal models with equal facts give equal bytes."""
+    """Serializes a model; see `save_params`. Equal models with equal facts give equal bytes."""
     own = leaf_names(params)
     _check_leaves("names", names if isinstance(names, Mapping) else (), own)
     _check_leaves("transpose", transpose, own)
@@ -238,7 +252,7 @@ def to_bytes(
 
 
 def read_weights(path: Path) -> Weights:
-    """The arrays of a file and what is said about them; see `load_params`."""
+    """Reads the arrays of a file and its metadata; see `load_params`."""
     format = format_of(path)
     try:
         content = read(path)
@@ -252,7 +266,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def format_of(path: Path) -> str:
-    """The format of a file by its ending."""
+    """Returns the format of a file by its ending."""
     format = path.suffix.removeprefix(".")
     if format not in FORMATS:
         torch = path.suffix in (".pt", ".pth", ".bin", ".ckpt")
@@ -266,7 +280,10 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any, name: str) -> np.ndarray:
-    """Returns a leaf in this machine's byte order, which is what safetensors writes; refuses masked arrays."""
+    """Returns a leaf in this machine's byte order; refuses masked arrays.
+
+    Safetensors writes the machine's order.
+    """
     if isinstance(leaf, np.ma.MaskedArray):
         return as_array(leaf, f"save_params(params=...), leaf {name!r}")
     array = np.asarray(leaf)

@@ -21,7 +21,7 @@ class Norm(NamedTuple):
 
     @classmethod
     def init(cls, width: int) -> "Norm":
-        """Scale 1, bias 0."""
+        """Returns scale 1 and bias 0."""
         return cls(jnp.ones(width), jnp.zeros(width))
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
@@ -43,7 +43,10 @@ class Block(NamedTuple):
 
 
 class TransformerParams(NamedTuple):
-    """The vectors of tokens and places, the layers, the last norm, and the classifier if there are classes."""
+    """Parameters: vectors of tokens and places, layers, last norm, and the classifier.
+
+    There is a classifier if there are classes.
+    """
 
     tokens: Float[Array, "vocabulary width"]
     places: Float[Array, "length width"]
@@ -57,10 +60,11 @@ class TransformerParams(NamedTuple):
 class Transformer:
     r"""A transformer of a few layers, with norms first, GELU, and learned places.
 
-    Inputs are tokens of shape (batch, steps) with at most `length` steps, 0 for padding. Without `classes` it is a language model:
-    place t sees the tokens up to t, and its logits for the next one are products with the tokens' own vectors, shape
-    (batch, steps, vocabulary). With `classes`, every place sees all tokens but padding, and the logits are those of the mean over
-    them, shape (batch, classes).
+    Inputs are tokens of shape (batch, steps) with at most `length` steps, 0 for padding. Without
+    `classes` it is a language model: place t sees the tokens up to t, and its logits for the next
+    one are products with the tokens' own vectors, shape (batch, steps, vocabulary). With `classes`,
+    every place sees all tokens but padding, and the logits are those of the mean over them, shape
+    (batch, classes).
 
     Args:
         vocabulary: tokens with padding, at least 2.
@@ -73,7 +77,8 @@ class Transformer:
     Raises:
         InvalidInput: an argument out of range.
 
-    Source: Radford et al., Language Models are Unsupervised Multitask Learners (GPT-2), 2019, Sec. 2.3; without dropout.
+    Source: Radford et al., Language Models are Unsupervised Multitask Learners (GPT-2), 2019, Sec.
+    2.3; without dropout.
 
     >>> import jax
     >>> model = Transformer(67, 80)
@@ -98,11 +103,14 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters."""
+        """Returns the number of parameters."""
         return parameter_count(self)
 
     def init(self, key: Key[Array, ""]) -> TransformerParams:
-        """Normal with standard deviation 0.02, and less by sqrt(2 layers) where a layer adds to its input; biases 0."""
+        """Draws parameters: normal with standard deviation 0.02, biases 0.
+
+        Where a layer adds to its input, the deviation is divided by sqrt(2 layers).
+        """
         width, keys = self.width, jax.random.split(key, self.layers + 3)
         blocks = tuple(self._block(own) for own in keys[3:])
         tokens, places = _normal(keys[0], (self.vocabulary, width)), _normal(keys[1], (self.length, width))
@@ -120,7 +128,7 @@ class Transformer:
         return Block(Norm.init(width), *attention, Norm.init(width), *dense)
 
     def __call__(self, params: TransformerParams, x: Int[Array, "batch steps"], key: Any = None) -> Float[Array, "batch *_"]:
-        """Logits; more than `length` steps raise `InvalidInput`."""
+        """Returns the logits; more than `length` steps raise `InvalidInput`."""
         batch, steps = x.shape
         if steps > self.length:
             raise InvalidInput.of("Transformer(length=...)", self.length, f"at least the {steps} steps of the inputs")
@@ -158,7 +166,9 @@ class Transformer:
 @checked_arguments
 @dataclass(frozen=True)
 class BagOfTokens:
-    r"""Logits that are the mean of a vector for each token, and a bias: softmax regression on shares of tokens. Convex.
+    r"""Softmax regression on shares of tokens. Convex.
+
+    Logits are the mean of a vector for each token, and a bias.
 
     Inputs are tokens of shape (batch, steps), 0 for padding, which does not count.
 
@@ -185,11 +195,11 @@ class BagOfTokens:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters: (vocabulary + 1) classes."""
+        """Returns the number of parameters: (vocabulary + 1) classes."""
         return (self.vocabulary + 1) * self.classes
 
     def init(self, key: Key[Array, ""]) -> Affine:
-        """Zeros: all classes equally likely."""
+        """Returns zeros: all classes are equally likely."""
         return Affine(jnp.zeros((self.vocabulary, self.classes)), jnp.zeros(self.classes))
 
     def __call__(self, params: Affine, x: Int[Array, "batch steps"], key: Any = None) -> Float[Array, "batch classes"]:
@@ -206,6 +216,6 @@ def _rowwise(layer: Affine, x: Float[Array, "batch steps inputs"]) -> Float[Arra
 
 
 def _mean_of(h: Float[Array, "batch steps width"], real: Bool[Array, "batch steps"]) -> Float[Array, "batch width"]:
-    """The mean over the places that count; zeros if there are none."""
+    """Computes the mean over the places that are not padding; zeros if there are none."""
     count = jnp.maximum(real.sum(1, dtype=jnp.int32), 1).astype(h.dtype)
     return jnp.where(real[:, :, None], h, 0).sum(1) / count[:, None]

@@ -14,9 +14,12 @@ from fedax.utils.norms import scale_of
 
 
 class ClientVectors(eqx.Module):
-    r"""A vector $m_i$ of each client, zero until it is first set, and $G_{ij} = \langle m_i / s_i, m_j / s_j \rangle$.
+    r"""A vector $m_i$ of each client, and the Gram matrix of all.
 
-    The powers of two $s_i$ are 1 but for vectors whose squares would not fit into the float type, see `power_of_two`.
+    Vectors are zero until they are first set; $G_{ij} = \langle m_i / s_i, m_j / s_j \rangle$.
+
+    The powers of two $s_i$ are 1 but for vectors whose squares would not fit into the float type,
+    see `power_of_two`.
 
     Attributes:
         vectors: $m_i$.
@@ -30,7 +33,7 @@ class ClientVectors(eqx.Module):
 
     @staticmethod
     def zeros(clients: int, like: Vector, method: str) -> "ClientVectors":
-        """Before any vector is set.
+        """Returns the state before any vector is set.
 
         Raises:
             InvalidInput: they do not fit into memory; names the method.
@@ -41,11 +44,14 @@ class ClientVectors(eqx.Module):
         return ClientVectors(vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool))
 
     def of(self, sent: Gathered[Any]) -> Float[Array, "capacity dim"]:
-        """The vectors of the clients that sent something, in its order."""
+        """Returns the vectors of the clients that sent something, in its order."""
         return self.vectors[sent.ids]
 
     def updated(self, sent: Gathered[Any], new: Float[Array, "capacity dim"]) -> "ClientVectors":
-        """New vectors of the clients that sent something; only their rows and columns of G are computed."""
+        """Returns a copy with new vectors of the clients that sent something.
+
+        Only their rows and columns of G are computed.
+        """
         rows = jnp.where(sent.valid, sent.ids, self.known.shape[0])  # padding falls off the end
         vectors = self.vectors.at[rows].set(new, mode="drop")
         scale = scale_of(vectors, axis=1, keepdims=True)
@@ -54,7 +60,9 @@ class ClientVectors(eqx.Module):
         return ClientVectors(vectors, gram, self.known.at[rows].set(True, mode="drop"))
 
     def combined(self, start: Float[Array, "clients"], unit: bool = False) -> tuple[Float[Array, "dim"], MinNorm]:
-        r"""The convex combination of least norm of the vectors that were set, $\sum_i \lambda_i m_i$, with its weights.
+        r"""Computes the shortest convex combination of the vectors that were set, and its weights.
+
+        It is $\sum_i \lambda_i m_i$.
 
         Args:
             start: weights near the solution, above 0 for some vector that was set.

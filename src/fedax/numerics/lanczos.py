@@ -12,9 +12,12 @@ Vector = Float[Array, "dim"]
 
 
 def extremes(product: Callable[[Vector], Vector], start: Vector, steps: int) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    r"""The lowest and the largest eigenvalue of a symmetric matrix A, by the Lanczos iteration with full reorthogonalisation.
+    r"""Computes the lowest and the largest eigenvalue of a symmetric matrix A.
 
-    Ritz values lie inside the spectrum: the lowest one is approached from above, the largest one from below.
+    By the Lanczos iteration with full reorthogonalisation.
+
+    Ritz values lie inside the spectrum: the lowest one is approached from above, the largest one
+    from below.
 
     >>> low, high = extremes(lambda v: jnp.asarray([-1.0, 0.5, 2.0]) * v, jnp.ones(3), steps=3)
     >>> [round(float(end), 5) for end in (low, high)]

@@ -14,12 +14,17 @@ from fedax.utils.random import Index
 TOLERANCE = 1e-9
 """The tolerance on sums and symmetry of a given matrix."""
 DENSE = 8
-"""A dense product pays off if a client has more than one in so many of all as neighbours (measured on a CPU)."""
+"""A dense product pays off if a client has more than one in so many of all as neighbours (measured
+on a CPU).
+"""
 
 
 @checked_call
 def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Array, "some width"]) -> PyTree:
-    """The mixed messages of some clients, from everybody's rows, their neighbours and the weights of these."""
+    """Mixes the messages of some clients' neighbours.
+
+    From the rows of all clients, the neighbours, and the weights of these.
+    """
     some, width = neighbours.shape
     clients = jax.tree.leaves(rows)[0].shape[0]
     dense = width * DENSE >= clients
@@ -43,7 +48,10 @@ def mixed(rows: PyTree, neighbours: Int[Array, "some width"], weights: Float[Arr
 
 
 def check_mixing_matrix(w: np.ndarray, field: str) -> None:
-    """Raises `InvalidInput` for a matrix that is not square, finite, symmetric, stochastic and at least 0; `field` names it."""
+    """Raises `InvalidInput` for a matrix that is no symmetric, stochastic one.
+
+    It has to be square, finite, symmetric, stochastic and at least 0; `field` names it.
+    """
     if w.ndim != 2 or w.shape[0] != w.shape[1] or not w.size:
         raise InvalidInput.found(field, f"shape {w.shape}", "square matrices")
     if not np.isfinite(w).all():

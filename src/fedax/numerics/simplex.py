@@ -13,7 +13,8 @@ class MinNorm(eqx.Module):
 
     Attributes:
         weights: at least 0, of sum 1.
-        gap: a bound on how far half the squared norm is above its minimum, at least 0; the certificate.
+        gap: a bound on how far half the squared norm is above its minimum, at least 0; the
+            certificate.
         steps: iterations taken.
     """
 
@@ -29,12 +30,15 @@ def min_norm(
     radius: Scalar = 1.0,
     max_steps: int = 10_000,
 ) -> MinNorm:
-    r"""Minimises $\frac12 \lVert \sum_i \lambda_i m_i \rVert^2$ over the simplex, near a centre if one is given.
+    r"""Minimises $\frac12 \lVert \sum_i \lambda_i m_i \rVert^2$ over the simplex.
 
-    Pairwise Frank-Wolfe: mass moves from the vector with the largest entry $g_a$ of the gradient $g = G \lambda$ that can
-    lose some to the one with the smallest entry $g_t$ that can gain some, by exact line search. Unlike the plain method it
-    converges linearly on the simplex, and it keeps to the box $|\lambda_i - c_i| \le \varepsilon$ as easily. As any feasible
-    point differs by at most a mass of 1, the objective is at most $g_a - g_t$ above its minimum. It stops where that is
+    Near a centre if one is given.
+
+    Pairwise Frank-Wolfe: mass moves from the vector with the largest entry $g_a$ of the gradient
+    $g = G \lambda$ that can lose some to the one with the smallest entry $g_t$ that can gain some,
+    by exact line search. Unlike the plain method it converges linearly on the simplex, and it keeps
+    to the box $|\lambda_i - c_i| \le \varepsilon$ as easily. As any feasible point differs by at
+    most a mass of 1, the objective is at most $g_a - g_t$ above its minimum. It stops where that is
     rounding error.
 
     >>> result = min_norm(jnp.asarray([[4.0, 0.0], [0.0, 1.0]]), jnp.asarray([True, True]))
@@ -44,11 +48,13 @@ def min_norm(
     Args:
         gram: $G_{ij} = \langle m_i, m_j \rangle$.
         valid: vectors that may get weight; at least one.
-        centre: $c$, a point of the simplex with no weight on invalid vectors; the start. By default the shortest valid vector.
+        centre: $c$, a point of the simplex with no weight on invalid vectors; the start. By default
+            the shortest valid vector.
         radius: $\varepsilon$, above 0; 1 is the whole simplex.
         max_steps: iterations after which the best so far is returned, with its gap.
 
-    Source: Lacoste-Julien and Jaggi, On the Global Linear Convergence of Frank-Wolfe Optimization Variants, NeurIPS 2015, Alg. 2.
+    Source: Lacoste-Julien and Jaggi, On the Global Linear Convergence of Frank-Wolfe Optimization
+    Variants, NeurIPS 2015, Alg. 2.
     """
     dtype, squares = gram.dtype, jnp.diagonal(gram)
     if centre is None:
@@ -90,11 +96,14 @@ def _refined(
     high: Float[Array, "vectors"],
     max_steps: Int[Array, ""],
 ) -> tuple[Float[Array, "vectors"], Int[Array, ""]]:
-    r"""Moves mass between pairs as long as one is surely better, and returns the weights and the number of steps.
+    r"""Moves mass between pairs as long as one is surely better.
 
-    `min_norm` stops at the rounding error of the longest vector. Where lengths differ much, that hides differences of short ones.
-    Here each pair has its own: entries of $G \lambda$ are known to $\varepsilon \lVert m_i \rVert \sum_j \lambda_j \lVert m_j
-    \rVert$. Of the pairs that differ by more, the one that lowers the objective most is taken.
+    Returns the weights and the number of steps.
+
+    `min_norm` stops at the rounding error of the longest vector. Where lengths differ much, that
+    hides differences of short ones. Here each pair has its own: entries of $G \lambda$ are known to
+    $\varepsilon \lVert m_i \rVert \sum_j \lambda_j \lVert m_j \rVert$. Of the pairs that differ by
+    more, the one that lowers the objective most is taken.
     """
     lengths = jnp.sqrt(jnp.diagonal(gram))
     longer = jnp.maximum(lengths[:, None], lengths[None])
@@ -129,14 +138,16 @@ def _refined(
 
 
 def onto_simplex(v: Float[Array, "entries"]) -> Float[Array, "entries"]:
-    r"""The nearest point of the simplex, $\max(v - \tau, 0)$ with the $\tau$ that makes the sum 1.
+    r"""Projects onto the simplex: $\max(v - \tau, 0)$ with the $\tau$ that makes the sum 1.
 
     >>> onto_simplex(jnp.asarray([0.5, 1.5, -1.0])).tolist()
     [0.0, 1.0, 0.0]
 
-    `optax.projections.projection_simplex` is the same, but does not run where JAX promotes types strictly.
+    `optax.projections.projection_simplex` is the same, but does not run where JAX promotes types
+    strictly.
 
-    Source: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions, ICML 2008, Fig. 1.
+    Source: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions,
+    ICML 2008, Fig. 1.
     """
     falling = -jnp.sort(-v)
     # tau if the first j entries are the positive ones; it is largest where that is true

@@ -7,7 +7,9 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Float
 
 _DENSE = 1500
-"""Up to this size all eigenvalues are computed, from 1 second on a core on it is the largest one alone."""
+"""Up to this size all eigenvalues are computed, from 1 second on a core on it is the largest one
+alone.
+"""
 
 
 def mean_outer_norm(rows: Float[np.ndarray, "examples features"]) -> float:

@@ -8,14 +8,16 @@ Losses and scores:
 - `TestLoss`: mean loss on the global test set.
 - `TestAccuracy`: accuracy on the global test set.
 - `HoldoutScore`: any score of the task on the global test set.
-- `ValidationLoss`, `ValidationAccuracy`: on the clients' validation examples; `ValidationScore`: any score.
+- `ValidationLoss`, `ValidationAccuracy`: on the clients' validation examples; `ValidationScore`:
+  any score.
 
 All predictions together:
 - `AUC`, `F1`, `CalibrationError`: of a classifier's probabilities.
 - `SetMetric`: any function of labels and predictions; `OnPredictions` is the base of these.
 
 Single clients:
-- `ClientAccuracy`: a score of the global model, or of the clients' own, on each client's test examples.
+- `ClientAccuracy`: a score of the global model, or of the clients' own, on each client's test
+  examples.
 - `HeldBack`: a score on clients that never take part, before and after adapting to each.
 - `LocalAccuracy`: accuracy of each client's own model on its own test examples.
 - `ClientWeights`: the weights of the clients in a mean over all of them.

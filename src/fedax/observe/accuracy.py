@@ -13,9 +13,12 @@ from fedax.utils.arguments import checked_call
 
 
 class TrainLoss(Observer):
-    r"""`train_loss`: $\sum_k \frac{n_k}{n} f_k(w)$, the mean over all clients' training examples, without l2.
+    r"""`train_loss`: the mean over all clients' training examples, without l2.
 
-    Every example counts alike, whatever the objective, so that it compares methods; see `Objective` for what a run minimises.
+    $\sum_k \frac{n_k}{n} f_k(w)$.
+
+    Every example counts alike, whatever the objective, so that it compares methods; see `Objective`
+    for what a run minimises.
     """
 
     def __call__(self, view: View) -> dict[str, Any]:
@@ -26,12 +29,13 @@ class TrainLoss(Observer):
 
 
 class Objective(Observer):
-    r"""`objective`: $\sum_k p_k f_k(w) + \frac{\text{l2}}{2} \lVert w \rVert^2$, which is minimised.
+    r"""`objective`, which is minimised: $\sum_k p_k f_k(w) + \frac{\text{l2}}{2} \lVert w \rVert^2$.
 
-    The shares are $p_k = n_k/n$, so that all training examples count alike, or $p_k = 1/N$ with a schedule of `weights="equal"`
-    and for methods without a server, whose clients all count alike.
+    The shares are $p_k = n_k/n$, so that all training examples count alike, or $p_k = 1/N$ with a
+    schedule of `weights="equal"` and for methods without a server, whose clients all count alike.
 
-    With the known minimum also `objective_gap`, how far it is above it; in single precision down to about 1e-7 of the minimum.
+    With the known minimum also `objective_gap`, how far it is above it; in single precision down to
+    about 1e-7 of the minimum.
 
     Args:
         minimum: of the objective, if it is known.
@@ -48,7 +52,7 @@ class Objective(Observer):
 
 
 class MeanScore(Observer):
-    """The mean of a per-example score over all examples of one split, by the name of the split; the base of those below."""
+    """Mean of a per-example score over all examples of one split; the base of those below."""
 
     score: str = eqx.field(static=True, default="accuracy")
     mode: Mode | None = mode_field()
@@ -73,18 +77,22 @@ class TrainScore(MeanScore):
 
     Args:
         score: a score of the task such as `"accuracy"`.
-        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which
+            the task does not say it.
     """
 
     split, called = "train", "train"
 
 
 class HoldoutScore(MeanScore):
-    """`test_<score>`: the mean of a per-example score over the global test set (all clients' test examples by default).
+    """`test_<score>`: the mean of a per-example score over the global test set.
+
+    By default all clients' test examples.
 
     Args:
         score: `"loss"`, or a score of the task such as `"accuracy"`.
-        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which
+            the task does not say it.
     """
 
     split, called = "holdout", "test"
@@ -95,14 +103,18 @@ class ValidationScore(MeanScore):
 
     Args:
         score: `"loss"`, or a score of the task such as `"accuracy"`.
-        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which
+            the task does not say it.
     """
 
     split, called = "validation", "validation"
 
 
 def needs(observer: Observer, task: Task, score: str, data: Any, split: str = "test") -> None:
-    """Refuses a task without the data or the score that an observer watches, or with another direction of the score."""
+    """Refuses a task without the data or the score that an observer watches.
+
+    Also one that states another direction of the score.
+    """
     name = f"observe {_called(observer)}"
     if data is None or not (data.total if isinstance(data, Ragged) else len(next(iter(data.values()), ()))):
         options = {"test": "test=[...], the examples of each client", "validation": "validation=[...]"}
@@ -127,29 +139,32 @@ def _called(observer: Observer) -> str:
 
 
 def score_mode(observer: Any, scores: Mapping[str, Mode]) -> Mode | None:
-    """Returns the direction of an observer's score: the task's, or the one that the observer was told; None if neither is known."""
+    """Returns the direction of an observer's score; None if it is not known.
+
+    The task's, or the one that the observer was told.
+    """
     return scores.get(observer.score, observer.mode)
 
 
 @checked_call
 def TestAccuracy() -> HoldoutScore:
-    """`test_accuracy`: accuracy on the global test set, in [0, 1]."""
+    """Observes `test_accuracy`, the accuracy on the global test set, in [0, 1]."""
     return HoldoutScore("accuracy")
 
 
 @checked_call
 def ValidationAccuracy() -> ValidationScore:
-    """`validation_accuracy`: accuracy on the clients' validation examples, in [0, 1]."""
+    """Observes `validation_accuracy`, on the clients' validation examples, in [0, 1]."""
     return ValidationScore("accuracy")
 
 
 @checked_call
 def ValidationLoss() -> ValidationScore:
-    """`validation_loss`: mean loss on the clients' validation examples."""
+    """Observes `validation_loss`, the mean loss on the clients' validation examples."""
     return ValidationScore("loss")
 
 
 @checked_call
 def TestLoss() -> HoldoutScore:
-    """`test_loss`: mean loss on the global test set."""
+    """Observes `test_loss`, the mean loss on the global test set."""
     return HoldoutScore("loss")

@@ -25,19 +25,24 @@ OfClients = Literal["train", "validation", "test"]
 
 
 class View(ABC):
-    r"""The global model on everybody's data. Passes over the data are shared: asking twice costs once.
+    r"""The global model on all clients' data.
 
-    The objective is $f(w) = \sum_k p_k f_k(w)$ with $p_k = n_k / n$, or with $p_k = 1/N$ if the schedule has `weights="equal"` or
-    the method counts clients alike by itself (`Algorithm.equal_weights`).
+    Passes over the data are shared: asking twice costs once.
+
+    The objective is $f(w) = \sum_k p_k f_k(w)$ with $p_k = n_k / n$, or with $p_k = 1/N$ if the
+    schedule has `weights="equal"` or the method counts clients alike by itself
+    (`Algorithm.equal_weights`).
 
     Attributes:
         w: the global model, flat.
         task: what is learned.
         equal: whether clients count alike in the objective.
-        nodes: the clients' own models, for methods that keep them (`Algorithm.nodes`); None if all have the global one.
-        weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`); None if those are the
-            cohort's.
-        constraints: of all clients, first axis (clients,), for methods that have them (`Algorithm.constraints`), else None.
+        nodes: the clients' own models, for methods that keep them (`Algorithm.nodes`); None if all
+            have the global one.
+        weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`);
+            None if those are the cohort's.
+        constraints: of all clients, first axis (clients,), for methods that have them
+            (`Algorithm.constraints`), else None.
         method, solver, schedule: of the run.
         share: $p_k$, the clients' shares of the objective, of sum 1.
     """
@@ -59,52 +64,68 @@ class View(ABC):
 
     @abstractmethod
     def cohort(self) -> Cohort:
-        """The clients that worked in the last phase of the last round, whose uploads made the model.
+        """Returns the clients that worked in the last phase of the last round.
 
-        Those of the second draw, if a method draws twice; everyone, if everyone works. `ids` has shape (clients,), with padding
-        from `count` on. Before round 0, and after a round that nobody took part in, `count` is 0.
+        Those of the second draw, if a method draws twice; everyone, if everyone works. `ids` has
+        shape (clients,), with padding from `count` on. Before round 0, and after a round that
+        nobody took part in, `count` is 0.
         """
 
     @abstractmethod
     def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        """The mean of `"loss"` or of a score of the task over each client's examples; NaN for a client without any."""
+        """Computes each client's mean of `"loss"` or of a score.
+
+        NaN for a client without examples.
+        """
 
     @abstractmethod
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        """As `per_client`, for the models that the clients use themselves (see `Algorithm.personal`)."""
+        """Computes `per_client` for the models that the clients use themselves.
+
+        See `Algorithm.personal`.
+        """
 
     def measured(self, split: OfClients) -> Bool[Array, "clients"]:
-        """Whether a client's value of `per_client` or `personal` is one: it has examples, and the engine knows their scores.
+        """Returns which clients have a value of `per_client` or `personal`.
 
-        A client without is left out of means over clients. A value that is not finite is not left out.
+        They have examples, and the engine knows their scores.
+
+        A client without is left out of means over clients. A value that is not finite is not left
+        out.
         """
         return jnp.asarray(getattr(self.task, split).sizes) > 0
 
     @abstractmethod
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        """The mean over all examples of a split; every example counts alike, so clients weigh n_k, whatever the objective."""
+        """Computes the mean over all examples of a split.
+
+        Every example counts alike, so clients weigh n_k, whatever the objective.
+        """
 
     def objective(self) -> Float[Array, ""]:
-        r"""$\sum_k p_k f_k(w)$, without l2."""
+        r"""Computes $\sum_k p_k f_k(w)$, without l2."""
         return self.share @ self.per_client("train", "loss") if self.equal else self.overall("train", "loss")
 
     @abstractmethod
     def per_node(self, score: str) -> Float[Array, "clients"]:
-        """The mean over the global test set of `"loss"` or of a score, for each client's own model; a pass for each."""
+        """Evaluates each client's own model on the global test set; one pass for each.
+
+        The mean of `"loss"` or of a score.
+        """
 
     @abstractmethod
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
-        """The values of a pure function of a client, and of its rows of some arrays, at every client; first axis (clients,).
+        """Evaluates a pure function at every client; first axis (clients,).
 
         `look(client, *row)` may use the client's `loss` and `gradient`.
         """
 
     @abstractmethod
     def gradients(self) -> "Gradients":
-        """Statistics of the clients' full gradients at w."""
+        """Computes statistics of the clients' full gradients at w."""
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        """The task's predictions for all examples of a split, in their order.
+        """Returns the task's predictions for all examples of a split, in their order.
 
         Raises:
             InvalidInput: on engines that do not gather them.
@@ -112,9 +133,12 @@ class View(ABC):
         raise InvalidInput.because("observe", "this engine does not gather the predictions of examples")
 
     def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        """The mean of a score over the test examples of each client that never takes part; NaN for one without any.
+        """Computes a score on the test examples of each client that never takes part.
 
-        With `steps`, after so many local steps of the run's solver on the client's own training examples, from the global model.
+        NaN for a client without any.
+
+        With `steps`, after so many local steps of the run's solver on the client's own training
+        examples, from the global model.
 
         Raises:
             InvalidInput: on engines that do not know these clients.
@@ -123,7 +147,7 @@ class View(ABC):
 
 
 class Gradients(eqx.Module):
-    r"""Moments of the clients' full local gradients $\nabla f_k(w)$, with the objective's shares $p_k$.
+    r"""Moments of the clients' full local gradients $\nabla f_k(w)$, with shares $p_k$.
 
     Attributes:
         mean: $\nabla f = \sum_k p_k \nabla f_k$, shape (dim,).
@@ -141,31 +165,35 @@ class Gradients(eqx.Module):
 
     @staticmethod
     def terms(gradient: Float[Array, "dim"], share: Float[Array, ""], clients: int) -> "Gradients":
-        """One client's part of the moments, which are sums over all clients."""
+        """Returns one client's terms of the moments, which are sums over all clients."""
         square = gradient @ gradient
         return Gradients(share * gradient, share * square, gradient / clients, square / clients, jnp.sqrt(square) / clients)
 
     @property
     def variance(self) -> Float[Array, ""]:
-        r"""$\frac1N \sum_k \lVert \nabla f_k - \nabla f \rVert^2$."""
+        r"""Computes $\frac1N \sum_k \lVert \nabla f_k - \nabla f \rVert^2$."""
         return jnp.maximum(self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0)
 
 
 @checked_arguments
 class Observer(eqx.Module):
-    """A pure function of a view; whether it watches or not, the trajectory is the same."""
+    """Pure function of a view that computes metrics. Observers never affect training."""
 
     @abstractmethod
     def __call__(self, view: View) -> dict[str, Any]:
-        """Metrics by name: numbers, or arrays of a fixed shape."""
+        """Returns metrics by name: numbers, or arrays of a fixed shape."""
 
     def check(self, task: Task) -> None:
-        """Refuses a task without what the observer needs (such as a test set), before anything is compiled."""
+        """Refuses a task without what the observer needs, such as a test set.
+
+        Called before anything is compiled.
+        """
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        """Returns the directions of its metrics, as far as one has a direction: `"max"` where more is better, `"min"` where less.
+        """Returns the directions of its metrics: `"max"` where more is better, `"min"` where less.
 
-        A metric without one cannot select a model, end a run or rank methods unless the caller says its direction.
+        A metric without one cannot select a model, end a run or rank methods unless the caller says
+        its direction.
 
         Args:
             scores: the directions of the task's scores.
@@ -173,7 +201,7 @@ class Observer(eqx.Module):
         return {}
 
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
-        """Further metrics that are not compiled, from what the observers have seen; see `RAW`."""
+        """Computes further metrics, not compiled, from what the observers have seen; see `RAW`."""
         return {}
 
 

@@ -13,7 +13,9 @@ from fedax.observe.base import Observer, View
 
 
 class Consensus(Observer):
-    r"""`consensus`: $\frac1m \sum_i \lVert x_i - \bar x \rVert$, the mean distance of the clients' models to their mean.
+    r"""`consensus`: the mean distance of the clients' models to their mean.
+
+    $\frac1m \sum_i \lVert x_i - \bar x \rVert$.
 
     0 for methods with a server.
     """
@@ -29,13 +31,16 @@ class Consensus(Observer):
 
 
 class NodeAccuracy(Observer):
-    """`node_<score>_mean`, `_min` and `_max`: a score of each client's own model on the global test set, over the clients.
+    """`node_<score>_mean`, `_min` and `_max`: each client's model on the global test set.
+
+    A score of the task, over the clients.
 
     With a server all three are the score of the global model.
 
     Args:
         score: a score of the task.
-        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which
+            the task does not say it.
     """
 
     score: str = eqx.field(static=True, default="accuracy")

@@ -10,16 +10,20 @@ from fedax.observe.base import Observer, View
 
 
 class Constraints(Observer):
-    r"""Of the constraints $\lVert x_k - z \rVert^2 \le \gamma_k$ of FedBC, with every client's last model $x_k$.
+    r"""The constraints $\lVert x_k - z \rVert^2 \le \gamma_k$ of FedBC.
 
-    - `violation`, shape (clients,): $c_k = \lVert x_k - z \rVert^2 - \gamma_k$, above 0 where the constraint is violated;
-      `violation_largest`, and `violated`, the part of the clients above 0.
+    With every client's last model $x_k$:
+
+    - `violation`, shape (clients,): $c_k = \lVert x_k - z \rVert^2 - \gamma_k$, above 0 where the
+      constraint is violated; `violation_largest`, and `violated`, the part of the clients above 0.
     - `multiplier`, shape (clients,): $\lambda_k$; `multiplier_smallest` and `multiplier_largest`.
-    - `lagrangian`: $\frac1N \sum_k (f_k(x_k) + \lambda_k c_k)$, with the task's l2; a pass over all training examples.
+    - `lagrangian`: $\frac1N \sum_k (f_k(x_k) + \lambda_k c_k)$, with the task's l2; a pass over all
+      training examples.
 
     Methods without constraints have $x_k = z$ and $\lambda_k = \gamma_k = 0$.
 
-    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), eq. (7), (8), (19).
+    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), eq. (7),
+    (8), (19).
     """
 
     def __call__(self, view: View) -> dict[str, Any]:

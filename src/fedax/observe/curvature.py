@@ -16,11 +16,14 @@ from fedax.observe.base import Observer, View
 class Curvature(Observer):
     r"""The ends of the spectrum of each client's Hessian at the global model, with the task's l2.
 
-    - `smoothness`, shape (clients,): the largest absolute eigenvalue of $\nabla^2 f_k(w)$; `smoothness_largest`.
-    - `eigenvalue`, shape (clients,): the lowest one; `eigenvalue_lowest`, $-\lambda$ of FedDANE's Theorem 5 where it is below 0.
+    - `smoothness`, shape (clients,): the largest absolute eigenvalue of $\nabla^2 f_k(w)$;
+      `smoothness_largest`.
+    - `eigenvalue`, shape (clients,): the lowest one; `eigenvalue_lowest`, $-\lambda$ of FedDANE's
+      Theorem 5 where it is below 0.
 
-    Found by Lanczos iterations, whose values lie inside the spectrum: smoothness from below, lowest eigenvalues from above.
-    A client costs as many Hessian products as there are steps, each about two gradients.
+    Found by Lanczos iterations, whose values lie inside the spectrum: smoothness from below, lowest
+    eigenvalues from above. A client costs as many Hessian products as there are steps, each about
+    two gradients.
 
     Args:
         steps: of the iteration, at least 1.

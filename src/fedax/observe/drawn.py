@@ -15,23 +15,30 @@ from fedax.observe.weights import part
 
 
 class Extremes(Observer):
-    r"""Of the clients S that worked last, those with the fewest and the most training examples (first of several).
+    r"""The smallest and the largest of the clients S that worked last.
+
+    Those with the fewest and the most training examples; the first of several.
 
     S is the cohort of the last phase of the last round (see `View.cohort`).
 
-    - `weight_smallest`, `weight_largest` and `weight_gap`, their distance: the part $w_k / \sum_{j \in S} w_j$ that they have in
-      a mean, with the method's own weights where it remembers them (FedBC: its multipliers), else, and where those are all
-      zero, with the cohort's: $w_k = n_k$, or equal ones where the schedule's weights or its sampling ask for them.
+    - `weight_smallest`, `weight_largest` and `weight_gap`, their distance: the part
+      $w_k / \sum_{j \in S} w_j$ that they have in a mean, with the method's own weights where it
+      remembers them (FedBC: its multipliers), else, and where those are all zero, with the
+      cohort's: $w_k = n_k$, or equal ones where the schedule's weights or its sampling ask for
+      them.
     - `share_smallest`, `share_largest` and `share_gap`: the same with $w_k = n_k$.
-    - `drawn_<score>_smallest`, `..._largest` and `..._gap`: a score of the global model on their own test examples.
+    - `drawn_<score>_smallest`, `..._largest` and `..._gap`: a score of the global model on their
+      own test examples.
 
     All are NaN before the first round, and after one that nobody took part in.
 
     Args:
         score: a score of the task.
-        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which
+            the task does not say it.
 
-    Source: the "min user" and "max user" of Bedi et al., FedBC (arXiv:2206.10815), Fig. 3, 4, 8 to 13.
+    Source: the "min user" and "max user" of Bedi et al., FedBC (arXiv:2206.10815), Fig. 3, 4, 8 to
+    13.
     """
 
     score: str = eqx.field(static=True, default="accuracy")

@@ -15,19 +15,22 @@ from fedax.utils.arguments import checked_call
 
 
 class ClientAccuracy(Observer):
-    """A score of the global model, or of the clients' own models, on each client's own test examples.
+    """A score of the global model, or of the clients' models, on each client's test examples.
 
-    Gives `client_<score>` (one per client, NaN for a client without test examples) and, over the clients that have some,
-    `..._mean`, `..._variance`, `..._pooled` (every test example counts alike), `..._worst_tenth` (mean of the worst tenth,
-    rounded up to whole clients: the lowest accuracies, the highest losses), `..._smallest` and `..._largest` (the clients with
-    the fewest and the most training examples; the first of several). With `personal` the names begin with `local_`. Where the
-    score of a client with test examples is not finite, what is made of it is not finite either.
+    Gives `client_<score>` (one per client, NaN for a client without test examples) and, over the
+    clients that have some, `..._mean`, `..._variance`, `..._pooled` (every test example counts
+    alike), `..._worst_tenth` (mean of the worst tenth, rounded up to whole clients: the lowest
+    accuracies, the highest losses), `..._smallest` and `..._largest` (the clients with the fewest
+    and the most training examples; the first of several). With `personal` the names begin with
+    `local_`. Where the score of a client with test examples is not finite, what is made of it is
+    not finite either.
 
     Args:
         score: a score of the task.
-        personal: whether each client uses its own model, for methods that have such (see `Algorithm.personal`).
-        mode: `"max"` where more of the score is better, `"min"` where less is; needed for a score of which the task does not say
-            it, because the worst tenth depends on it.
+        personal: whether each client uses its own model, for methods that have such (see
+            `Algorithm.personal`).
+        mode: `"max"` where more of the score is better, `"min"` where less is; needed for a score
+            of which the task does not say it, because the worst tenth depends on it.
     """
 
     score: str = eqx.field(static=True, default="accuracy")
@@ -77,5 +80,8 @@ class ClientAccuracy(Observer):
 
 @checked_call
 def LocalAccuracy() -> ClientAccuracy:
-    """`local_accuracy`: accuracy of each client's own model on its own test examples, and statistics of it."""
+    """Observes `local_accuracy`: each client's own model on its own test examples.
+
+    With the statistics of `ClientAccuracy`.
+    """
     return ClientAccuracy(personal=True)

@@ -12,16 +12,20 @@ from fedax.observe.base import Observer, View
 
 
 class Inexactness(Observer):
-    r"""$\gamma_k = \lVert w_k - \underline w_k \rVert / \lVert \underline w_k - w \rVert$ of the next round's local solutions.
+    r"""How exact the local solutions of the next round are.
 
-    With $\nabla f(w)$ in place of its estimate, $w_k$ is each client's solution of its local problem by the run's solver, and
-    $\underline w_k$ the minimiser of that problem *as the paper has it*: a method that solves another one is inexact.
+    $\gamma_k = \lVert w_k - \underline w_k \rVert / \lVert \underline w_k - w \rVert$.
 
-    - `inexactness`, shape (clients,), `inexactness_mean`, `inexactness_largest`; 0 is exact, and theorems need less than 1.
+    With $\nabla f(w)$ in place of its estimate, $w_k$ is each client's solution of its local
+    problem by the run's solver, and $\underline w_k$ the minimiser of that problem *as the paper
+    has it*: a method that solves another one is inexact.
+
+    - `inexactness`, shape (clients,), `inexactness_mean`, `inexactness_largest`; 0 is exact, and
+      theorems need less than 1.
     - `proximal`: $\mu$, the smallest of a client.
 
-    For FedDANE, its decayed and pipelined forms as in round 0; NaN for other methods. Costs the work of a round of everybody, and a
-    solution to stationarity for each client.
+    For FedDANE, its decayed and pipelined forms as in round 0; NaN for other methods. Costs the
+    work of a round of everybody, and a solution to stationarity for each client.
 
     Args:
         max_steps: iterations of BFGS for the minimiser, at least 1.

@@ -10,21 +10,28 @@ from fedax.observe.base import Observer, View
 
 
 class LocalWork(Observer):
-    r"""The numbers of local training, and how unlike minibatches and clients are, as the bounds of DFedAvgM have them.
+    r"""The quantities of local training that the bounds of DFedAvgM need.
 
-    - `local_steps`: K, the most steps of a round; `local_rate`: $\eta$ of round 0; `local_momentum`: $\theta$.
-    - `mixing`: $\lambda$ of the graph, for one that changes the mean over a period; `graph_period`: the rounds after which the
-      graph repeats, 1 for one that does not change. 0 and 1 with a server.
-    - `rounding_square`: $d s^2$ of messages that are rounded to a grid of step s, 0 if they are not, NaN if each message has a step
-      of its own or another codec; `rounding_down`: 1 if they are rounded down.
-    - `gradient_largest`: $\max_k \lVert \nabla f_k(x_k) \rVert$, at each client's own model without a server, else at the global
-      one: what Assumption 3's B must exceed.
-    - `batch_variance`: the largest mean over a client's minibatches of $\lVert \nabla f_k(\cdot; \xi) - \nabla f_k \rVert^2$ there:
-      $\sigma_l^2$ of Assumption 2.
+    And how unlike minibatches and clients are.
 
-    Costs a pass over the examples of all clients, and the minibatches of a round. Needs a solver with one step size.
+    - `local_steps`: K, the most steps of a round; `local_rate`: $\eta$ of round 0;
+      `local_momentum`: $\theta$.
+    - `mixing`: $\lambda$ of the graph, for one that changes the mean over a period; `graph_period`:
+      the rounds after which the graph repeats, 1 for one that does not change. 0 and 1 with a
+      server.
+    - `rounding_square`: $d s^2$ of messages that are rounded to a grid of step s, 0 if they are
+      not, NaN if each message has a step of its own or another codec; `rounding_down`: 1 if they
+      are rounded down.
+    - `gradient_largest`: $\max_k \lVert \nabla f_k(x_k) \rVert$, at each client's own model without
+      a server, else at the global one: what Assumption 3's B must exceed.
+    - `batch_variance`: the largest mean over a client's minibatches of
+      $\lVert \nabla f_k(\cdot; \xi) - \nabla f_k \rVert^2$ there: $\sigma_l^2$ of Assumption 2.
 
-    Source: Sun, Li and Wang, Decentralized Federated Averaging (arXiv:2104.11375), Assumptions 2 and 3, Definition 1.
+    Costs a pass over the examples of all clients, and the minibatches of a round. Needs a solver
+    with one step size.
+
+    Source: Sun, Li and Wang, Decentralized Federated Averaging (arXiv:2104.11375), Assumptions 2
+    and 3, Definition 1.
     """
 
     def __call__(self, view: View) -> dict[str, Any]:

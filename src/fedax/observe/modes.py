@@ -40,7 +40,9 @@ def built_in_modes() -> Mapping[str, Mode]:
 
 
 def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mode | None:
-    """Returns the direction of a metric: the one that its records state, otherwise the built-in observers'; None if unknown.
+    """Returns the direction of a metric; None if unknown.
+
+    The one that its records state, otherwise the built-in observers'.
 
     >>> mode_of("client_accuracy_worst_tenth"), mode_of("test_mcc"), mode_of("test_mcc", [{"test_mcc": "max"}])
     ('max', None, 'max')

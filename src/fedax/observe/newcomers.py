@@ -14,17 +14,23 @@ from fedax.observe.base import Observer, View
 
 
 class HeldBack(Observer):
-    """The global model on the test examples of clients that are held back (see `tasks.with_held_back`), before and after adapting.
+    """The global model on clients that never take part, before and after adapting.
 
-    - `held_back_<score>`: the mean over these clients, who count alike; those without test examples are left out.
-    - `held_back_<score>_adapted`: the same after `steps` local steps on the client's own training examples, of the run's solver,
-      at its first learning rate, with the batch size of the schedule. Each client begins at the global model, and forgets.
-    - `held_back_<score>_each`, `held_back_<score>_adapted_each`: by client, NaN for one without test examples.
+    On their test examples; see `tasks.with_held_back`.
+
+    - `held_back_<score>`: the mean over these clients, who count alike; those without test examples
+      are left out.
+    - `held_back_<score>_adapted`: the same after `steps` local steps on the client's own training
+      examples, of the run's solver, at its first learning rate, with the batch size of the
+      schedule. Each client begins at the global model, and forgets.
+    - `held_back_<score>_each`, `held_back_<score>_adapted_each`: by client, NaN for one without
+      test examples.
 
     Args:
         score: `"loss"`, or a score of the task.
         steps: local steps, at least 1.
-        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which the task does not say it.
+        mode: `"max"` where more of the score is better, `"min"` where less is, for a score of which
+            the task does not say it.
     """
 
     score: str = eqx.field(static=True, default="accuracy")

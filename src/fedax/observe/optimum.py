@@ -16,7 +16,8 @@ class Optimum(Observer):
 
     - `distance`: $\lVert w - x_* \rVert$.
     - `optimum_gap`: $f(w) - f(x_*)$, with the task's l2.
-    - `optimum_variance`: $\sigma^2 = \frac1M \sum_k \lVert \nabla f_k(x_*) \rVert^2$, the same at each observation.
+    - `optimum_variance`: $\sigma^2 = \frac1M \sum_k \lVert \nabla f_k(x_*) \rVert^2$, the same at
+      each observation.
 
     Args:
         point: $x_*$, flat; `fedax.theory.estimate.optimum` finds it.
@@ -24,7 +25,8 @@ class Optimum(Observer):
     Raises:
         InvalidInput: a point of another size.
 
-    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Theorem 1.
+    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
+    (arXiv:1909.04715), Theorem 1.
     """
 
     point: Float[Array, "dim"]

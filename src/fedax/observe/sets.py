@@ -19,13 +19,17 @@ Split = Literal["train", "validation", "test", "holdout"]
 
 
 class OnPredictions(Observer):
-    """The base of metrics of all predictions on a split: `<split>_<name>`, where the global test set counts as `test`.
+    """Base of metrics of all predictions on a split: `<split>_<name>`.
 
-    The predictions are those of the task (`Task.predict`), and leave the compiled program; they take examples x classes numbers.
-    Not on engines whose clients keep their predictions. NaN if any prediction is NaN.
+    The global test set counts as `test`.
+
+    The predictions are those of the task (`Task.predict`), and leave the compiled program; they
+    take examples x classes numbers. Not on engines whose clients keep their predictions. NaN if any
+    prediction is NaN.
 
     Args:
-        split: `"holdout"`, the global test set (all clients' test examples by default), `"validation"`, `"test"` or `"train"`.
+        split: `"holdout"`, the global test set (all clients' test examples by default),
+            `"validation"`, `"test"` or `"train"`.
     """
 
     split: Split = eqx.field(static=True, default="holdout", kw_only=True)
@@ -33,11 +37,11 @@ class OnPredictions(Observer):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of the metric, without the split."""
+        """Returns the name of the metric, without the split."""
 
     @abstractmethod
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        """The metric of all labels y, shape (examples,), and predictions, shape (examples, ...)."""
+        """Computes the metric of labels, shape (examples,), and predictions, (examples, ...)."""
 
     def __call__(self, view: View) -> dict[str, Any]:
         return {RAW + self.split: view.predictions(self.split)}
@@ -72,9 +76,11 @@ class SetMetric(OnPredictions):
 
     Args:
         called: its name.
-        function: `(labels, predictions) -> number`, with NumPy arrays of shapes (examples,) and (examples, ...).
+        function: `(labels, predictions) -> number`, with NumPy arrays of shapes (examples,) and
+            (examples, ...).
         split: see `OnPredictions`.
-        mode: `"max"` where more is better, `"min"` where less is; needed where the metric selects a model or ends a run.
+        mode: `"max"` where more is better, `"min"` where less is; needed where the metric selects a
+            model or ends a run.
 
     Example:
         >>> import fedax
@@ -122,10 +128,12 @@ class _OnProbabilities(OnPredictions):
 
 
 class AUC(_OnProbabilities):
-    """`<split>_auc`: the area under the ROC curve, in [0, 1], of two classes or as the mean of each against the rest.
+    """`<split>_auc`: the area under the ROC curve, in [0, 1].
 
-    Classes that the examples lack, or that all have, are left out of the mean; NaN if none is left. Each area is that of
-    scikit-learn's `roc_auc_score`.
+    Of two classes, or the mean of each against the rest.
+
+    Classes that the examples lack, or that all have, are left out of the mean; NaN if none is left.
+    Each area is that of scikit-learn's `roc_auc_score`.
 
     >>> AUC().value(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]]))
     1.0
@@ -147,10 +155,13 @@ class AUC(_OnProbabilities):
 
 
 class F1(_OnProbabilities):
-    """`<split>_f1`: the F1 score of the labels with the largest probabilities, in [0, 1], by scikit-learn's `f1_score`.
+    """`<split>_f1`: the F1 score of the labels with the largest probabilities, in [0, 1].
+
+    By scikit-learn's `f1_score`.
 
     Args:
-        average: over the classes, `"macro"`, `"micro"` or `"weighted"`; `"binary"` is that of class 1.
+        average: over the classes, `"macro"`, `"micro"` or `"weighted"`; `"binary"` is that of class
+            1.
         split: see `OnPredictions`.
     """
 
@@ -174,16 +185,19 @@ class F1(_OnProbabilities):
 
 
 class CalibrationError(_OnProbabilities):
-    r"""`<split>_calibration_error`: $\sum_b \frac{|B_b|}{n} |\mathrm{acc}(B_b) - \mathrm{conf}(B_b)|$, the expected one.
+    r"""`<split>_calibration_error`: the expected calibration error.
 
-    Examples are put into bins of equal width by the largest probability, their confidence; of each bin, accuracy and mean
-    confidence are compared.
+    $\sum_b \frac{\lvert B_b \rvert}{n} \lvert \mathrm{acc}(B_b) - \mathrm{conf}(B_b) \rvert$.
+
+    Examples are put into bins of equal width by the largest probability, their confidence; of each
+    bin, accuracy and mean confidence are compared.
 
     Args:
         bins: over (0, 1], at least 1.
         split: see `OnPredictions`.
 
-    Source: Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks (arXiv:1706.04599), eq. (3).
+    Source: Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks
+    (arXiv:1706.04599), eq. (3).
     """
 
     bins: int = eqx.field(static=True, default=15)
@@ -209,7 +223,7 @@ class CalibrationError(_OnProbabilities):
 
 
 def predicted_shape(task: Task) -> tuple[int, ...]:
-    """The shape of a task's predictions for three examples."""
+    """Returns the shape of a task's predictions for three examples."""
     assert task.predict is not None, "a task without predictions"
     probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
     predict = task.predictions

@@ -11,22 +11,27 @@ from fedax.observe.base import Observer, View
 
 
 class SolveErrors(Observer):
-    r"""Of the local problems $\min_x f_k(x) + \lambda_k \lVert x - z \rVert^2$ of FedBC's next round, if everybody worked.
+    r"""Errors of the local problems of FedBC's next round, if all clients worked.
 
-    - `solve_error`, shape (clients,): $\varepsilon_k = \lVert \nabla f_k(x_k) + 2 \lambda_k (x_k - z) \rVert^2$ at each client's
-      solution by the run's solver; `solve_error_largest`.
-    - `solve_apart`: $\max_{k, j} \lVert x_k - x_j \rVert^2$, which the distance to no weighted mean of them exceeds.
-    - `solve_heterogeneity`: $\delta$ of Assumption 4.3 at z, over the interval of the clients' multipliers.
-    - `solve_heterogeneity_largest`: the same at the solutions, $\max_{k \ne j} \max_{a, b} \lVert a \nabla f_k(x_j) - b \nabla
-      f_j(x_j) \rVert$.
-    - `solve_smoothness`: the largest quotient $\lVert \nabla f_k(x_k) - \nabla f_k(x_j) \rVert / \lVert x_k - x_j \rVert$, which is
-      L between the solutions.
+    The problems are $\min_x f_k(x) + \lambda_k \lVert x - z \rVert^2$:
 
-    All but $\delta$ at z are what Lemma B.2 needs: `fedax.theory.fedbc.consensus_bound`. NaN for methods without constraints, and
-    for Per-FedBC, whose local problem is another one. Costs the work of a round of all clients, and a gradient of each client at
-    the solution of each other one.
+    - `solve_error`, shape (clients,): $\varepsilon_k = \lVert \nabla f_k(x_k) + 2 \lambda_k (x_k -
+      z) \rVert^2$ at each client's solution by the run's solver; `solve_error_largest`.
+    - `solve_apart`: $\max_{k, j} \lVert x_k - x_j \rVert^2$, which the distance to no weighted mean
+      of them exceeds.
+    - `solve_heterogeneity`: $\delta$ of Assumption 4.3 at z, over the interval of the clients'
+      multipliers.
+    - `solve_heterogeneity_largest`: the same at the solutions, $\max_{k \ne j} \max_{a, b} \lVert a
+      \nabla f_k(x_j) - b \nabla f_j(x_j) \rVert$.
+    - `solve_smoothness`: the largest quotient $\lVert \nabla f_k(x_k) - \nabla f_k(x_j) \rVert /
+      \lVert x_k - x_j \rVert$, which is L between the solutions.
 
-    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), eq. (17), Assumption 4.3.
+    All but $\delta$ at z are what Lemma B.2 needs: `fedax.theory.fedbc.consensus_bound`. NaN for
+    methods without constraints, and for Per-FedBC, whose local problem is another one. Costs the
+    work of a round of all clients, and a gradient of each client at the solution of each other one.
+
+    Source: Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815), eq. (17),
+    Assumption 4.3.
     """
 
     def __call__(self, view: View) -> dict[str, Any]:
@@ -81,7 +86,10 @@ class SolveErrors(Observer):
 
 
 def _farthest(mine: Array, theirs: Array, low: Array, high: Array) -> Array:
-    """Returns the largest distance of two gradients, each times a multiplier in the interval: it is that of a corner."""
+    """Returns the largest distance of two gradients, each times a multiplier of the interval.
+
+    It is attained at a corner.
+    """
     return jnp.stack([jnp.linalg.norm(a * mine - b * theirs) for a in (low, high) for b in (low, high)]).max()
 
 
@@ -95,7 +103,7 @@ def _quotient(change: Array, moved: Array, gradient: Array) -> Array:
 def _heterogeneity(
     gradients: Float[Array, "clients dim"], low: Float[Array, ""], high: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """The largest distance of two clients' gradients, each times the multiplier that is worst."""
+    """Returns the largest distance of two clients' gradients, each times its worst multiplier."""
 
     def of(k: Any) -> Float[Array, ""]:
         corners = [a * gradients[k][None] - b * gradients for a in (low, high) for b in (low, high)]

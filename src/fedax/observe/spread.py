@@ -12,18 +12,21 @@ from fedax.observe.base import Observer, View
 
 
 class LocalSpread(Observer):
-    r"""The next round of local gradient descent, step by step: the H full-gradient steps that every client takes from the model.
+    r"""The next round of local gradient descent, step by step.
+
+    The H full-gradient steps that every client takes from the model.
 
     Arrays of shape (H,), at the steps $t = 0, \dots, H - 1$ after the synchronisation:
 
-    - `spread`: $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$ with the mean model $\hat x_t$.
+    - `spread`: $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$ with the mean model
+      $\hat x_t$.
     - `spread_gradient`: $\lVert g_t \rVert^2$, $g_t = \frac1M \sum_m \nabla f_m(x^m_t)$.
     - `spread_rate`: the step size $\gamma$, a number.
     - `spread_gap`, if the minimum is known: $D_f(\hat x_t, x_*) = f(\hat x_t) - f_*$.
 
-    With a method that does something else they say what local gradient descent would do. All clients count alike. Costs about two
-    rounds, and clients x H x dim numbers. Needs SGD without momentum or decay, `batch_size="full"`, and as many steps in every
-    round.
+    With a method that does something else they say what local gradient descent would do. All
+    clients count alike. Costs about two rounds, and clients x H x dim numbers. Needs SGD without
+    momentum or decay, `batch_size="full"`, and as many steps in every round.
 
     Args:
         minimum: $f_*$, if it is known.
@@ -31,8 +34,8 @@ class LocalSpread(Observer):
     Raises:
         InvalidInput: another solver or schedule.
 
-    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), eq. (3), Lemmas 1
-    to 4; `fedax.theory.local_gd` has the bounds.
+    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
+    (arXiv:1909.04715), eq. (3), Lemmas 1 to 4; `fedax.theory.local_gd` has the bounds.
     """
 
     minimum: float | None = eqx.field(static=True, default=None)

@@ -10,7 +10,10 @@ from fedax.observe.base import Observer, View
 
 
 class ConsensusSquare(Observer):
-    r"""`consensus_square`: $\frac1m \sum_i \lVert x_i - \bar x \rVert^2$, as in DFedAvgM's eqs. (9) and (10); 0 with a server.
+    r"""`consensus_square`: the mean squared distance of the models to their mean.
+
+    $\frac1m \sum_i \lVert x_i - \bar x \rVert^2$, as in DFedAvgM's eqs. (9) and (10); 0 with a
+    server.
 
     The bounds are those of `fedax.theory.dfedavgm.consensus_bound`.
     """

@@ -13,14 +13,16 @@ from fedax.observe.base import Observer, View
 class TrainingLoss(Observer):
     """Computes the mean minibatch loss while clients train, as many released codes log it.
 
-    `training_loss` is the mean over all minibatches of the clients that worked last, each before its step, if they train once more
-    from the current model with the schedule's work. It includes l2. It is lower than the loss of the global model on the same
-    examples as soon as local steps help, and the more so the fewer classes a client has. A log during training has the cohort that
+    `training_loss` is the mean over all minibatches of the clients that worked last, each before
+    its step, if they train once more from the current model with the schedule's work. It includes
+    l2. It is lower than the loss of the global model on the same examples as soon as local steps
+    help, and the more so the fewer classes a client has. A log during training has the cohort that
     made the model too, from the model before. NaN before the first round.
 
     Costs the local work of a cohort at every observation. Needs a solver with one step size.
 
-    Source: the `train_loss` of FedLab's trainers, and of the code of Zeng et al., FedAWARE (arXiv:2310.02702).
+    Source: the `train_loss` of FedLab's trainers, and of the code of Zeng et al., FedAWARE
+    (arXiv:2310.02702).
     """
 
     def __call__(self, view: View) -> dict[str, Any]:

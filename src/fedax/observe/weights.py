@@ -9,21 +9,26 @@ from fedax.observe.base import Observer, View
 
 
 def part(usual: Array, own: Array | None = None) -> Float[Array, "clients"]:
-    """The parts of a mean by a method's own weights; by the usual ones where there are no own ones, or all are zero."""
+    """Normalises a method's own weights; the default ones where those are missing or zero."""
     weights = usual if own is None else jnp.where(own.sum() > 0, own, usual)
     return weights / jnp.where(weights.sum() > 0, weights.sum(), 1)
 
 
 class ClientWeights(Observer):
-    r"""The parts that the clients would have in a mean over all of them, if all took part in the next round.
+    r"""The shares of the clients in a mean over all of them.
 
-    - `client_weight`, shape (clients,): $w_k / \sum_j w_j$ with the method's own weights where it remembers them (FedBC: its
-      multipliers), else, and where those are all zero, with the objective's (see `Objective`).
+    As if all took part in the next round.
+
+    - `client_weight`, shape (clients,): $w_k / \sum_j w_j$ with the method's own weights where it
+      remembers them (FedBC: its multipliers), else, and where those are all zero, with the
+      objective's (see `Objective`).
     - `client_share`, shape (clients,): $n_k / \sum_j n_j$, of the training examples.
-    - `client_weight_smallest`, `client_weight_largest`: the weights of the clients with the fewest and the most training
-      examples (the first of several).
-    - `weight_raised`: of the clients with fewer examples than the mean, the part whose weight is above their share.
-    - `weight_lowered`: of those with more examples than the mean, the part whose weight is below it. (0 where there are none.)
+    - `client_weight_smallest`, `client_weight_largest`: the weights of the clients with the fewest
+      and the most training examples (the first of several).
+    - `weight_raised`: of the clients with fewer examples than the mean, the part whose weight is
+      above their share.
+    - `weight_lowered`: of those with more examples than the mean, the part whose weight is below
+      it. (0 where there are none.)
 
     Source: Bedi et al., FedBC (arXiv:2206.10815), Fig. 3 (c) and 7 (e).
     """

@@ -2,13 +2,16 @@
 
 Of your own:
 - `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
-- `from_flax`, `from_haiku`, `from_equinox`: a task of a model that is written with one of these libraries.
-- `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are its loss and score.
+- `from_flax`, `from_haiku`, `from_equinox`: a task of a model that is written with one of these
+  libraries.
+- `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are
+  its loss and score.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
 - `NextTokenLoss` and `NextTokenAccuracy`: loss and score of language models.
 - `of_source`: a function that makes federated data, as a classification task.
 
-- `with_validation`: a task with examples of each client kept for validation; `with_held_back`: with clients that never take part.
+- `with_validation`: a task with examples of each client kept for validation; `with_held_back`: with
+  clients that never take part.
 
 Made or shipped data:
 - `synthetic`: Synthetic(alpha, beta) of the FedProx paper: 60 features, 10 classes.

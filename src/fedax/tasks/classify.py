@@ -17,7 +17,9 @@ from fedax.tasks.clients import parts_of_task
 from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
-"""From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal ones compare equal."""
+"""From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal
+ones compare equal.
+"""
 
 # These are records rather than closures or bound methods so that tasks with equal models share compiled programs.
 
@@ -48,7 +50,9 @@ class OfLogits:
 @checked_arguments
 @dataclass(frozen=True)
 class CrossEntropy(OfLogits):
-    r"""$\log \sum_c e^{z_c} - z_y$ for each example with logits z and label y; finite for any finite logits.
+    r"""Cross-entropy of each example: $\log \sum_c e^{z_c} - z_y$ with logits z and label y.
+
+    Finite for any finite logits.
 
     Args:
         model: its logits have shape (batch, classes).
@@ -60,10 +64,12 @@ class CrossEntropy(OfLogits):
         return jax.nn.logsumexp(logits, axis=1) - _at_label(logits, examples["y"])
 
     def smoothness(self, examples: Any) -> float | None:
-        r"""Returns $\lambda_{\max}(X^\top X) / 2n$ of a linear model without augmentation, with a column of ones in X for the bias.
+        r"""Returns $\lambda_{\max}(X^\top X) / 2n$ of a linear model without augmentation.
 
-        The Hessian in the logits, $\operatorname{diag}(p) - p p^\top$, has no eigenvalue above 1/2, for two classes too. None for
-        other models.
+        X has a column of ones for the bias.
+
+        The Hessian in the logits, $\operatorname{diag}(p) - p p^\top$, has no eigenvalue above 1/2,
+        for two classes too. None for other models.
         """
         if self.augment is not None or not _is_linear(self.model):
             return None
@@ -74,7 +80,9 @@ class CrossEntropy(OfLogits):
 @checked_arguments
 @dataclass(frozen=True)
 class Accuracy(OfLogits):
-    """1 for each example whose label has the largest logit, else 0. Of equal logits the first counts.
+    """Accuracy of each example: 1 if its label has the largest logit, else 0.
+
+    Of equal logits the first counts.
 
     Args:
         model: its logits have shape (batch, classes).
@@ -95,7 +103,7 @@ class Probabilities(OfLogits):
 
 
 def _is_linear(model: Model) -> bool:
-    """Whether the logits are an affine function of features and parameters, with a bias."""
+    """Returns whether the logits are an affine function of features and parameters."""
     return isinstance(model, Softmax) or (isinstance(model, MLP) and len(model.widths) == 2)
 
 
@@ -141,13 +149,13 @@ def classification(
     l2: float | int = 0.0,
     name: str | None = None,
 ) -> Task:
-    """Federated classification: cross-entropy as the loss, "accuracy" as a score.
+    """Makes a classification task: cross-entropy as the loss, "accuracy" as a score.
 
     Args:
         data: the clients' examples.
         model: from `fedax.models`, or anything like it; its logits have one column for each class.
-        augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at random in training
-            steps, and without randomness in evaluation.
+        augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
+            random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
         name: that of the data by default.
 

@@ -36,14 +36,16 @@ class Clients(NamedTuple):
 
 
 def read_clients(clients: Any, test: Any = None, column: str | None = None, validation: Any = None) -> Clients:
-    """The clients of whatever a user has.
+    """Reads the clients from whatever form a user has them in.
 
     Args:
-        clients: `FederatedData`; a list, a generator or a mapping of names to clients; a folder with a file for each client; or
-            a table: a pandas frame, a data set of the `datasets` library, or a dict of arrays of all clients.
+        clients: `FederatedData`; a list, a generator or a mapping of names to clients; a folder
+            with a file for each client; or a table: a pandas frame, a data set of the `datasets`
+            library, or a dict of arrays of all clients.
         test: test examples in the same form; of named clients some may lack them.
         validation: the same as `test`.
-        column: of a table, the column with the client of each row. Clients are in the order of their sorted values.
+        column: of a table, the column with the client of each row. Clients are in the order of
+            their sorted values.
 
     Raises:
         DataError: another form, no client, test examples of a client that has no others.
@@ -85,7 +87,7 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
 
 
 def _like(train: dict[str, Any], part: Any, column: str | None, where: str) -> list[Any] | None:
-    """Another part of named clients' data in their order; a client may have none."""
+    """Brings another part of named clients' data into their order; a client may have none."""
     if part is None:
         return None
     held = _grouped(part, column, where)
@@ -98,7 +100,10 @@ def _like(train: dict[str, Any], part: Any, column: str | None, where: str) -> l
 
 
 def _matched(train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str) -> Sequence[Any]:
-    """Another part of listed clients' data in their order; of a mapping by name, or number, a client may have none."""
+    """Brings another part of listed clients' data into their order.
+
+    Of a mapping by name, or number, a client may have none.
+    """
     if not isinstance(part, Mapping):
         return _listed(part, where)
     held = {client_name(name, f"{where}, a name"): own for name, own in part.items()}
@@ -107,12 +112,15 @@ def _matched(train: Sequence[Any], part: Any, names: Sequence[str] | None, where
 
 
 def is_table(value: Any) -> bool:
-    """Whether a frame of pandas or a data set of the `datasets` library, seen by its attributes: neither is imported."""
+    """Returns whether a value is a pandas frame or a data set of the `datasets` library.
+
+    Seen by its attributes: neither is imported.
+    """
     return (hasattr(value, "groupby") and hasattr(value, "columns")) or hasattr(value, "column_names")
 
 
 def _grouped(clients: Any, column: str | None, where: str) -> Any:
-    """Named clients as a dict; what has no names as it is."""
+    """Returns named clients as a dict, and anything without names unchanged."""
     if not is_table(clients) and column is None:
         if isinstance(clients, Mapping):
             if {"x", "y"} <= set(clients) and not any(isinstance(own, Mapping) for own in clients.values()):
@@ -130,7 +138,7 @@ def _grouped(clients: Any, column: str | None, where: str) -> Any:
 
 
 def _columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
-    """Returns the columns of a table as arrays, but for the one with the clients, which is returned as it is."""
+    """Returns the columns of a table as arrays; the one with the clients is not converted."""
     names = [str(name) for name in getattr(table, "columns", ())]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -155,7 +163,7 @@ def _columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
 
 
 def _stacked(values: Any, where: str) -> np.ndarray:
-    """A column as an array: of numbers, or of a list, an array or a picture in every row."""
+    """Converts a column to an array; rows may be numbers, lists, arrays or pictures."""
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         return as_array(values, where)
     rows = [as_ndarray(value, f"{where}, row {row}") for row, value in enumerate(values)]
@@ -184,14 +192,16 @@ def _listed(clients: Any, where: str) -> Sequence[Any]:
 
 
 def _none_of(client: Any) -> Any:
-    """No rows of the form of a client's."""
+    """Returns no rows, in the form of a client's."""
     if isinstance(client, Mapping):
         return {name: as_array(values, f"clients[...][{name!r}]")[:0] for name, values in client.items()}
     return as_array(client, "clients[...]")[:0]
 
 
 def named_arrays(clients: Sequence[Any], plain: bool, where: str, frames: Frames) -> Sequence[Mapping[str, Any]]:
-    """Each client's arrays by name; one array alone is x. Columns of data frames are in one order.
+    """Returns each client's arrays by name; one array alone is x.
+
+    Columns of data frames are in one order.
 
     Raises:
         DataError: a client in another form than the others.
@@ -212,7 +222,7 @@ def named_arrays(clients: Sequence[Any], plain: bool, where: str, frames: Frames
 
 
 def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[str, Any]:
-    """Returns training, test, validation and holdout examples as arguments of `Task`, all in one form.
+    """Returns training and other examples as arguments of `Task`, all in one form.
 
     Args:
         data: of all clients.

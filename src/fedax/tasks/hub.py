@@ -1,4 +1,4 @@
-"""Tasks of data sets of the Hugging Face hub: images or rows of numbers, texts with labels, texts alone."""
+"""Tasks of data sets of the Hugging Face hub: images, rows of numbers, and texts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,16 +41,17 @@ def hub(
     l2: float | int = 0.0,
     **options: Any,
 ) -> Task:
-    """A data set of the Hugging Face hub, or of a folder, as a task; see `fedax.data.hub`.
+    """Makes a task of a data set of the Hugging Face hub, or of a folder; see `fedax.data.hub`.
 
     Args:
-        dataset, partition, clients, label, user, train, test, config, revision, seed, test_fraction, split, cache: as there.
-        model: by name, or a model. Of images and rows of numbers "softmax" (the default), "mlp" and the other models of `mnist`;
-            of texts with labels "transformer" (the default) or "bag" (softmax regression on shares of tokens); of texts alone
-            "transformer".
+        dataset, partition, clients, label, user, train, test, config, revision, seed,
+            test_fraction, split, cache: as there.
+        model: by name, or a model. Of images and rows of numbers "softmax" (the default), "mlp" and
+            the other models of `mnist`; of texts with labels "transformer" (the default) or "bag"
+            (softmax regression on shares of tokens); of texts alone "transformer".
         text: the column of texts, in place of `features`.
-        predict: "label", or "next" for a language model of the texts, which looks at no labels; see `language`. Then
-            `test_fraction` keeps each client's last sequences for testing.
+        predict: "label", or "next" for a language model of the texts, which looks at no labels; see
+            `language`. Then `test_fraction` keeps each client's last sequences for testing.
         tokens, vocabulary, length: of texts, as in `fedax.data.hub`.
         features, flat: of other data, as there.
         options: of the partition, as there.
@@ -100,7 +101,10 @@ def hub(
 
 
 def classifiers(vocabulary: int) -> dict[str, Callable[[int, int], Model]]:
-    """Returns makers of text classifiers by name; each takes the length of a text and the number of classes."""
+    """Returns makers of text classifiers by name.
+
+    Each takes the length of a text and the number of classes.
+    """
     return {
         "transformer": lambda length, classes: Transformer(vocabulary, length, classes=classes),
         "bag": lambda length, classes: BagOfTokens(vocabulary, classes),

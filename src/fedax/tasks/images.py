@@ -1,4 +1,4 @@
-"""Images on their way into a model: crops and flips of the training images, once or at every step, and normalisation."""
+"""Preprocessing of images: crops and flips, once or at every step, and normalisation."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Rows = Float[np.ndarray, "examples features"]
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images of a data set: rows, columns and channels, and the constants by which published work normalises them."""
+    """Images of a data set: rows, columns and channels, and published constants to normalise them."""
 
     shape: tuple[int, int, int]
     mean: tuple[float, ...] | None = None
@@ -35,15 +35,16 @@ PICTURES = {
     "mnist_devices": Pictures((28, 28, 1)),  # standardised pixel by pixel already
     "mnist_writers": _MNIST,
 }
-"""By the name of the task. The constants are those in the code released with FedBC and FedAWARE; the deviations of CIFAR-10 are
-means of the single images' deviations, so that its pixels come out with 1.2, not with 1."""
+"""By the name of the task. The constants are those in the code released with FedBC and FedAWARE; the
+deviations of CIFAR-10 are means of the single images' deviations, so that its pixels come out with
+1.2, not with 1."""
 
 DEFAULTS: dict[str, Any] = {"crop": 0, "flip": False, "frozen": False, "normalize": "none"}
 """The options that every task on images has."""
 
 
 def limits_of(name: str) -> dict[str, Hyper]:
-    """The ranges of the options; only some data sets have published constants."""
+    """Returns the ranges of the options; only some data sets have published constants."""
     known = ("none", "dataset") if PICTURES[name].mean is None else ("none", "published", "dataset")
     truth = choice(False, True)
     return {
@@ -55,7 +56,10 @@ def limits_of(name: str) -> dict[str, Hyper]:
 
 
 def check_changes(name: str, options: dict[str, Any]) -> None:
-    """Refuses options out of range, and frozen images that nothing changes, before any data are read."""
+    """Refuses options out of range, and frozen images that nothing changes.
+
+    Before any data are read.
+    """
     check(name, limits_of(name), options)
     if options["frozen"] and not (options["crop"] or options["flip"]):
         raise InvalidInput.of(f"{name}(frozen=...)", True, "False without crop or flip")
@@ -64,9 +68,10 @@ def check_changes(name: str, options: dict[str, Any]) -> None:
 def changed(
     name: str, data: FederatedData, seed: int, crop: int, flip: bool, frozen: bool, normalize: str
 ) -> tuple[FederatedData, Augmentation | None]:
-    """The data with frozen changes, and what remains to be done on the way into the model.
+    """Applies frozen changes to the data; returns them and the augmentation that remains.
 
-    Test images are normalised only. The statistics of the data set are those of the training images before any change.
+    Test images are normalised only. The statistics of the data set are those of the training images
+    before any change.
     """
     pictures, statistics = PICTURES[name], (None, None)
     if normalize != "none":
@@ -92,7 +97,7 @@ def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], 
 
 
 def _redrawn(x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator) -> Rows:
-    """Each image cut at random from itself with zeros around it, then mirrored with probability 1/2."""
+    """Crops each image at random from itself with zeros around it, and mirrors half of them."""
     images, place = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
     if crop:
         padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop), (0, 0)))

@@ -24,13 +24,17 @@ from fedax.utils.shares import whole_part
 LANGUAGE_MODELS: dict[str, Callable[[int, int], Model]] = {
     "transformer": lambda length, vocabulary: Transformer(vocabulary, length),
 }
-"""From the length of a sequence and the size of the vocabulary, by the name that tasks and experiment files use."""
+"""From the length of a sequence and the size of the vocabulary, by the name that tasks and
+experiment files use.
+"""
 
 
 @checked_arguments
 @dataclass(frozen=True)
 class NextTokenLoss(OfLogits):
-    r"""The mean over a sequence's tokens, without padding, of $\log \sum_v e^{z_v} - z_y$, where y is the token that follows.
+    r"""Mean of $\log \sum_v e^{z_v} - z_y$ over a sequence's tokens, without padding.
+
+    y is the token that follows.
 
     Examples have x, y and mask, all of shape (batch, length).
 
@@ -50,7 +54,7 @@ class NextTokenLoss(OfLogits):
 @checked_arguments
 @dataclass(frozen=True)
 class NextTokenAccuracy(OfLogits):
-    """The share of a sequence's tokens, without padding, after which the largest logit is that of the next token.
+    """Share of a sequence's tokens, without padding, whose next token has the largest logit.
 
     Args:
         model: its logits have shape (batch, length, vocabulary).
@@ -65,7 +69,10 @@ class NextTokenAccuracy(OfLogits):
 
 @dataclass(frozen=True)
 class NextTokenProbabilities(OfLogits):
-    """The probabilities of all tokens to follow each sequence, after its last token that is no padding."""
+    """Probabilities of all tokens to follow each sequence.
+
+    After its last token that is not padding.
+    """
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Float[Array, "batch vocabulary"]:
         logits = self.model(params, examples["x"], key)
@@ -93,22 +100,28 @@ def language(
     l2: float | int = 0.0,
     name: str | None = None,
 ) -> Task:
-    """A language model of the clients' texts: from the tokens so far to the next one. Needs the extra `text`.
+    """Makes a language model of the clients' texts. Needs the extra `text`.
 
-    Each text is cut into sequences of `length` tokens, of which the last one is filled up; the loss, and the score "accuracy", are
-    means over a sequence's tokens without padding. Every sequence counts alike. Its predictions are the probabilities of the token
-    that follows a sequence, shape (batch, vocabulary).
+    It predicts the next token from the tokens so far.
+
+    Each text is cut into sequences of `length` tokens, of which the last one is filled up; the
+    loss, and the score "accuracy", are means over a sequence's tokens without padding. Every
+    sequence counts alike. Its predictions are the probabilities of the token that follows a
+    sequence, shape (batch, vocabulary).
 
     Args:
-        source: the texts by client: a mapping of names to a text or a list of texts, or a list of those; or, by name or path,
-            what `fedax.data.texts_by_client` reads, such as Shakespeare's plays by role.
-        model: "transformer" (two layers, width 64), or a model from tokens (batch, length) to logits (batch, length, vocabulary).
-        tokens: "characters", "bytes", "bpe", or `fedax.data.Tokens`; by name they are learned from all training texts.
+        source: the texts by client: a mapping of names to a text or a list of texts, or a list of
+            those; or, by name or path, what `fedax.data.texts_by_client` reads, such as
+            Shakespeare's plays by role.
+        model: "transformer" (two layers, width 64), or a model from tokens (batch, length) to
+            logits (batch, length, vocabulary).
+        tokens: "characters", "bytes", "bpe", or `fedax.data.Tokens`; by name they are learned from
+            all training texts.
         vocabulary: its size, see `Tokens.of`.
         length: tokens of a sequence, at least 1.
         minimum: clients with fewer sequences are left out; at least 1.
-        test_fraction: share of each client's sequences kept for testing, the last ones, in [0, 1). Not of LEAF's files, which
-            have a test part.
+        test_fraction: share of each client's sequences kept for testing, the last ones, in [0, 1).
+            Not of LEAF's files, which have a test part.
         holdout: texts that belong to no client, as a global test set.
         folder: of the data sets by name.
         l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
@@ -161,7 +174,7 @@ def language(
 
 
 def _texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
-    """The training texts by client, those for testing if they are apart, and a name."""
+    """Reads training texts by client, those for testing if they are separate, and a name."""
     if isinstance(source, str | Path):
         found = texts_by_client(source, folder)
         return found.train, found.test, Path(source).stem
@@ -177,7 +190,10 @@ def _listed(texts: Any) -> list[str]:
 
 
 def _learned(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int) -> Iterable[str]:
-    """The texts that a vocabulary is learned from: without the last part of each client's, if that is kept for testing."""
+    """Yields the texts that a vocabulary is learned from.
+
+    Without the last part of each client's, if that is kept for testing.
+    """
     for texts in clients:
         sizes = np.cumsum([len(text) for text in texts])
         left = whole_part(1 - test_fraction, sizes[-1]) + 1 if cuts and len(sizes) else None

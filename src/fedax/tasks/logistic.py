@@ -34,7 +34,10 @@ class Zeros:
 @checked_arguments
 @dataclass(frozen=True)
 class LogisticLoss:
-    r"""$\log(1 + e^{-(2y-1) \langle x, w \rangle})$ for each example with label y of 0 or 1; finite for any finite margin."""
+    r"""Logistic loss $\log(1 + e^{-(2y-1) \langle x, w \rangle})$ of each example.
+
+    Labels y are 0 or 1; finite for any finite margin.
+    """
 
     separate: ClassVar[bool] = True
 
@@ -42,7 +45,10 @@ class LogisticLoss:
         return jax.nn.softplus(-_margin(params, examples))
 
     def smoothness(self, examples: Any) -> float:
-        r"""Returns $\lambda_{\max}(X^\top X) / 4n$: the logistic function's slope is at most 1/4, which it reaches at 0."""
+        r"""Returns $\lambda_{\max}(X^\top X) / 4n$.
+
+        The logistic function's slope is at most 1/4, which it reaches at 0.
+        """
         return mean_outer_norm(np.asarray(examples["x"])) / 4
 
 
@@ -58,7 +64,9 @@ class LogisticAccuracy:
 
 @dataclass(frozen=True)
 class LogisticProbabilities:
-    r"""The probabilities of both classes for each example, $1 / (1 + e^{\pm \langle x, w \rangle})$."""
+    r"""The probabilities of both classes for each example,
+    $1 / (1 + e^{\pm \langle x, w \rangle})$.
+    """
 
     def __call__(self, params: Float[Array, "features"], examples: Any, key: Any) -> Float[Array, "batch 2"]:
         z = examples["x"].astype(params.dtype) @ params
@@ -71,7 +79,7 @@ def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "ba
 
 @checked_call
 def logistic(federated: FederatedData, *, l2: float | int | None = None, name: str | None = None) -> Task:
-    r"""Binary logistic regression without intercept, from w = 0.
+    r"""Makes a task of binary logistic regression without intercept, from w = 0.
 
     $$ f_k(w) = \frac{1}{n_k} \sum_{i \in k} \log(1 + e^{-(2 y_i - 1) \langle x_i, w \rangle})
        + \frac{\text{l2}}{2} \lVert w \rVert^2. $$
@@ -82,13 +90,15 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
         name: that of the data by default.
 
     Raises:
-        InvalidInput: data with other than two classes or other than one axis of features, or a bad l2.
+        InvalidInput: data with other than two classes or other than one axis of features, or a bad
+            l2.
 
     >>> federated = FederatedData([{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2)
     >>> logistic(federated).l2 == 1 / 3
     True
 
-    Source: Khaled, Mishchenko and Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Sec. 4.
+    Source: Khaled, Mishchenko and Richtarik, First Analysis of Local GD on Heterogeneous Data
+    (arXiv:1909.04715), Sec. 4.
     """
     if federated.classes != 2:
         raise InvalidInput.of("logistic(federated=...)", f"{federated.classes} classes", "data with 2 classes")
@@ -120,7 +130,9 @@ def libsvm(
     l2: float | int | None = None,
     **options: Any,
 ) -> Task:
-    """Binary logistic regression on a LIBSVM text file; `a5a`, `a9a`, `mushrooms` and `w8a` are this with their file.
+    """Makes a task of binary logistic regression on a LIBSVM text file.
+
+    `a5a`, `a9a`, `mushrooms` and `w8a` are this with their file.
 
     Args:
         file: see `fedax.data.libsvm`, also for the next seven.

@@ -32,7 +32,7 @@ SOURCES = (
 
 @checked_call
 def task_makers() -> dict[str, Callable[..., Task]]:
-    """All ready-made tasks by name.
+    """Returns the makers of all ready-made tasks by name.
 
     >>> "digits" in task_makers()
     True
@@ -45,7 +45,9 @@ def task_makers() -> dict[str, Callable[..., Task]]:
 
 @checked_call
 def defaults(name: str, **options: Any) -> dict[str, Any]:
-    """Every option of the task `name` with its default, among them those of the partition that `options` chooses.
+    """Returns every option of the task `name` with its default.
+
+    Among them those of the partition that `options` chooses.
 
     >>> defaults("digits", partition="dirichlet")["alpha"]
     0.5
@@ -60,11 +62,11 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
 
 @checked_call
 def make_task(name: str, **options: Any) -> Task:
-    """A task by name, as experiment files and the command line make it.
+    """Makes a task by name, as experiment files and the command line do.
 
-    Every task has the options `validation` and `held_back`, shares in [0, 1) of each client's training examples and of the clients
-    (see `with_validation` and `with_held_back`; their seed is the task's), and `params`, a file with the model to start from
-    (see `fedax.load_params`).
+    Every task has the options `validation` and `held_back`, shares in [0, 1) of each client's
+    training examples and of the clients (see `with_validation` and `with_held_back`; their seed is
+    the task's), and `params`, a file with the model to start from (see `fedax.load_params`).
 
     >>> make_task("digits", partition="iid", clients=4).train.clients
     4

@@ -38,12 +38,15 @@ def synthetic(
     test_fraction: float | int = 0.1,
     l2: float | int = 0.0,
 ) -> Task:
-    """Synthetic(alpha, beta): 60 features, 10 classes, heavy-tailed sizes; see `fedax.data.synthetic`.
+    """Makes Synthetic(alpha, beta): 60 features, 10 classes, heavy-tailed sizes.
+
+    See `fedax.data.synthetic`.
 
     Args:
         alpha: spread of the clients' models, from 0 to below a million.
         beta: spread of the clients' inputs, from 0 to below a million.
-        iid: one model and one input distribution for all clients; alpha and beta then have no effect.
+        iid: one model and one input distribution for all clients; alpha and beta then have no
+            effect.
         clients: at least 1.
         model: "softmax" (610 parameters), "mlp" (hidden layers 200-200), or a model.
         seed: of the data. The starting point belongs to the seed of the run.
@@ -73,7 +76,9 @@ def digits(
     normalize: str = "none",
     **options: Any,
 ) -> Task:
-    """The 1,797 small digits of scikit-learn: 64 features, 10 classes; see `fedax.data.digits`.
+    """Makes a task of the 1,797 small digits of scikit-learn: 64 features, 10 classes.
+
+    See `fedax.data.digits`.
 
     Args:
         partition: iid, index, quantity_skew, shards, dirichlet, power_law or histogram.
@@ -84,8 +89,8 @@ def digits(
         split: "shuffled" draws the test examples, "in_order" takes the last ones.
         l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
         crop, flip, frozen, normalize: as in `mnist`.
-        options: of the partition: `sigma` (quantity_skew), `shards_per_client` (shards), `alpha` and `minimum` (dirichlet),
-            `classes_per_client` and `ratio` (power_law).
+        options: of the partition: `sigma` (quantity_skew), `shards_per_client` (shards), `alpha`
+            and `minimum` (dirichlet), `classes_per_client` and `ratio` (power_law).
 
     >>> digits("dirichlet", clients=5, alpha=0.5).train.clients
     5
@@ -115,7 +120,7 @@ def mnist(
     normalize: str = "none",
     **options: Any,
 ) -> Task:
-    """MNIST from a local file: 784 features, 10 classes; see `fedax.data.mnist`.
+    """Makes a task of MNIST from a local file: 784 features, 10 classes; see `fedax.data.mnist`.
 
     Args:
         partition: as in `digits`.
@@ -128,12 +133,15 @@ def mnist(
         folder: where `mnist.npz` lies; by default the variable FEDAX_DATA, or the user's cache.
         examples: takes only the first so many images, for a quick try; 0 is all.
         l2: as in `digits`.
-        crop: zeros on every side of a training image, from which a window of the old size is cut at random; at least 0.
+        crop: zeros on every side of a training image, from which a window of the old size is cut at
+            random; at least 0.
         flip: mirrors training images left and right with probability 1/2, after the crop.
-        frozen: draws crops and flips once, before training, by `seed`; otherwise anew for every example of every step, and
-            losses over whole training sets are without them. Not without `crop` or `flip`.
-        normalize: "none"; "published", by the constants in the papers' released code (mean 0.1307, deviation 0.3081); or
-            "dataset", by mean and deviation of each channel of the training images. Comes last, for test images too.
+        frozen: draws crops and flips once, before training, by `seed`; otherwise anew for every
+            example of every step, and losses over whole training sets are without them. Not without
+            `crop` or `flip`.
+        normalize: "none"; "published", by the constants in the papers' released code (mean 0.1307,
+            deviation 0.3081); or "dataset", by mean and deviation of each channel of the training
+            images. Comes last, for test images too.
         options: of the partition, as in `digits`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Classification tasks made from the data sets of `fedax.data`: the same options, and a model and l2."""
+"""Classification tasks made from the data sets of `fedax.data`, with a model and l2."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +25,18 @@ TEXT_MODELS: dict[str, Architecture] = {
     "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
     "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
 }
-"""From the length of a window and the number of characters, by the name that tasks and experiment files use."""
+"""From the length of a window and the number of characters, by the name that tasks and experiment
+files use.
+"""
 
 
 @checked_call
 def of_source(
     source: Callable[..., FederatedData], models: Mapping[str, Architecture] = MODELS, default: str = "softmax"
 ) -> Callable[..., Task]:
-    """A task of every data set that a function makes: its own options, and `model` and `l2` by keyword.
+    """Makes a task factory of a function that makes federated data.
+
+    Tasks have the function's options, and `model` and `l2` by keyword.
 
     Those on images also have `crop`, `flip`, `frozen` and `normalize`, see `mnist`.
 
@@ -42,7 +46,8 @@ def of_source(
         default: the model that is taken if none is named.
 
     Raises:
-        InvalidInput: by the task that it returns: an option out of range, or an unknown one; `DataError` for data that do not fit.
+        InvalidInput: by the task that it returns: an option out of range, or an unknown one;
+            `DataError` for data that do not fit.
 
     >>> digits = of_source(data.digits)
     >>> digits("iid", clients=4, model="mlp").train.clients
@@ -84,7 +89,10 @@ def of_source(
 
 
 def _described(source: Callable[..., FederatedData], models: Mapping[str, Architecture], more: Sequence[str]) -> str:
-    """The docstring of a task: that of its data without examples, with the arguments that the task has beside them."""
+    """Composes the docstring of a task from that of its data, without examples.
+
+    With the arguments that the task adds.
+    """
     paragraphs = [each for each in (inspect.getdoc(source) or "").split("\n\n") if ">>>" not in each]
     added = [f"    model: one of {', '.join(models)}; or a model.", "    l2: as in `digits`; at least 0."]
     added += [f"    {', '.join(more)}: as in `mnist`."] * bool(more)

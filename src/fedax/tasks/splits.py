@@ -1,4 +1,4 @@
-"""Tasks changed as a whole: examples for validation, clients that never take part, another starting point."""
+"""Changes of tasks as a whole: validation, unseen clients, another starting point."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,19 +25,21 @@ COMMON = ("validation", "held_back", "params")
 def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None) -> Task:
     """Returns the task with a share of each client's training examples kept for validation.
 
-    A client of n examples keeps the whole part of (1 - share) n, but at least one, for training. The draw is each client's own.
-    No example that is put aside is, or overlaps with, one that is trained on: copies stay on one side, and of windows of a series
-    the last ones are put aside, without those that overlap with the others.
+    A client of n examples keeps the whole part of (1 - share) n, but at least one, for training.
+    The draw is each client's own. No example that is put aside is, or overlaps with, one that is
+    trained on: copies stay on one side, and of windows of a series the last ones are put aside,
+    without those that overlap with the others.
 
     Args:
         task: without validation examples.
         share: in [0, 1).
         seed: of the draw.
-        split: `"shuffled"` draws the examples, `"in_order"` takes each client's last ones; `"shuffled_rows"` and `"in_order_rows"`
-            do so without regard to copies and overlaps.
-        together: an array of the examples, such as the number of the picture that each was made of: examples with the same number
-            stay on one side. Needed for changed copies (cropped, mirrored, with noise, with another label or an id of their own),
-            which are not recognized. None otherwise.
+        split: `"shuffled"` draws the examples, `"in_order"` takes each client's last ones;
+            `"shuffled_rows"` and `"in_order_rows"` do so without regard to copies and overlaps.
+        together: an array of the examples, such as the number of the picture that each was made of:
+            examples with the same number stay on one side. Needed for changed copies (cropped,
+            mirrored, with noise, with another label or an id of their own), which are not
+            recognized. None otherwise.
 
     Raises:
         InvalidInput: a share out of range, a task that has validation examples.
@@ -65,15 +67,18 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
 
 @checked_call
 def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
-    """Returns the task without a share of its clients, which never take part and become its `held_back`; see `observe.HeldBack`.
+    """Returns the task without a share of its clients, which never take part.
 
-    The other clients keep their order, and are numbered anew. Their global test set, if the task has none of its own, is theirs.
-    Clients who share half of their examples or more are drawn together, and examples that those who take part train on are no
-    longer examples of the others.
+    They become its `held_back`; see `observe.HeldBack`.
+
+    The other clients keep their order, and are numbered anew. Their global test set, if the task
+    has none of its own, is theirs. Clients who share half of their examples or more are drawn
+    together, and examples that those who take part train on are no longer examples of the others.
 
     Args:
         task: of several clients, without such as are held back.
-        share: of the clients, in [0, 1); rounded to whole ones, at least one is held back and at least one takes part.
+        share: of the clients, in [0, 1); rounded to whole ones, at least one is held back and at
+            least one takes part.
         seed: of the draw.
 
     Raises:
@@ -115,7 +120,7 @@ def _rows_of(data: Ragged, client: int) -> slice:
 
 
 def _clear_of(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarray, "_"]) -> Clear:
-    """For each part, which of its examples overlap with none that is trained on."""
+    """Marks, for each part, the examples that overlap with none that is trained on."""
     clear, begin = {}, 0
     for split, data in parts.items():
         rows = np.arange(begin, begin + data.total)
@@ -132,7 +137,7 @@ def changed_by(
     held_back: Any = None,
     params: Any = None,
 ) -> Task:
-    """A task with the options that all have in common; those of its own, `options`, tell the seed."""
+    """Applies the options that all tasks have; `options`, the task's own, has the seed."""
     for option, share in (("validation", validation), ("held_back", held_back)):
         check(name, {option: TEST_FRACTION}, {} if share is None else {option: share})
     if validation and options.get("frozen"):
@@ -146,13 +151,16 @@ def changed_by(
 
 
 def _rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
-    """The same arrays with other rows, by client."""
+    """Selects rows of all arrays, by client."""
     flat = np.concatenate(rows)
     return Ragged.flat({name: np.asarray(a)[flat] for name, a in data.arrays.items()}, [len(own) for own in rows])
 
 
 def _of_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | None = None) -> dict[str, Any]:
-    """The parts of a task that some of its clients own, and their names; of the examples those that are `clear`."""
+    """Selects the parts of a task that some of its clients have, and their names.
+
+    Of the examples those that are `clear`.
+    """
 
     def own(split: str) -> Ragged | None:
         data: Ragged | None = getattr(task, split)

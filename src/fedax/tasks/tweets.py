@@ -40,12 +40,15 @@ def sent140(
     test_fraction: float | int = 0.2,
     seed: int = 0,
 ) -> Task:
-    """Tweets by user, positive or negative, with GloVe's frozen vectors; see `fedax.data.sent140`.
+    """Makes a task of tweets by user, positive or negative; see `fedax.data.sent140`.
+
+    With GloVe's frozen vectors.
 
     Args:
-        folder: that holds LEAF's folders `train` and `test`, or the published table of tweets, and `glove.6B.300d.txt`; by
-            default `sent140` in `fedax.data.data_folder`.
-        model: "lstm" (`SentimentLSTM`, 243,861 parameters), or a model on words' vectors with two logits.
+        folder: that holds LEAF's folders `train` and `test`, or the published table of tweets, and
+            `glove.6B.300d.txt`; by default `sent140` in `fedax.data.data_folder`.
+        model: "lstm" (`SentimentLSTM`, 243,861 parameters), or a model on words' vectors with two
+            logits.
         l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
         minimum, clients, test_fraction, seed: of the table, as in `fedax.data.sent140`.
 

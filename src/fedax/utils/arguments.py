@@ -48,7 +48,10 @@ def _check(name: str, signature: inspect.Signature, values: Sequence[Any], optio
 
 
 def checked_arguments(owner: Owner) -> Owner:
-    """A class decorator: misspelled, superfluous and missing arguments of it and its subclasses raise `InvalidInput`."""
+    """Decorates a class so that wrong arguments raise `InvalidInput`.
+
+    Misspelled, superfluous and missing arguments of it and its subclasses are refused.
+    """
     make: Any = owner.__new__
 
     # a run makes a dozen records; building a signature takes four times as long as binding it
@@ -72,7 +75,7 @@ def checked_arguments(owner: Owner) -> Owner:
 
 
 class _SignatureOf:
-    """The signature of a class and of its subclasses, which `inspect` would otherwise take from `__new__`."""
+    """Signature of a class and of its subclasses; `inspect` would take it from `__new__`."""
 
     def __init__(self, constructor: Callable[[Any], Callable[..., Any]]) -> None:
         self.constructor = constructor
@@ -83,9 +86,12 @@ class _SignatureOf:
 
 
 def checked_call(function: Function) -> Function:
-    """A decorator: misspelled, superfluous and missing arguments of a function or method raise `InvalidInput`.
+    """Decorates a function or method so that wrong arguments raise `InvalidInput`.
 
-    The signature is looked at only after a call has failed, so that checked functions cost nothing where they are called often.
+    Misspelled, superfluous and missing arguments are refused.
+
+    The signature is looked at only after a call has failed, so that checked functions cost nothing
+    where they are called often.
     """
     name = function.__qualname__ if "<locals>" not in function.__qualname__ else function.__name__
 
@@ -112,7 +118,7 @@ class Moved:
 
 
 def checked_call_moving(argument: str) -> Callable[[Function], Function]:
-    """As `checked_call`, for a function that gets one of its arguments as `Moved`.
+    """Decorates like `checked_call`, and passes one of the arguments on as `Moved`.
 
     A wrapper's tuple of arguments would keep a large model alive while the function copies it.
     """

@@ -15,7 +15,9 @@ _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt"
 
 
 def portable(name: str, otherwise: str = "unnamed") -> str:
-    """A name that a file or folder may have on Linux, macOS and Windows, of at most 120 bytes: letters, digits, `_` and `-`.
+    """Returns a name that a file or folder may have on Linux, macOS and Windows.
+
+    At most 120 bytes of letters, digits, `_` and `-`.
 
     `otherwise` if nothing is left.
 
@@ -41,7 +43,8 @@ def read(path: Path, most: int = MOST_BYTES) -> bytes:
 
     Raises:
         OSError: it cannot be read.
-        InvalidInput: a pipe, a device or a folder, which could block or never end, or a file of more bytes.
+        InvalidInput: a pipe, a device or a folder, which could block or never end, or a file of
+            more bytes.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as stream:
@@ -60,7 +63,10 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Generator[None]:
-    """Turns errors of the system into `WriteFailed`, with the file and the reason: a full disk, a folder that is read-only."""
+    """Turns errors of the system into `WriteFailed`, with the file and the reason.
+
+    Such as a full disk, or a folder that is read-only.
+    """
     try:
         yield
     except OSError as error:
@@ -69,9 +75,12 @@ def writing(path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Holds a lock file, which is made if it is not there. Other processes and threads wait until the block ends.
+    """Holds a lock file, which is made if it is missing.
 
-    The system releases the lock when its process ends, however it ends. On a file system without locks there is none.
+    Other processes and threads wait until the block ends.
+
+    The system releases the lock when its process ends, however it ends. On a file system without
+    locks there is none.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -90,11 +99,14 @@ def locked(path: Path) -> Generator[None]:
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Writes a file whole: a reader, a crash or a loss of power sees the old content or the new one.
+    """Writes a file atomically.
+
+    A reader, a crash or a loss of power sees the old content or the new one.
 
     Nobody but the owner can read it before it has its `mode`, less the user's mask.
 
-    The content goes to a hidden file beside it, is forced to the disk, and takes the name in one step.
+    The content goes to a hidden file beside it, is forced to the disk, and takes the name in one
+    step.
     """
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

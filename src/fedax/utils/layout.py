@@ -19,7 +19,7 @@ Vector: TypeAlias = Float[Array, "dim"]
 
 
 def accumulator(dtype: Any) -> Any:
-    """The float type in which sums over clients are formed: at least 32 bits.
+    """Returns the float type in which sums over clients are formed: at least 32 bits.
 
     >>> accumulator("bfloat16"), accumulator("float64")
     (dtype('float32'), dtype('float64'))
@@ -29,7 +29,10 @@ def accumulator(dtype: Any) -> Any:
 
 
 def share_of(sizes: Array, total: int, dtype: Any) -> Array:
-    """Shares of all examples, n_k / n. Half precision has no room for n, so the quotient is formed in more."""
+    """Computes shares of all examples, n_k / n.
+
+    Half precision has no room for n, so the quotient is formed in more.
+    """
     wide = accumulator(dtype)
     return (jnp.asarray(sizes).astype(wide) / jnp.asarray(total, wide)).astype(dtype)
 
@@ -37,7 +40,8 @@ def share_of(sizes: Array, total: int, dtype: Any) -> Array:
 class Layout(eqx.Module):
     """Ravels a pytree of equal real dtypes into `Float[Array, "dim"]` and back.
 
-    Static and hashable, so two runs of the same model share one compiled program. Made by `Layout.of`.
+    Static and hashable, so two runs of the same model share one compiled program. Made by
+    `Layout.of`.
 
     Attributes:
         treedef: the structure of the pytree.
@@ -51,7 +55,10 @@ class Layout(eqx.Module):
 
     @classmethod
     def of(cls, params: PyTree) -> "Layout":
-        """The layout of example parameters; refuses leaves that are not real arrays of one dtype."""
+        """Returns the layout of parameters; refuses leaves that are not real arrays.
+
+        All leaves have one dtype.
+        """
         leaves, treedef = jax.tree.flatten(params)
         if not leaves:
             raise InvalidInput.of("params", params, "a pytree with at least one real array")
@@ -62,7 +69,7 @@ class Layout(eqx.Module):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The number of entries of each leaf, in flat order."""
+        """Returns the number of entries of each leaf, in flat order."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
@@ -70,28 +77,29 @@ class Layout(eqx.Module):
         return sum(self.blocks)
 
     def ravel(self, params: PyTree) -> Float[Array, "dim"]:
-        """All parameters in one vector."""
+        """Concatenates all parameters into one vector."""
         return _ravel(self, jax.tree.leaves(params))
 
     def unravel(self, vector: Float[Array, "dim"]) -> PyTree:
-        """The model's own pytree."""
+        """Returns the model's own pytree."""
         return jax.tree.unflatten(self.treedef, _blocks(self, vector))
 
     @property
     def form(self) -> PyTree:
-        """The model with shapes in the place of arrays."""
+        """Returns the model with shapes instead of arrays."""
         return jax.tree.unflatten(self.treedef, [jax.ShapeDtypeStruct(shape, self.dtype) for shape in self.shapes])
 
     @property
     def names(self) -> list[str]:
-        """The names of all leaves in flat order; a lone array has none."""
+        """Returns the names of all leaves in flat order; a lone array has none."""
         return names_of(self.form)
 
     def part(self, which: Which, field: str) -> "Part":
-        """Some of the leaves, by name, by a predicate or by a word of `fedax.utils.leaf_names.WORDS`.
+        """Selects leaves by name, by a predicate or by a word of `fedax.utils.leaf_names.WORDS`.
 
         Raises:
-            InvalidInput: a name that no leaf has, a word that does not fit; `field` is for the message.
+            InvalidInput: a name that no leaf has, a word that does not fit; `field` is for the
+                message.
         """
         model = self.form
         if isinstance(which, str) and which in WORDS:
@@ -142,19 +150,19 @@ class Part(eqx.Module):
 
     @property
     def others(self) -> "Part":
-        """The leaves that do not belong to it."""
+        """Returns the part with all other leaves."""
         return Part(self.whole, tuple(not own for own in self.chosen))
 
     @property
     def layout(self) -> Layout:
-        """Its own leaves in its own vector; the others are None in the pytree."""
+        """Returns the layout of the part; the other leaves are None in the pytree."""
         ids = [i if own else None for i, own in enumerate(self.chosen)]
         treedef = jax.tree.structure(jax.tree.unflatten(self.whole.treedef, ids))
         return Layout(treedef, tuple(s for s, own in zip(self.whole.shapes, self.chosen) if own), self.whole.dtype)
 
     @property
     def _places(self) -> list[tuple[slice, slice]]:
-        """Pieces of the model's vector, as long as they can be, with their places in the part's."""
+        """Returns slices of the model's vector, merged where adjacent, and of the part's."""
         places, begin, filled = list[tuple[slice, slice]](), 0, 0
         for size, own in zip(self.whole.blocks, self.chosen):
             if own:
@@ -168,12 +176,12 @@ class Part(eqx.Module):
         return places
 
     def take(self, w: Float[Array, "dim"]) -> Float[Array, "part"]:
-        """The part of a model."""
+        """Extracts the part from a model."""
         pieces = [w[here] for here, _ in self._places]
         return pieces[0] if len(pieces) == 1 else jnp.concatenate([w[:0], *pieces])
 
     def put(self, w: Float[Array, "dim"], part: Float[Array, "part"]) -> Float[Array, "dim"]:
-        """The model with another part."""
+        """Returns the model with another part."""
         for here, there in self._places:
             w = w.at[here].set(part[there])
         return w

@@ -10,13 +10,17 @@ from jaxtyping import PyTree
 from fedax.errors import InvalidInput
 
 Which: TypeAlias = str | Sequence[str] | Callable[[str, Any], bool]
-"""Leaves of a model: a name or several, with `*` for any text, or a predicate of a leaf's name and its array."""
+"""Leaves of a model: a name or several, with `*` for any text, or a predicate of a leaf's name and
+its array.
+"""
 WORDS = ("last", "norms")
 """Leaves that a method can ask for without a name, see `of_word`."""
 
 
 def names_of(tree: PyTree) -> list[str]:
-    """The names of all leaves in flat order: the keys, numbers and fields that lead to each, with dots between.
+    """Returns the names of all leaves in flat order.
+
+    The keys, numbers and fields that lead to each, with dots between.
 
     >>> names_of({"head": {"bias": 0.0, "kernel": 1.0}, "layers": [2.0, 3.0]})
     ['head.bias', 'head.kernel', 'layers.0', 'layers.1']
@@ -26,7 +30,9 @@ def names_of(tree: PyTree) -> list[str]:
 
 
 def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
-    """Whether each leaf, in flat order, is among those asked for: by its whole name, or by a part of it between dots.
+    """Returns for each leaf, in flat order, whether it is selected.
+
+    By its whole name, or by a part of it between dots.
 
     >>> chosen({"head": {"bias": 0.0, "kernel": 1.0}, "headless": 2.0}, "head", "personal")
     [True, True, False]
@@ -52,11 +58,12 @@ def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
 
 
 def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
-    """Whether each leaf, in flat order, is one that a word means.
+    """Returns for each leaf, in flat order, whether a word means it.
 
-    `"last"` is the last layer of models whose layers are in order (tuples, named tuples, dataclasses); of a model of one layer,
-    such as two arrays in a dict, the last array, and a lone array itself. `"norms"` are leaves with a part of their name that
-    contains "norm" or begins with "bn", in any case; a model may have none.
+    `"last"` is the last layer of models whose layers are in order (tuples, named tuples,
+    dataclasses); of a model of one layer, such as two arrays in a dict, the last array, and a lone
+    array itself. `"norms"` are leaves with a part of their name that contains "norm" or begins with
+    "bn", in any case; a model may have none.
 
     >>> of_word(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
     [False, True, True]
@@ -85,7 +92,10 @@ def of_word(tree: PyTree, word: str, field: str) -> list[bool]:
 
 
 def _unordered(paths: Sequence[Sequence[Any]]) -> bool:
-    """Whether these are layers by name, which JAX sorts: more than the two arrays of one layer."""
+    """Returns whether these are layers by name, which JAX sorts.
+
+    They are if there are more than the two arrays of one layer.
+    """
     by_name = isinstance(paths[-1][0] if paths[-1] else None, jax.tree_util.DictKey)
     return by_name and (len(paths) > 2 or any(len(path) > 1 for path in paths))
 

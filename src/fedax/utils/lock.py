@@ -15,7 +15,9 @@ _NAME = ".lock"
 
 @contextlib.contextmanager
 def held(folder: Path) -> Generator[None]:
-    """Holds the lock of a folder that exists. The system gives it up when the process ends, however it ends.
+    """Holds the lock of a folder that exists.
+
+    The system gives it up when the process ends, however it ends.
 
     Where the file system has no locks, there is none.
 
@@ -44,7 +46,7 @@ def held(folder: Path) -> Generator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """The process that holds the lock of a folder, in words; None if none does."""
+    """Returns the process that holds the lock of a folder, in words; None if none does."""
     try:
         handle = os.open(folder / _NAME, os.O_RDWR)
     except OSError:

@@ -13,7 +13,7 @@ MOST = 1 << 40
 
 
 def machine_memory() -> int:
-    """Bytes of memory of this machine."""
+    """Returns the bytes of memory of this machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -21,7 +21,7 @@ def machine_memory() -> int:
 
 
 def bytes_of(shapes: Any) -> int:
-    """Bytes of all arrays of a pytree, or of their shapes."""
+    """Counts the bytes of all arrays of a pytree, or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "dtype"))
 
 

@@ -12,10 +12,12 @@ _SAFE = 40
 
 
 def power_of_two(largest: Float[Array, "..."]) -> Float[Array, "..."]:
-    r"""Returns a power of two near the largest entry of a vector, 1 where squares are safe without it.
+    r"""Returns a power of two near the largest entry of a vector.
 
-    Dividing by it is exact. 1 for 0 and for what is not finite, and between $2^{-40}$ and $2^{40}$, so that usual vectors keep
-    their bits.
+    1 where squares are safe without it.
+
+    Dividing by it is exact. 1 for 0 and for what is not finite, and between $2^{-40}$ and $2^{40}$,
+    so that usual vectors keep their bits.
     """
     exponent = jnp.frexp(largest)[1]
     usual = (jnp.abs(exponent) <= _SAFE) | ~jnp.isfinite(largest) | (largest == 0)

@@ -9,10 +9,13 @@ _ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 def whole_part(share: Any, count: Any) -> Any:
-    r"""Returns $\lfloor \text{share} \cdot \text{count} \rfloor$, of the numbers that are meant: 0.29 of 100 is 29.
+    r"""Returns $\lfloor \text{share} \cdot \text{count} \rfloor$, corrected for rounding.
 
-    In floating point 0.29 times 100 is 28.999999999999996, and (1 - 0.8) times 10 is 1.9999999999999996. A product that is below
-    a whole number by no more than rounding error is that number.
+    0.29 of 100 is 29.
+
+    In floating point 0.29 times 100 is 28.999999999999996, and (1 - 0.8) times 10 is
+    1.9999999999999996. A product that is below a whole number by no more than rounding error is
+    that number.
 
     >>> whole_part(0.29, 100), whole_part(1 - 0.8, 10), whole_part(0.5, np.array([3, 4])).tolist()
     (29, 2, [1, 2])

@@ -22,24 +22,29 @@ from fedax.examples.client_names import ClientNames, natural
 def client_files(
     folder: str | Path, classes: int | None = None, label: str = "y", name: str | None = None, drop: Any = ()
 ) -> FederatedData:
-    r"""One client for each file of a folder, named as the file, in the order of the names: `client2` before `client10`.
+    r"""Reads a folder with one file for each client.
 
-    A file is an `.npz` archive with the array x and the label's, any further arrays beside them; or a table, `.csv` (also
-    `.csv.gz`, with a header) or `.parquet`, whose columns other than the label's are the features, in the order of the first
-    file: columns are matched by name. If the folder holds a folder `train`, and perhaps `test` with files of the same names,
-    these are the training and the test part.
+    Clients are named as their files, in the order of the names: `client2` before `client10`.
+
+    A file is an `.npz` archive with the array x and the label's, any further arrays beside them; or
+    a table, `.csv` (also `.csv.gz`, with a header) or `.parquet`, whose columns other than the
+    label's are the features, in the order of the first file: columns are matched by name. If the
+    folder holds a folder `train`, and perhaps `test` with files of the same names, these are the
+    training and the test part.
 
     Args:
         folder: see above.
-        classes: labels are 0 to classes - 1; one more than the largest label by default, which is then at most 9,999.
+        classes: labels are 0 to classes - 1; one more than the largest label by default, which is
+            then at most 9,999.
         label: the array or column of the labels.
         name: for tables and messages; that of the folder by default.
         drop: names of columns, or of arrays, that are no data, such as ids; a list, or one name.
 
     Raises:
-        DataError: no file, a file that cannot be read, a missing label, text where numbers should be, rows or
-            columns that do not match the header or the first file, a column without a name, such as the saved index of a
-            table, or what `FederatedData` refuses. Parquet needs the extra `parquet`.
+        DataError: no file, a file that cannot be read, a missing label, text where numbers should
+            be, rows or columns that do not match the header or the first file, a column without a
+            name, such as the saved index of a table, or what `FederatedData` refuses. Parquet needs
+            the extra `parquet`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +142,7 @@ _ROW_NUMBER = re.compile(
 
 
 def _counts(values: np.ndarray, step: int | None = None) -> bool:
-    """Whether a column counts rows, by ones if the step says so."""
+    """Returns whether a column counts rows, by ones if the step says so."""
     steps = np.diff(values)
     rises = (steps > 0).all() if step is None else len(steps) > 0 and (steps == step).all()
     return bool(len(values) and np.array_equal(values, np.floor(values)) and rises)
@@ -195,7 +200,7 @@ def _csv(path: Path, drop: Collection[str] = (), label: str = "y", seen: set[str
 
 
 def _numbers(path: Path, column: str, cells: Sequence[Any], label: str) -> np.ndarray:
-    """The cells of a column as numbers; what is none is named, with what to do."""
+    """Converts the cells of a column to numbers; an error names the cell, with what to do."""
     try:
         values = np.array(cells, dtype=float)
     except (ValueError, TypeError):
@@ -260,4 +265,6 @@ def _with_label(path: Path, label: str, held: dict[str, np.ndarray]) -> dict[str
 
 
 TABLES: dict[str, Callable[..., dict[str, np.ndarray]]] = {".csv": _csv, ".parquet": _parquet}
-"""Readers of columns, by a file's ending: of a path, the columns that are left out, and the column of labels."""
+"""Readers of columns, by a file's ending: of a path, the columns that are left out, and the column
+of labels.
+"""

@@ -43,18 +43,21 @@ def hub(
     length: int = 64,
     **options: Any,
 ) -> FederatedData:
-    """A data set of the Hugging Face hub as federated data; needs the extra `hub`.
+    """Loads a data set of the Hugging Face hub as federated data; needs the extra `hub`.
 
-    What is in the cache of the `datasets` library is used without a network, also with `HF_HUB_OFFLINE=1`.
+    What is in the cache of the `datasets` library is used without a network, also with
+    `HF_HUB_OFFLINE=1`.
 
     Args:
-        dataset: its name on the hub, such as "ylecun/mnist", or a local folder: of data files, or of a data set that the library
-            wrote with `save_to_disk`.
-        partition: a name of `fedax.data.partition`; "user" makes one client of each value of the column `user`.
+        dataset: its name on the hub, such as "ylecun/mnist", or a local folder: of data files, or
+            of a data set that the library wrote with `save_to_disk`.
+        partition: a name of `fedax.data.partition`; "user" makes one client of each value of the
+            column `user`.
         clients: at least 1; without effect under "user".
         config: the data set's configuration, if it has several.
         revision: a commit, tag or branch; give a commit to have the same data for ever.
-        features: the column of inputs: images, which become numbers in [0, 1] if they are bytes, or lists of numbers.
+        features: the column of inputs: images, which become numbers in [0, 1] if they are bytes, or
+            lists of numbers.
         label: the column of labels.
         user: the column of users' ids, for the partition "user".
         train: the split that is dealt out.
@@ -63,17 +66,19 @@ def hub(
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` or `"in_order"`.
         cache: folder of the cache; by default that of the `datasets` library.
-        flat: whether images become rows of numbers, as ready-made models take them; otherwise they keep their shape.
-        text: the column of texts, in place of `features`: x has their tokens, and `mask` is False for padding. Needs
-            the extra `text`.
-        tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training texts of all clients.
+        flat: whether images become rows of numbers, as ready-made models take them; otherwise they
+            keep their shape.
+        text: the column of texts, in place of `features`: x has their tokens, and `mask` is False
+            for padding. Needs the extra `text`.
+        tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training
+            texts of all clients.
         vocabulary: its size, see `fedax.data.Tokens`.
         length: tokens of a text that are kept; shorter ones are filled up.
         options: of the partition.
 
     Raises:
-        DataError: `datasets` is not installed, the data set cannot be had (no network, no such name or revision), a missing
-            column, or inputs of unequal shapes.
+        DataError: `datasets` is not installed, the data set cannot be had (no network, no such name
+            or revision), a missing column, or inputs of unequal shapes.
     """
     size_of(tokens, vocabulary)
     _check_partition(partition, clients, seed, user, options)
@@ -112,7 +117,11 @@ def hub_texts(
     cache: str | Path | None = None,
     **options: Any,
 ) -> tuple[list[list[str]] | dict[str, list[str]], list[str] | None]:
-    """The texts of a data set of the Hugging Face hub by client, by name with the partition "user", and those of the split `test`.
+    """Loads the texts of a data set of the Hugging Face hub by client.
+
+    Also those of the split `test`. Clients have names with the partition "user".
+
+    By name with the partition "user".
 
     Args:
         dataset: its name on the hub, or a folder that `datasets` saved.
@@ -162,7 +171,10 @@ def _parts(
 def _as_tokens(
     found: FederatedData, texts: list[str], held: Any, kind: str, vocabulary: int | None, length: int
 ) -> FederatedData:
-    """Data of the rows of a table as data of its texts; `held` has those of the global test set, and their labels."""
+    """Replaces the rows of a table by the tokens of its texts.
+
+    `held` has the rows of the global test set, and their labels.
+    """
     known = Tokens.of([texts[int(row)] for client in found.train for row in client["x"][:, 0]], kind, vocabulary)
 
     def put(client: Labelled) -> Labelled:
@@ -206,7 +218,7 @@ def _column(table: Any, name: str) -> np.ndarray:
 
 
 def _labels(table: Any, name: str) -> np.ndarray:
-    """A column of labels: whole numbers from 0 on, one for each row."""
+    """Reads a column of labels: whole numbers from 0 on, one for each row."""
     _there(table, name)
     raw = list(table[name])
     for row, value in enumerate(raw):
@@ -222,7 +234,7 @@ def _labels(table: Any, name: str) -> np.ndarray:
 
 
 def _check_classes(table: Any, held: Any, label: str) -> None:
-    """Refuses a test split whose classes have other names, or another order of names, than those of the training split."""
+    """Refuses a test split whose classes have other names, or another order of them."""
     if held is None:
         return
     own, other = (getattr(getattr(part, "features", {}).get(label), "names", None) for part in (table, held))
@@ -260,7 +272,10 @@ _LARGEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 
 
 def _pixels(value: Any, where: str) -> np.ndarray:
-    """An image or a row of numbers as an array: colours in place of numbers of a palette, black and white as 0 and 255."""
+    """Converts an image or a row of numbers to an array.
+
+    Numbers of a palette become colours, black and white become 0 and 255.
+    """
     if value is None:
         raise DataError.found(where, "nothing", "an image or numbers in every row", "Drop such rows.")
     mode = getattr(value, "mode", None) if hasattr(value, "convert") else None

@@ -17,10 +17,10 @@ MOST_AXES = 8
 
 @checked()
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array of an IDX file, plain or gzipped.
+    """Reads the array of an IDX file, plain or gzipped.
 
-    The file holds two zero bytes, a byte for the type, a byte for the number of axes, the lengths of the axes as 32-bit
-    numbers and the elements, all with the most significant byte first.
+    The file holds two zero bytes, a byte for the type, a byte for the number of axes, the lengths
+    of the axes as 32-bit numbers and the elements, all with the most significant byte first.
 
     Raises:
         DataError: a missing file, another format, or fewer or more elements than the header says.

@@ -23,13 +23,16 @@ Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
 
 @checked()
 def read_users(path: str | Path) -> Users:
-    """The users of a LEAF file, plain or gzipped, or of all `.json` and `.json.gz` files of a folder in order of their names.
+    """Reads the users of a LEAF file, or of all files of a folder in order of their names.
+
+    Files end in `.json` or `.json.gz`.
 
     Args:
         path: of the file or the folder.
 
     Raises:
-        DataError: no file, JSON that cannot be read or has another form, unequal numbers of inputs and labels, or a user twice.
+        DataError: no file, JSON that cannot be read or has another form, unequal numbers of inputs
+            and labels, or a user twice.
     """
     path = Path(path)
     files = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
@@ -85,18 +88,21 @@ def leaf(
     convert: Convert | None = None,
     name: str = "LEAF",
 ) -> FederatedData:
-    """LEAF JSON as federated data, one client for each user of the training part.
+    """Reads LEAF JSON as federated data, one client for each user of the training part.
 
     Args:
         train: a file or a folder of files, see `read_users`.
-        test: the same for the test part; a user may be missing there. Users without training examples are left out.
+        test: the same for the test part; a user may be missing there. Users without training
+            examples are left out.
         classes: how many.
-        convert: from a user's inputs and labels in the file to `{"x": ..., "y": ...}`; by default numbers as they are, which
-            fits FEMNIST (784 pixels in [0, 1], 62 classes) and the synthetic sets. See `words` and `characters`.
+        convert: from a user's inputs and labels in the file to `{"x": ..., "y": ...}`; by default
+            numbers as they are, which fits FEMNIST (784 pixels in [0, 1], 62 classes) and the
+            synthetic sets. See `words` and `characters`.
         name: for tables and messages.
 
     Raises:
-        DataError: as `read_users`; inputs of unequal lengths, or a label outside the classes, naming the client.
+        DataError: as `read_users`; inputs of unequal lengths, or a label outside the classes,
+            naming the client.
 
     >>> import tempfile
     >>> file = '{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[0.5], [1.0]], "y": [3, 0]}}}'
@@ -111,7 +117,7 @@ def leaf(
 
 
 def of_users(train: Users, test: Users | None, classes: int, change: Convert, name: str) -> FederatedData:
-    """Users as federated data, one client for each who has training examples; see `leaf`."""
+    """Makes federated data with a client for each user who has training examples; see `leaf`."""
     training = {user: own for user, own in train.items() if own[1]}
     clients = [change(x, y, f"user {user!r}") for user, (x, y) in training.items()]
     names = list(training)
@@ -124,7 +130,9 @@ def of_users(train: Users, test: Users | None, classes: int, change: Convert, na
 
 @checked_call
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
-    """Inputs `x` and labels `y` that are numbers already; labels such as 3.0 or "3" count as 3. `where` names the user in messages.
+    """Converts inputs and labels that are numbers already; labels such as 3.0 or "3" count as 3.
+
+    `where` names the user in messages.
 
     Raises:
         DataError: rows of unequal length, or labels that are no whole numbers.
@@ -138,7 +146,9 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
 
 @checked_call
 def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
-    """Shakespeare: strings of equal length and the character that follows each, as numbers of `fedax.data.LEAF_CHARACTERS`.
+    """Encodes Shakespeare's strings of equal length and the character that follows each.
+
+    As numbers of `fedax.data.LEAF_CHARACTERS`.
 
     Args:
         x: the texts.
@@ -163,7 +173,9 @@ def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
 
 @checked()
 def femnist(folder: str | Path | None = None) -> FederatedData:
-    """FEMNIST from the folders `train` and `test` that LEAF writes: 62 classes, rows of 784 numbers in [0, 1].
+    """Reads FEMNIST from the folders `train` and `test` that LEAF writes.
+
+    62 classes, rows of 784 numbers in [0, 1].
 
     Args:
         folder: that holds them; by default `femnist` in `fedax.data.data_folder`.
@@ -176,12 +188,15 @@ def femnist(folder: str | Path | None = None) -> FederatedData:
 
 @checked()
 def femnist_letters(folder: str | Path | None = None) -> FederatedData:
-    """The 200 devices of FedProx and FedDANE with the lower-case letters a to j, from their published files: 784 numbers in [0, 1].
+    """Reads the 200 devices of FedProx and FedDANE with the lower-case letters a to j.
+
+    From their published files: rows of 784 numbers.
 
     26 classes, of which 0 to 9 occur. See `letter_devices` for own draws of such devices.
 
     Args:
-        folder: that holds the folders `train` and `test`; by default `femnist_letters` in `fedax.data.data_folder`.
+        folder: that holds the folders `train` and `test`; by default `femnist_letters` in
+            `fedax.data.data_folder`.
 
     Raises:
         DataError: see `leaf`.
@@ -191,7 +206,9 @@ def femnist_letters(folder: str | Path | None = None) -> FederatedData:
 
 @checked()
 def shakespeare(folder: str | Path | None = None) -> FederatedData:
-    """Shakespeare from the folders `train` and `test` that LEAF writes: windows of 80 characters, 80 classes.
+    """Reads Shakespeare from the folders `train` and `test` that LEAF writes.
+
+    Windows of 80 characters, 80 classes.
 
     Args:
         folder: that holds them; by default `shakespeare` in `fedax.data.data_folder`.
@@ -212,7 +229,7 @@ _COMMANDS = {
 
 
 def leaf_folders(folder: str | Path | None, name: str) -> tuple[Path, Path]:
-    """The folders `train` and `test` of one of LEAF's data sets; the second one may be missing.
+    """Returns the folders `train` and `test` of one of LEAF's data sets; `test` may be missing.
 
     Raises:
         MissingFile: no folder `train`; the message says how LEAF writes it.

@@ -16,7 +16,8 @@ def labels_of(owner: str, labels: Any) -> np.ndarray:
     """Returns the labels of pooled examples as an array, one for each.
 
     Raises:
-        DataError: labels of another shape, such as one-hot rows or a column; numbers that are not whole, or missing ones.
+        DataError: labels of another shape, such as one-hot rows or a column; numbers that are not
+            whole, or missing ones.
 
     >>> labels_of("dirichlet", [0, 1, 1]).tolist()
     [0, 1, 1]

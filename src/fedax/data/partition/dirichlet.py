@@ -10,33 +10,37 @@ from fedax.data.limits import CLIENTS, SEED, checked, real, whole
 from fedax.data.partition.base import Partition, enough, labels_of
 
 ATTEMPTS = 2000
-"""Draws of a Dirichlet partition before giving up: an acceptance rate of 1 % fails with a probability below 1e-8."""
+"""Draws of a Dirichlet partition before giving up: an acceptance rate of 1 % fails with a
+probability below 1e-8.
+"""
 
 
 @checked(clients=CLIENTS, alpha=real(low=0, open_low=True), seed=SEED, minimum=whole(low=1))
 def dirichlet(labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0, minimum: int = 10) -> Partition:
-    r"""Each class is divided among the clients in proportions $p \sim \mathrm{Dir}(\alpha, \dots, \alpha)$.
+    r"""Divides each class among the clients in proportions $p \sim \mathrm{Dir}(\alpha, \dots)$.
 
-    Classes are dealt one after another; a client that already holds $n/N$ examples gets none of the classes that follow, and
-    the proportions of the others are scaled to sum to one. The whole deal is drawn again until every client holds `minimum`
-    examples.
+    Classes are dealt one after another; a client that already holds $n/N$ examples gets none of the
+    classes that follow, and the proportions of the others are scaled to sum to one. The whole deal
+    is drawn again until every client holds `minimum` examples.
 
     Args:
         labels: one for each pooled example.
         clients: N; at least 1.
         alpha: concentration, above 0. Small: few classes for each client; large: all classes alike.
         seed: of proportions and examples.
-        minimum: examples that every client holds, at least 1. The released code has the number of classes, 10.
+        minimum: examples that every client holds, at least 1. The released code has the number of
+            classes, 10.
 
     Raises:
-        DataError: more is asked for than there is, or no draw of `ATTEMPTS` gave every client its minimum.
+        DataError: more is asked for than there is, or no draw of `ATTEMPTS` gave every client its
+            minimum.
 
     >>> labels = np.repeat(np.arange(10), 50)
     >>> min(len(part) for part in dirichlet(labels, clients=5, alpha=0.3)) >= 10
     True
 
-    Source: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks (arXiv:1905.12022); as in FedLab's
-    `hetero_dir`.
+    Source: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks
+    (arXiv:1905.12022); as in FedLab's `hetero_dir`.
     """
     labels = labels_of("dirichlet", labels)
     n = len(labels)
@@ -64,7 +68,10 @@ def dirichlet(labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0
 def _dirichlet_counts(
     rng: np.random.Generator, sizes: list[int], clients: int, alpha: float | int
 ) -> Int[np.ndarray, "classes clients"]:
-    """The number of examples of each class for each client in one draw; all zero if the draw cannot be scaled."""
+    """Draws how many examples of each class each client gets.
+
+    All zero if the draw cannot be scaled.
+    """
     counts = np.zeros((len(sizes), clients), dtype=int)
     for row, size in zip(counts, sizes):
         open_to = counts.sum(axis=0) < sum(sizes) / clients

@@ -12,20 +12,23 @@ from fedax.data.partition.base import Partition, enough, labels_of
 
 @checked(clients=CLIENTS, shards_per_client=whole(low=1), seed=SEED)
 def label_shards(labels: Any, clients: int, shards_per_client: int = 2, seed: int = 0) -> Partition:
-    """Examples sorted by label, cut into equal shards (sizes differ by at most one), and the shards dealt at random.
+    """Sorts examples by label, cuts them into equal shards, and deals the shards at random.
+
+    Sizes of shards differ by at most one.
 
     Args:
         labels: one for each pooled example.
         clients: at least 1.
-        shards_per_client: about the number of classes a client sees; clients times shards are at most the examples.
+        shards_per_client: about the number of classes a client sees; clients times shards are at
+            most the examples.
         seed: of the deal.
 
     >>> labels = np.repeat(np.arange(4), 5)
     >>> [sorted(set(labels[part].tolist())) for part in label_shards(labels, clients=4, shards_per_client=1)]
     [[2], [0], [1], [3]]
 
-    Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, Sec. 3
-    (arXiv:1602.05629).
+    Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+    Data, Sec. 3 (arXiv:1602.05629).
     """
     labels = labels_of("label_shards", labels)
     count = clients * shards_per_client
@@ -37,7 +40,9 @@ def label_shards(labels: Any, clients: int, shards_per_client: int = 2, seed: in
 
 @checked(clients=CLIENTS, seed=SEED)
 def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) -> Partition:
-    """Client k gets exactly `counts[k][c]` examples of class c, drawn at random; what is not asked for is left out.
+    """Gives client k exactly `counts[k][c]` examples of class c, drawn at random.
+
+    What no client asks for is left out.
 
     Args:
         labels: one for each pooled example, from 0 on.
@@ -46,7 +51,8 @@ def label_histogram(labels: Any, clients: int, counts: Any = (), seed: int = 0) 
         seed: of the draw, and of the order within a client.
 
     Raises:
-        DataError: a table of another shape, a negative number, a client without an example, or more of a class than there is.
+        DataError: a table of another shape, a negative number, a client without an example, or more
+            of a class than there is.
 
     >>> labels = np.array([0, 0, 1, 1, 1])
     >>> [labels[part].tolist() for part in label_histogram(labels, 2, [[2, 0], [0, 3]])]

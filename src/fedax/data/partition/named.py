@@ -27,7 +27,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 @checked_call
 def partition_options(name: str) -> dict[str, Any]:
-    """The options of the partition `name`, beside clients and seed, with their defaults.
+    """Returns the options of a partition, without clients and seed, with their defaults.
 
     Raises:
         UnknownName: no such partition.
@@ -60,7 +60,7 @@ def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
 
 @checked_call
 def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options: Any) -> Partition:
-    """The partition of that name in `PARTITIONS`, with its own options.
+    """Partitions by the function of a name in `PARTITIONS`, with its options.
 
     Args:
         name: of the partition.

@@ -19,21 +19,25 @@ def power_law(
     ratio: float | int = 1.2,
     seed: int = 0,
 ) -> Partition:
-    r"""Sizes grow by a constant ratio from client to client; most clients hold few classes, the largest more.
+    r"""Partitions into sizes that grow by a constant ratio, with few classes for most clients.
 
     With ratio a and N clients, client k = 1, ..., N gets $\lfloor a^k b \rfloor$ examples,
-    $b = \lfloor n / \sum_{k=1}^N a^k \rfloor$; what the rounding leaves goes to the clients from the largest down, to each
-    $\lceil r / a \rceil$ of the r still left. From the smallest client up, each goes through the classes in random order and
-    takes at most $\lceil \text{size} / C \rceil$ examples of each, the first still free, until it is full. Should that leave
-    examples over, they fill the room of the clients from the largest down, $\lceil r / a \rceil$ of the r left in a class.
+    $b = \lfloor n / \sum_{k=1}^N a^k \rfloor$; what the rounding leaves goes to the clients from
+    the largest down, to each $\lceil r / a \rceil$ of the r still left. From the smallest client
+    up, each goes through the classes in random order and takes at most
+    $\lceil \text{size} / C \rceil$ examples of each, the first still free, until it is full. Should
+    that leave examples over, they fill the room of the clients from the largest down,
+    $\lceil r / a \rceil$ of the r left in a class.
 
-    A client's examples stay in blocks of one class, in the order they were taken. The released code of FedBC tests on the
-    last fifth of them, which is `split="in_order"`: the tested classes are then not those trained on.
+    A client's examples stay in blocks of one class, in the order they were taken. The released code
+    of FedBC tests on the last fifth of them, which is `split="in_order"`: the tested classes are
+    then not those trained on.
 
     Args:
         labels: one for each pooled example.
         clients: N; at least 1. The last one is the largest.
-        classes_per_client: C, from 1 to the number of classes; clients hold more where classes run out.
+        classes_per_client: C, from 1 to the number of classes; clients hold more where classes run
+            out.
         ratio: a, at least 1; limited by $\sum_k a^k \le n$.
         seed: of the order of the classes.
 
@@ -43,8 +47,9 @@ def power_law(
     >>> [len(part) for part in power_law(np.arange(70) % 10, clients=3, ratio=2.0)]
     [10, 20, 40]
 
-    Source: Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational Environments
-    (arXiv:2008.11281), as in the released code of Bedi et al., FedBC (arXiv:2206.10815), Tables 4 and 5.
+    Source: Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous Data and
+    Computational Environments (arXiv:2008.11281), as in the released code of Bedi et al., FedBC
+    (arXiv:2206.10815), Tables 4 and 5.
     """
     labels = labels_of("power_law", labels)
     classes = np.unique(labels)

@@ -13,7 +13,7 @@ from fedax.examples.client_names import grouped_by_name
 
 @checked(n=whole(low=1), clients=CLIENTS, seed=SEED)
 def iid(n: int, clients: int, seed: int = 0) -> Partition:
-    """`n` examples dealt at random by `seed` to `clients`, in sizes that differ by at most one.
+    """Deals `n` examples at random to `clients`, in sizes that differ by at most one.
 
     >>> sorted(len(part) for part in iid(10, clients=3))
     [3, 3, 4]
@@ -27,7 +27,9 @@ def iid(n: int, clients: int, seed: int = 0) -> Partition:
 
 @checked(n=whole(low=1), clients=CLIENTS)
 def by_index(n: int, clients: int) -> Partition:
-    """`n` examples cut into contiguous blocks in their order, in sizes that differ by at most one, the larger ones first.
+    """Cuts `n` examples into contiguous blocks, in sizes that differ by at most one.
+
+    The larger blocks come first.
 
     >>> [part.tolist() for part in by_index(5, clients=2)]
     [[0, 1, 2], [3, 4]]
@@ -38,9 +40,12 @@ def by_index(n: int, clients: int) -> Partition:
 
 @checked(n=whole(low=1), clients=CLIENTS, sigma=real(low=0), seed=SEED)
 def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0) -> Partition:
-    r"""`n` examples dealt at random, in sizes proportional to $e^{\sigma z_k}$ with $z_k$ standard normal, up to rounding.
+    r"""Deals `n` examples at random, in sizes proportional to $e^{\sigma z_k}$.
 
-    Clients see the same distribution, but not equally much of it. One example for each client is set aside first.
+    $z_k$ is standard normal; sizes are rounded.
+
+    Clients see the same distribution, but not equally much of it. One example for each client is
+    set aside first.
 
     Args:
         n: pooled examples.
@@ -61,7 +66,9 @@ def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0)
 
 @checked(minimum=whole(low=1))
 def by_user(users: Any, minimum: int = 1) -> Partition:
-    """One client for each user, in ascending order of their ids, `user2` before `user10`; examples keep their order.
+    """Makes one client for each user, in ascending order of their ids.
+
+    `user2` comes before `user10`; examples keep their order.
 
     Args:
         users: the id of each example's user, numbers or text.

@@ -13,7 +13,9 @@ from fedax.data.partition import check_partition
 from fedax.data.sources.pool import Images, read_arrays
 
 CHECKSUM = "09f71d6ae6134fd8971e3ee039673eba0e5f34c7a70404b5441142a87cb71394"
-"""SHA-256 of the bytes of all training images, training labels, test images and test labels, in the order of the `.npz` files."""
+"""SHA-256 of the bytes of all training images, training labels, test images and test labels, in the
+order of the `.npz` files.
+"""
 BATCHES = {
     "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
     "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -44,11 +46,14 @@ def cifar10(
     examples: int = 0,
     **options: Any,
 ) -> FederatedData:
-    """50,000 + 10,000 colour images of 10 classes, as rows of 3,072 numbers in [0, 1]: 32 rows of 32 pixels of red, green, blue.
+    """Reads CIFAR-10: 50,000 + 10,000 colour images of 10 classes.
 
-    A row reshaped to (32, 32, 3) is the image. The files are the official binary batches in the folder
-    `cifar-10-batches-bin`, or four training parts and a test part as `.npz`; their content is verified. The two hold the
-    images in different orders, so a partition repeats only on the same kind of files.
+    Rows of 3,072 numbers in [0, 1]: 32 rows of 32 pixels of red, green, blue.
+
+    A row reshaped to (32, 32, 3) is the image. The files are the official binary batches in the
+    folder `cifar-10-batches-bin`, or four training parts and a test part as `.npz`; their content
+    is verified. The two hold the images in different orders, so a partition repeats only on the
+    same kind of files.
 
     Args:
         partition: a name of `fedax.data.partition`, as in `mnist`.
@@ -56,7 +61,8 @@ def cifar10(
         seed: of partition and split.
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
-        merged: deals out the official test images too, after the training images; otherwise they are the holdout.
+        merged: deals out the official test images too, after the training images; otherwise they
+            are the holdout.
         folder: where the files lie; see `fedax.data.data_folder`.
         examples: as in `mnist`.
         options: of the partition, such as `alpha` for dirichlet.
@@ -64,7 +70,8 @@ def cifar10(
     Raises:
         UnknownName: no such partition or option.
         InvalidInput: an argument out of range, before the files are read.
-        DataError: a missing, broken or different file, with its path; or examples that do not suffice.
+        DataError: a missing, broken or different file, with its path; or examples that do not
+            suffice.
 
     Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
@@ -75,7 +82,7 @@ def cifar10(
 
 
 def read_cifar10(folder: str | Path | None = None) -> Images:
-    """The images and labels of both parts, checked."""
+    """Reads the images and labels of both parts, checked."""
     batches = data_folder(folder) / "cifar-10-batches-bin"
     if batches.is_dir():
         return _official(batches)
@@ -89,7 +96,7 @@ def read_cifar10(folder: str | Path | None = None) -> Images:
 
 
 def _official(batches: Path) -> Images:
-    """One record is the label and 1,024 bytes of each of red, green and blue."""
+    """Reads the official batches: a record is the label and 1,024 bytes of each colour."""
     records = [_records(data_file(name, batches, _HOW), sha256) for name, sha256 in BATCHES.items()]
     whole, test = np.concatenate(records[:5]), records[5]
     images = Images(_image(whole), whole[:, 0], _image(test), test[:, 0])

@@ -20,10 +20,13 @@ FIRST = 5  # examples of each of its two classes that a device has for certain
 
 @checked(clients=CLIENTS, sigma=real(low=0), seed=SEED)
 def digit_pairs(labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed: int = 0) -> Partition:
-    r"""Device u holds the classes u mod 10 and (u + 1) mod 10: 5 examples of each, then a log-normal share of what is left.
+    r"""Gives device u the classes u mod 10 and (u + 1) mod 10, in log-normal shares.
 
-    A class of m examples that has given 5 to each of its N/5 devices divides the other m - N among them in proportion to
-    $e^{\sigma z}$, rounded down; what rounding leaves is not used. Examples are taken in order.
+    5 examples of each for certain, then a share of what is left.
+
+    A class of m examples that has given 5 to each of its N/5 devices divides the other m - N among
+    them in proportion to $e^{\sigma z}$, rounded down; what rounding leaves is not used. Examples
+    are taken in order.
 
     Args:
         labels: 0 to 9, one for each pooled example.
@@ -38,7 +41,8 @@ def digit_pairs(labels: Any, clients: int = 1000, sigma: float | int = 2.0, seed
     >>> min(len(part) for part in parts) >= 10, sum(len(part) for part in parts) <= 900
     (True, True)
 
-    Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), released generator for MNIST.
+    Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), released
+    generator for MNIST.
     """
     labels = labels_of("digit_pairs", labels)
     if clients % CLASSES:
@@ -74,9 +78,12 @@ def mnist_devices(
     test_fraction: float | int = 0.1,
     folder: str | Path | None = None,
 ) -> FederatedData:
-    """MNIST as FedProx has it: 1,000 devices with two digits each, of about 69,000 of the 70,000 images; see `digit_pairs`.
+    """Reads MNIST as FedProx has it: 1,000 devices with two digits each.
 
-    Each pixel is standardised over all images, (x - mean) / (deviation + 0.001) on the scale 0 to 255.
+    About 69,000 of the 70,000 images; see `digit_pairs`.
+
+    Each pixel is standardised over all images, (x - mean) / (deviation + 0.001) on the scale 0 to
+    255.
 
     Args:
         clients: a multiple of 10, at most 6,313.
@@ -114,12 +121,15 @@ def letter_devices(
     seed: int = 0,
     test_fraction: float | int = 0.1,
 ) -> FederatedData:
-    r"""The 200 devices that FedProx and FedDANE make of the lower-case letters a to j of FEMNIST, from arrays.
+    r"""Makes the 200 devices of FedProx and FedDANE from the lower-case letters a to j of FEMNIST.
 
-    Device u is to hold $n_u = 5 + e^{4 + z_u}$ examples: of each of the classes u, u+1, u+2 mod 10 a third (at least 2). A class
-    is handed out in consecutive slices and begins again when it ends, so devices share examples only if more are asked for
-    than there are. In the released generator a condition is inverted and every device takes the *first* examples of a class,
-    which `prefix=True` repeats; there, devices share most examples, also between training and test.
+    From arrays.
+
+    Device u is to hold $n_u = 5 + e^{4 + z_u}$ examples: of each of the classes u, u+1, u+2 mod 10
+    a third (at least 2). A class is handed out in consecutive slices and begins again when it ends,
+    so devices share examples only if more are asked for than there are. In the released generator a
+    condition is inverted and every device takes the *first* examples of a class, which
+    `prefix=True` repeats; there, devices share most examples, also between training and test.
 
     Args:
         x: inputs; 28 x 28 in [0, 1], not inverted, at most 4,000 of a class there.
@@ -128,7 +138,8 @@ def letter_devices(
         classes_per_client: 3 in the generator, 5 in the paper's text; 1 to 10.
         prefix: as the released generator.
         seed: of sizes and of the order within a device.
-        test_fraction: share of each device's shuffled examples kept for testing, in [0, 1). The code has 0.1, the papers 0.2.
+        test_fraction: share of each device's shuffled examples kept for testing, in [0, 1). The
+            code has 0.1, the papers 0.2.
 
     Raises:
         DataError: labels outside 0 to 9, or a class with fewer examples than a device needs.
@@ -136,7 +147,8 @@ def letter_devices(
     >>> letter_devices(np.zeros((4000, 2)), np.arange(4000) % 10, clients=4).clients
     4
 
-    Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), released generator for FEMNIST.
+    Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), released
+    generator for FEMNIST.
     """
     labels = labels_of("letter_devices", labels)
     if len(x) != len(labels):

@@ -23,10 +23,13 @@ def digits(
     split: str = "shuffled",
     **options: Any,
 ) -> FederatedData:
-    """1,797 images of handwritten digits, 8 x 8 pixels, as rows of 64 numbers in [0, 1], with 10 classes.
+    """Reads 1,797 images of handwritten digits, 8 x 8 pixels, from scikit-learn.
+
+    Rows of 64 numbers in [0, 1], 10 classes.
 
     Args:
-        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet, power_law or histogram.
+        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet,
+            power_law or histogram.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for testing, in [0, 1).
@@ -41,7 +44,8 @@ def digits(
     >>> data.clients, int(data.sizes.sum() + data.test_sizes.sum())
     (10, 1797)
 
-    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998 (test part).
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998
+    (test part).
     """
     check_partition(partition, clients, seed, **options)
     images, labels = _read()
@@ -59,7 +63,10 @@ def digits(
 
 
 def _read() -> tuple[np.ndarray, np.ndarray]:
-    """The images and their labels, from scikit-learn's file: to import scikit-learn takes as long as a small run."""
+    """Reads images and labels from scikit-learn's file.
+
+    To import scikit-learn takes as long as a small run.
+    """
     package = find_spec("sklearn")  # looks for it, and imports nothing
     for folder in (package and package.submodule_search_locations) or ():
         path = Path(folder) / "datasets" / "data" / "digits.csv.gz"

@@ -18,7 +18,7 @@ from fedax.data.partition import check_partition, partition_by
 
 @dataclass(frozen=True)
 class Known:
-    """The content of a published file: the SHA-256 of its text, and the counts that `fedax data list` shows."""
+    """Content of a published file: SHA-256 of its text, and counts for `fedax data list`."""
 
     sha256: str
     rows: int
@@ -38,15 +38,17 @@ _HOW = "Put the file there in LIBSVM's text format, plain or gzipped (.gz), as t
 def read_libsvm(
     path: str | Path, features: int | None = None
 ) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
-    r"""Reads `label index:value ...` lines, plain or gzipped; indices count from 1, what is not written is 0.
+    r"""Reads `label index:value ...` lines, plain or gzipped.
+
+    Indices count from 1; missing values are 0.
 
     Args:
         path: of the file.
         features: columns of the result; the largest index in the file by default.
 
     Returns:
-        A dense array of single precision, and labels from 0 on in the order of the file's label values: the larger of two
-        labels becomes 1.
+        A dense array of single precision, and labels from 0 on in the order of the file's label
+        values: the larger of two labels becomes 1.
 
     Raises:
         DataError: a missing, damaged or malformed file, or more columns than `features`.
@@ -75,7 +77,9 @@ def libsvm(
     folder: str | Path | None = None,
     **options: Any,
 ) -> FederatedData:
-    """A LIBSVM text file as federated data; `a5a`, `a9a`, `mushrooms` and `w8a` are this function with their file.
+    """Reads a LIBSVM text file as federated data.
+
+    `a5a`, `a9a`, `mushrooms` and `w8a` are this function with their file.
 
     | file | examples | features | of the larger label |
     |---|---|---|---|
@@ -85,9 +89,10 @@ def libsvm(
     | `w8a` | 49,749 | 300 | 1,479 |
 
     Args:
-        file: one of the four, whose content is then verified, or the name of any other file; looked for in the folder and
-            in its subfolder `libsvm`, with and without `.gz`.
-        partition: a name of `fedax.data.partition`. "index" cuts the file into contiguous blocks, as the local GD paper does.
+        file: one of the four, whose content is then verified, or the name of any other file; looked
+            for in the folder and in its subfolder `libsvm`, with and without `.gz`.
+        partition: a name of `fedax.data.partition`. "index" cuts the file into contiguous blocks,
+            as the local GD paper does.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for testing, in [0, 1).
@@ -101,8 +106,8 @@ def libsvm(
         InvalidInput: an argument out of range, before the file is read.
         DataError: a missing, damaged, malformed or different file; or examples that do not suffice.
 
-    Source: Chang and Lin, LIBSVM (2011), data page; a5a and a9a from Adult and mushrooms from Mushroom (UCI repository),
-    w8a from Platt (1998).
+    Source: Chang and Lin, LIBSVM (2011), data page; a5a and a9a from Adult and mushrooms from
+    Mushroom (UCI repository), w8a from Platt (1998).
     """
     check_partition(partition, clients, seed, **options)
     if features is not None and not whole(low=1).allows(features):

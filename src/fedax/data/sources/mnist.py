@@ -37,28 +37,35 @@ def mnist(
     examples: int = 0,
     **options: Any,
 ) -> FederatedData:
-    """60,000 + 10,000 images of handwritten digits, 28 x 28 pixels, as rows of 784 numbers in [0, 1], with 10 classes.
+    """Reads MNIST: 60,000 + 10,000 images of handwritten digits, 28 x 28 pixels.
 
-    The file is `mnist.npz` as Keras distributes it, or the four IDX files, plain or gzipped, in `mnist` or `MNIST/raw`. Its
-    content is verified.
+    Rows of 784 numbers in [0, 1], 10 classes.
+
+    The file is `mnist.npz` as Keras distributes it, or the four IDX files, plain or gzipped, in
+    `mnist` or `MNIST/raw`. Its content is verified.
 
     Args:
-        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet, power_law or histogram.
+        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet,
+            power_law or histogram.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
-        merged: deals out the official test images too, after the training images; otherwise they are the holdout.
+        merged: deals out the official test images too, after the training images; otherwise they
+            are the holdout.
         folder: where the file lies; see `fedax.data.data_folder`.
-        examples: takes only the first so many training images, and at most as many test images, for a quick try; 0 is all.
+        examples: takes only the first so many training images, and at most as many test images, for
+            a quick try; 0 is all.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
         UnknownName: no such partition or option.
         InvalidInput: an argument out of range, before the file is read.
-        DataError: a missing, broken or different file, with its path; or examples that do not suffice.
+        DataError: a missing, broken or different file, with its path; or examples that do not
+            suffice.
 
-    Source: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition, 1998.
+    Source: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document
+    Recognition, 1998.
     """
     check_partition(partition, clients, seed, **options)
     images = read_images("mnist", folder).first(examples)
@@ -78,10 +85,12 @@ def fashion_mnist(
     examples: int = 0,
     **options: Any,
 ) -> FederatedData:
-    """60,000 + 10,000 images of clothes in the form of MNIST: rows of 784 numbers in [0, 1], with 10 classes.
+    """Reads Fashion-MNIST: 60,000 + 10,000 images of clothes in the form of MNIST.
 
-    The file is `fashion_mnist.npz`, or the four IDX files in `fashion_mnist` or `FashionMNIST/raw`; for everything else, and
-    for what is refused, see `mnist`.
+    Rows of 784 numbers in [0, 1], 10 classes.
+
+    The file is `fashion_mnist.npz`, or the four IDX files in `fashion_mnist` or `FashionMNIST/raw`;
+    for everything else, and for what is refused, see `mnist`.
 
     Args:
         partition: as in `mnist`, also for the arguments that follow.
@@ -114,9 +123,12 @@ def mnist_writers(
     merged: bool = False,
     folder: str | Path | None = None,
 ) -> FederatedData:
-    """MNIST with one client for each of the 539 people who wrote the training digits (19 to 131 each).
+    """Reads MNIST with a client for each of the 539 people who wrote the training digits.
 
-    The 297 writers of the official test images are other people; these images are the holdout, or further clients.
+    They wrote 19 to 131 each.
+
+    The 297 writers of the official test images are other people; these images are the holdout, or
+    further clients.
 
     Args:
         minimum: writers with fewer examples are left out; at least 1.
@@ -142,7 +154,7 @@ def mnist_writers(
 
 
 def read_images(name: str, folder: str | Path | None) -> Images:
-    """The official arrays of `mnist` or `fashion_mnist`, verified."""
+    """Reads the official arrays of `mnist` or `fashion_mnist`, verified."""
     file = f"{name}.npz"
     arrays = "the arrays x_train, y_train, x_test, y_test as uint8, images of 28 x 28, as Keras distributes MNIST"
     how = f"Put {file} there: {arrays}; or the four IDX files in the folder {_FOLDERS[name][0]}."

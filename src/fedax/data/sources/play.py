@@ -19,10 +19,10 @@ _HOW = "Put tinyshakespeare.txt there, plain or gzipped: the file data/tinyshake
 
 @checked_call
 def roles_of(text: str) -> dict[str, str]:
-    r"""The lines of each speaking role, in the order of first words.
+    r"""Collects the lines of each speaking role, in the order of first words.
 
-    A speech is a line `Name:` and the lines up to the next empty one. Line ends become spaces, and runs of spaces one, as in
-    LEAF; a role's speeches are joined by a space.
+    A speech is a line `Name:` and the lines up to the next empty one. Line ends become spaces, and
+    runs of spaces one, as in LEAF; a role's speeches are joined by a space.
 
     >>> roles_of("A:\nTo be,\nor not\n\nB:\nHm.\n\nA:\nto be.\n")
     {'A': 'To be, or not to be.', 'B': 'Hm.'}
@@ -56,20 +56,24 @@ def play(
     split: str = "in_order",
     name: str = "play",
 ) -> FederatedData:
-    r"""A play with one client for each speaking role: windows of characters, and the character that follows.
+    r"""Makes a client of each speaking role of a play.
+
+    Examples are windows of characters, and the character that follows.
 
     Args:
         text: see `roles_of`.
         minimum: roles with fewer windows are left out; at least 1.
         length: characters in a window.
         stride: characters from one window to the next; 1 in LEAF.
-        vocabulary: `"leaf"` for the 80 characters of LEAF (`fedax.data.LEAF_CHARACTERS`; others are left out of the text, in
-            tinyshakespeare one `$`), `"own"` for those of the text, sorted.
+        vocabulary: `"leaf"` for the 80 characters of LEAF (`fedax.data.LEAF_CHARACTERS`; others are
+            left out of the text, in tinyshakespeare one `$`), `"own"` for those of the text,
+            sorted.
         seed: of the split.
         test_fraction: share of each client's windows kept for testing, in [0, 1).
-        split: `"in_order"` takes the last ones, `"shuffled"` a block at a random place, both without those that overlap with
-            windows that are trained on. `"in_order_rows"` and `"shuffled_rows"` keep these; `"shuffled_rows"` draws single
-            windows, as the released codes do, most of which then overlap with others that are trained on.
+        split: `"in_order"` takes the last ones, `"shuffled"` a block at a random place, both
+            without those that overlap with windows that are trained on. `"in_order_rows"` and
+            `"shuffled_rows"` keep these; `"shuffled_rows"` draws single windows, as the released
+            codes do, most of which then overlap with others that are trained on.
         name: for tables and messages.
 
     Raises:
@@ -127,7 +131,9 @@ def tinyshakespeare(
     split: str = "in_order",
     folder: str | Path | None = None,
 ) -> FederatedData:
-    """The excerpt of Shakespeare's plays known as tinyshakespeare, 1,115,394 characters, by speaking role; see `play`.
+    """Reads tinyshakespeare, an excerpt of Shakespeare's plays, by speaking role; see `play`.
+
+    1,115,394 characters.
 
     Args:
         minimum: windows that a role must have; at least 1.
@@ -142,14 +148,15 @@ def tinyshakespeare(
     Raises:
         DataError: a missing, broken or different file.
 
-    Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all plays.
+    Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all
+    plays.
     """
     options = {"seed": seed, "test_fraction": test_fraction, "split": split, "name": "tinyshakespeare"}
     return play(tinyshakespeare_text(folder), minimum, length, stride, vocabulary, **options)
 
 
 def tinyshakespeare_text(folder: str | Path | None = None) -> str:
-    """The text of tinyshakespeare; see there."""
+    """Reads the text of tinyshakespeare; see there."""
     name = "tinyshakespeare.txt"
     path = data_file(f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name])
     content = read_whole(path, _HOW)

@@ -16,7 +16,10 @@ from fedax.data.partition import Partition, partition_by
 
 @dataclass(frozen=True)
 class Images:
-    """Images of bytes, shape (examples, height, width, ...), and labels, in an official training and test part."""
+    """Images of bytes and labels, in an official training and test part.
+
+    Images have shape (examples, height, width, ...).
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -31,18 +34,21 @@ class Images:
                 raise DataError.of(name, got, f"uint8 images of shape {(count, *shape)} and as many labels", how)
 
     def verify(self, name: str, path: Path, sha256: str, how: str) -> None:
-        """Raises `DataError` unless the bytes of x, y, test_x and test_y, in this order, have the SHA-256."""
+        """Raises `DataError` unless the arrays, in the order of the fields, have the SHA-256."""
         parts = [part.astype(np.uint8, copy=False) for part in (self.x, self.y, self.test_x, self.test_y)]
         verify(name, sha256, parts, path, how)
 
     def merged(self) -> "Images":
-        """All images in one training part, the official test images last."""
+        """Returns all images in one training part, the official test images last."""
         nothing = slice(0, 0)
         x, y = np.concatenate([self.x, self.test_x]), np.concatenate([self.y, self.test_y])
         return Images(x, y, self.test_x[nothing], self.test_y[nothing])
 
     def first(self, examples: int) -> "Images":
-        """The first so many training images and at most as many test images; all if 0."""
+        """Returns the first training images, at most `examples`, and as many test images.
+
+        All if it is 0.
+        """
         some = slice(examples or None)
         return Images(self.x[some], self.y[some], self.test_x[some], self.test_y[some])
 
@@ -56,7 +62,7 @@ class Images:
         split: str,
         options: dict[str, Any],
     ) -> FederatedData:
-        """Federated data under a named partition, with an official test part, if there is one, as the holdout."""
+        """Partitions the images by name; the official test part, if any, is the holdout."""
         parts = partition_by(partition, self.y, clients, seed, **options)
         return self.of(parts, f"{name}, {partition}", test_fraction, split, seed)
 
@@ -69,7 +75,7 @@ class Images:
         seed: int = 0,
         names: Sequence[str] | None = None,
     ) -> FederatedData:
-        """The same under a partition given as indices."""
+        """Makes federated data of a partition given as indices."""
         return FederatedData.partitioned(
             pixels(self.x),
             self.y,
@@ -85,13 +91,13 @@ class Images:
 
 
 def pixels(images: UInt8[np.ndarray, "examples ..."]) -> Float[np.ndarray, "examples features"]:
-    """Rows of single precision in [0, 1]."""
+    """Converts bytes to rows of single precision in [0, 1]."""
     # Single precision: at 60,000 images the default of NumPy would cost twice 188 MB for values of 8 bits.
     return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 
 def read_arrays(path: Path, keys: Sequence[str], how: str) -> list[np.ndarray]:
-    """Arrays of an `.npz` file.
+    """Reads arrays of an `.npz` file.
 
     Raises:
         DataError: a damaged file, or one without one of the arrays; the message names the path.

@@ -39,18 +39,20 @@ def synthetic(
        v_k \sim N(B_k 1, I), \quad W_k, b_k \sim N(u_k, 1) \text{ per entry}, $$
     $$ x \sim N(v_k, \Sigma), \quad \Sigma_{jj} = j^{-1.2}, \qquad y = \arg\max(x W_k + b_k). $$
 
-    The papers write $N(0, \alpha)$; their generator passes $\alpha$ and $\beta$ as standard deviations, which is done here.
-    The order of the draws is the generator's: all $n$, $u$, $B$, $v$, then for each client W, b and its inputs. Sizes are
-    heavy tailed, so one client may hold half of the data: results depend on the seed, and several should be compared.
+    The papers write $N(0, \alpha)$; their generator passes $\alpha$ and $\beta$ as standard
+    deviations, which is done here. The order of the draws is the generator's: all $n$, $u$, $B$,
+    $v$, then for each client W, b and its inputs. Sizes are heavy tailed, so one client may hold
+    half of the data: results depend on the seed, and several should be compared.
 
     Args:
         alpha: spread of the clients' models, from 0 to below a million.
         beta: spread of the clients' inputs, from 0 to below a million.
-        iid: one model $W, b \sim N(0, 1)$ and v = 0 for all clients; alpha and beta then have no effect.
+        iid: one model $W, b \sim N(0, 1)$ and v = 0 for all clients; alpha and beta then have no
+            effect.
         clients: 30 in FedProx, FedDANE and FedBC, 100 in q-FFL.
         seed: of everything.
-        test_fraction: share of each client's shuffled examples kept for testing, in [0, 1). The released code has 0.1, the
-            papers write 0.2.
+        test_fraction: share of each client's shuffled examples kept for testing, in [0, 1). The
+            released code has 0.1, the papers write 0.2.
 
     Raises:
         InvalidInput: an argument out of range, before anything is drawn.
@@ -59,7 +61,8 @@ def synthetic(
     >>> data.clients, data.train[0]["x"].shape[1], int(data.sizes.min() >= 45)
     (3, 60, 1)
 
-    Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), Sec. 5.1.
+    Source: Li et al., Federated Optimization in Heterogeneous Networks (arXiv:1812.06127), Sec.
+    5.1.
     """
     rng, shuffler = np.random.RandomState(seed), random.Random(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50

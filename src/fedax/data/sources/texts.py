@@ -21,13 +21,16 @@ class Texts(NamedTuple):
 
 @checked()
 def texts_by_client(source: str | Path = "tinyshakespeare", folder: str | Path | None = None) -> Texts:
-    r"""The texts of each client.
+    r"""Reads the texts of each client.
 
     Args:
-        source: `"tinyshakespeare"`, the excerpt of Shakespeare's plays by role; `"shakespeare"`, the plays in the files that LEAF
-            writes (see `fedax.data.shakespeare`), every window with the character that follows it as one text; or a path: of a
-            text file of plays (see `fedax.data.roles_of`), or of a folder with one `.txt` or `.txt.gz` file for each client.
-        folder: of the two data sets, as in `fedax.data.tinyshakespeare` and `fedax.data.shakespeare`.
+        source: `"tinyshakespeare"`, the excerpt of Shakespeare's plays by role; `"shakespeare"`,
+            the plays in the files that LEAF writes (see `fedax.data.shakespeare`), every window
+            with the character that follows it as one text; or a path: of a text file of plays (see
+            `fedax.data.roles_of`), or of a folder with one `.txt` or `.txt.gz` file for each
+            client.
+        folder: of the two data sets, as in `fedax.data.tinyshakespeare` and
+            `fedax.data.shakespeare`.
 
     Raises:
         DataError: a missing or broken file, or one without text.

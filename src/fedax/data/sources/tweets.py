@@ -1,4 +1,4 @@
-"""Tweets by user: Sent140, from the files that LEAF writes or from the published table, and the vectors of GloVe."""
+"""Tweets by user (Sent140), from LEAF's files or the published table, and GloVe's vectors."""
 
 import csv
 import io
@@ -21,11 +21,13 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
-    """Sent140: tweets as the numbers of their first words and marks, and 1 for a positive one (label 4 in the raw data, or 1).
+    """Converts tweets of Sent140 to the numbers of their first words and marks.
+
+    The label is 1 for a positive one (label 4 in the raw data, or 1).
 
     Args:
-        vocabulary: from a word to its number 0, 1, ..., as `read_glove` gives it. Other words, and the end of short tweets, are
-            `len(vocabulary)`.
+        vocabulary: from a word to its number 0, 1, ..., as `read_glove` gives it. Other words, and
+            the end of short tweets, are `len(vocabulary)`.
         length: words of a tweet that are kept.
 
     Raises:
@@ -51,7 +53,7 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
 
 
 def _text(tweet: Any, where: str) -> str:
-    """The words of a tweet: itself, or the fifth field of a record."""
+    """Returns the words of a tweet: itself, or the fifth field of a record."""
     text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
     if not isinstance(text, str):
         raise DataError.of("leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field")
@@ -59,7 +61,7 @@ def _text(tweet: Any, where: str) -> str:
 
 
 def tokens(text: str) -> list[str]:
-    """The words and marks of a tweet, as FedProx has them.
+    """Splits a tweet into words and marks, as FedProx does.
 
     >>> tokens("so good, really")
     ['so', 'good', ',', 'really']
@@ -71,7 +73,9 @@ def tokens(text: str) -> list[str]:
 def read_glove(
     path: str | Path, among: Container[str] | None = None
 ) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
-    r"""Word vectors in GloVe's text format (`glove.6B.300d.txt`), and a last row of zeros for unknown words and padding.
+    r"""Reads word vectors in GloVe's text format (`glove.6B.300d.txt`).
+
+    A last row of zeros is for unknown words and padding.
 
     Args:
         path: the file, plain or gzipped.
@@ -85,7 +89,8 @@ def read_glove(
     [[0.5, 1.0], [-1.0, 2.0], [0.0, 0.0]]
 
     Raises:
-        DataError: a missing file, or lines that are not a word and as many numbers as in the first line.
+        DataError: a missing file, or lines that are not a word and as many numbers as in the first
+            line.
 
     Source: Pennington, Socher and Manning, GloVe: Global Vectors for Word Representation, 2014.
     """
@@ -110,9 +115,12 @@ def read_glove(
 
 @checked()
 def read_tweets(path: str | Path) -> Users:
-    r"""The users of the published table of Sent140: records of id, date, query, user and text, and labels 0 or 4.
+    r"""Reads the users of the published table of Sent140.
 
-    Every line has six quoted values, in Latin-1: label, id, date, query, user, text. There is no header.
+    Records of id, date, query, user and text, and labels 0 or 4.
+
+    Every line has six quoted values, in Latin-1: label, id, date, query, user, text. There is no
+    header.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +130,8 @@ def read_tweets(path: str | Path) -> Users:
     {'me': ([['7', 'Mon Apr 06', 'NO_QUERY', 'me', 'so good']], ['4'])}
 
     Raises:
-        DataError: a missing or broken file, a line without six values or with another label; with its number.
+        DataError: a missing or broken file, a line without six values or with another label; with
+            its number.
 
     Source: Go, Bhayani and Huang, Twitter Sentiment Classification using Distant Supervision, 2009.
     """
@@ -151,22 +160,23 @@ def sent140(
     test_fraction: float | int = 0.2,
     seed: int = 0,
 ) -> FederatedData:
-    """Sent140, tweets by user: 25 words, 2 classes.
+    """Reads Sent140, tweets by user: 25 words, 2 classes.
 
-    From the folders `train` and `test` that LEAF writes; or, if there is no `train`, from the published table
-    `training.1600000.processed.noemoticon.csv` (or `.csv.gz`).
+    From the folders `train` and `test` that LEAF writes; or, if there is no `train`, from the
+    published table `training.1600000.processed.noemoticon.csv` (or `.csv.gz`).
 
     Args:
         vocabulary: as in `words`; by default that of `tweet_vectors`.
         folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
         minimum: of the table, users with fewer tweets are left out, as LEAF's `-k` does.
         clients: of the table, so many of the others, drawn at random; all by default.
-        test_fraction: of the table, share of each user's tweets kept for testing, drawn at random with all tweets of the same text,
-            in [0, 1).
+        test_fraction: of the table, share of each user's tweets kept for testing, drawn at random
+            with all tweets of the same text, in [0, 1).
         seed: of the draws.
 
     Raises:
-        DataError: see `leaf`, `read_tweets` and `tweet_vectors`; no user with `minimum` tweets, or fewer than `clients`.
+        DataError: see `leaf`, `read_tweets` and `tweet_vectors`; no user with `minimum` tweets, or
+            fewer than `clients`.
     """
     choice = {"minimum": minimum, "clients": clients, "test_fraction": test_fraction, "seed": seed}
     known = tweet_vectors(folder, **choice)[0] if vocabulary is None else vocabulary
@@ -182,11 +192,11 @@ def tweet_vectors(
     test_fraction: float | int = 0.2,
     seed: int = 0,
 ) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
-    """The vectors of the words that occur in Sent140, as `read_glove` gives them.
+    """Reads the vectors of the words that occur in Sent140, as `read_glove` gives them.
 
     Args:
-        folder: that holds the tweets (see `sent140`) and `glove.6B.300d.txt` (or `.gz`); by default `sent140` in
-            `fedax.data.data_folder`.
+        folder: that holds the tweets (see `sent140`) and `glove.6B.300d.txt` (or `.gz`); by default
+            `sent140` in `fedax.data.data_folder`.
         minimum, clients, test_fraction, seed: as in `sent140`.
 
     Raises:
@@ -209,7 +219,7 @@ def _place(folder: str | Path | None) -> Path:
 def _users(
     folder: str | Path | None, *, minimum: int, clients: int | None, test_fraction: float | int, seed: int
 ) -> tuple[Users, Users | None]:
-    """The users of the training and of the test part."""
+    """Reads the users of the training and of the test part."""
     table = next((path for name in (TABLE, f"{TABLE}.gz") if (path := _place(folder) / name).is_file()), None)
     if table is None or (_place(folder) / "train").is_dir():
         try:

@@ -12,7 +12,7 @@ LEAF_CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdef
 
 @checked_call
 def encode(text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text") -> Int[np.ndarray, "characters"]:
-    """The number of each character in a vocabulary.
+    """Returns the number of each character in a vocabulary.
 
     Args:
         text: of any length.
@@ -38,7 +38,7 @@ def encode(text: str, vocabulary: str = LEAF_CHARACTERS, where: str = "text") ->
 def windows(
     codes: Int[np.ndarray, "characters"], length: int = 80, stride: int = 1
 ) -> tuple[Int[np.ndarray, "windows length"], Int[np.ndarray, "windows"]]:
-    """All windows of `length` characters, `stride` apart, and the character that follows each.
+    """Cuts windows of `length` characters, `stride` apart, with the character after each.
 
     The windows are a view of `codes`.
 

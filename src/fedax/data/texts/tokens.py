@@ -1,4 +1,4 @@
-"""Text as tokens: bytes, characters, or pieces of words learned from the clients' text, by the library `tokenizers`."""
+"""Text as tokens: bytes, characters, or learned pieces of words, by the library `tokenizers`."""
 
 import importlib
 from collections import Counter
@@ -46,22 +46,26 @@ class Tokens:
     @classmethod
     @checked_call
     def of(cls, texts: Iterable[str], kind: str = "bpe", size: int | None = None) -> "Tokens":
-        """The tokens of a kind; those of "characters" and "bpe" are learned from texts, and their number does not depend on them.
+        """Makes the tokens of a kind; "characters" and "bpe" are learned from texts.
 
-        Learning looks at all texts in one place: in a simulation that costs nothing, in a deployment the clients would have to
-        agree on a vocabulary first.
+        Their number does not depend on the texts.
+
+        Learning looks at all texts in one place: in a simulation that costs nothing, in a
+        deployment the clients would have to agree on a vocabulary first.
 
         Args:
             texts: the clients' training texts.
-            kind: "bytes" of UTF-8 (byte b is b + 1), "characters" (the most frequent ones; 1 is any other), or "bpe" (byte-pair
-                encoding of bytes, which loses nothing).
-            size: of the vocabulary with padding; 128 characters, 512 of "bpe", always 257 bytes. At least 3, 257 of "bpe".
+            kind: "bytes" of UTF-8 (byte b is b + 1), "characters" (the most frequent ones; 1 is any
+                other), or "bpe" (byte-pair encoding of bytes, which loses nothing).
+            size: of the vocabulary with padding; 128 characters, 512 of "bpe", always 257 bytes. At
+                least 3, 257 of "bpe".
 
         Raises:
             InvalidInput: no such kind, a size out of range.
             DataError: texts that are none, or `tokenizers` is not installed.
 
-        Source: Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units (arXiv:1508.07909).
+        Source: Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword
+        Units (arXiv:1508.07909).
         """
         width = size_of(kind, size)
         library = _library()
@@ -86,7 +90,9 @@ class Tokens:
     @classmethod
     @checked_call
     def load(cls, path: str | Path, size: int | None = None) -> "Tokens":
-        """The tokens of a file that `save`, or the library, wrote; `size` as it was, by default one more than the file's tokens.
+        """Reads the tokens from a file that `save`, or the library, wrote.
+
+        `size` as it was, by default one more than the file's tokens.
 
         Raises:
             DataError: no such file, or none of the library's.
@@ -110,7 +116,7 @@ class Tokens:
 
     @checked_call
     def encode(self, texts: Sequence[str]) -> list[Int[np.ndarray, "_"]]:
-        """Each text's tokens.
+        """Returns each text's tokens.
 
         Raises:
             DataError: texts that are none.
@@ -121,14 +127,16 @@ class Tokens:
 
     @checked_call
     def decode(self, tokens: Iterable[SupportsIndex]) -> str:
-        """The text of tokens; padding, and numbers that stand for nothing, are left out."""
+        """Returns the text of tokens; padding, and numbers that stand for nothing, are left out."""
         known = [i for token in tokens if (i := int(token) - 1) >= 0 and self.tokenizer.id_to_token(i)]
         pieces = None if self.tokenizer.decoder else [self.tokenizer.id_to_token(i) for i in known]
         return self.tokenizer.decode(known, skip_special_tokens=False) if pieces is None else "".join(pieces)
 
     @checked_call
     def rows(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
-        """One row for each text, cut off or filled up: `x`, shape (texts, length), and `mask`, which is False for padding.
+        """Encodes each text as one row, cut off or filled up.
+
+        `x`, shape (texts, length), and `mask`, which is False for padding.
 
         >>> rows = Tokens.of([], "bytes").rows(["abc", "a"], 2)
         >>> rows["x"].tolist(), rows["mask"].tolist()
@@ -142,10 +150,13 @@ class Tokens:
 
     @checked_call
     def sequences(self, texts: Sequence[str], length: int) -> dict[str, np.ndarray]:
-        """The texts in pieces for predicting the next token: of n tokens in ceil((n - 1) / length), the last one filled up.
+        """Cuts the texts into sequences for predicting the next token.
+
+        A text of n tokens makes ceil((n - 1) / length), the last one filled up.
 
         Returns:
-            `x`, the tokens, `y`, the token after each, and `mask`, which is False for padding; all of shape (pieces, length).
+            `x`, the tokens, `y`, the token after each, and `mask`, which is False for padding; all
+            of shape (pieces, length).
 
         >>> pieces = Tokens.of([], "bytes").sequences(["abcd"], 2)
         >>> pieces["x"].tolist(), pieces["y"].tolist(), pieces["mask"].tolist()
@@ -163,7 +174,7 @@ class Tokens:
 
 @checked(kind=KIND)
 def size_of(kind: str, size: int | None) -> int:
-    """The size of a vocabulary, padding included; see `Tokens.of`."""
+    """Returns the size of a vocabulary, padding included; see `Tokens.of`."""
     if kind == "bytes" or size is None:
         return SIZES[kind]
     if not whole(low=LEAST[kind], high=1 << 24).allows(size):
@@ -174,7 +185,7 @@ def size_of(kind: str, size: int | None) -> int:
 def padded(
     rows: Sequence[Int[np.ndarray, "_"]], length: int
 ) -> tuple[Int[np.ndarray, "rows length"], Bool[np.ndarray, "rows length"]]:
-    """Rows of unequal lengths, filled up with `PADDING`, and True in the places of their own."""
+    """Pads rows of unequal lengths with `PADDING`; returns them with a mask of their entries."""
     mask = np.arange(length) < np.array([len(row) for row in rows], int)[:, None]
     x = np.full((len(rows), length), PADDING, np.int32)
     x[mask] = np.concatenate([np.zeros(0, np.int32), *rows])
@@ -185,7 +196,10 @@ _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def _bytes() -> dict[str, int]:
-    """The library's characters for the 256 bytes: printable ones of Latin-1 as they are, the others from 256 on."""
+    """Returns the library's characters for the 256 bytes.
+
+    Printable ones of Latin-1 as they are, the others from 256 on.
+    """
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte if byte in plain else 256 + others.index(byte)): byte for byte in range(256)}

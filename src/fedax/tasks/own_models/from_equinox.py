@@ -16,15 +16,17 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def from_equinox(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
-    """A task of an Equinox module.
+    """Makes a task of an Equinox module.
 
-    The module is called for each example alone, under `vmap` with the axis name "batch", and in inference mode in evaluation. If it
-    takes a `key`, every example gets its own in training. Leaves other than real arrays, such as activation functions, are not
-    trained. Norms know no padding, so with batch statistics the batch size has to divide the clients' examples.
+    The module is called for each example alone, under `vmap` with the axis name "batch", and in
+    inference mode in evaluation. If it takes a `key`, every example gets its own in training.
+    Leaves other than real arrays, such as activation functions, are not trained. Norms know no
+    padding, so with batch statistics the batch size has to divide the clients' examples.
 
     Args:
-        module: an Equinox module; a pair of a module and its state, as `eqx.nn.make_with_state` makes it; or a function of a random
-            key that makes either, so that seeds differ in the starting point.
+        module: an Equinox module; a pair of a module and its state, as `eqx.nn.make_with_state`
+            makes it; or a function of a random key that makes either, so that seeds differ in the
+            starting point.
         loss: `loss(outputs, examples) -> (batch,)`, one loss per example; both have a batch axis.
         clients: as in `from_loss`.
         options: as in `from_flax`.
@@ -39,7 +41,8 @@ def from_equinox(module: Any, loss: Callable[..., Any], clients: Any, **options:
         ()
 
     Raises:
-        InvalidInput: another object than a module; a module, a loss or data that do not fit each other.
+        InvalidInput: another object than a module; a module, a loss or data that do not fit each
+            other.
     """
     if not (isinstance(module, eqx.Module | tuple) or callable(module)):
         allowed = "an Equinox module, a pair of one and its state, or a function of a key"

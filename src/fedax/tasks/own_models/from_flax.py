@@ -15,28 +15,34 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def from_flax(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
-    """A task of a Flax module; needs Flax (`pip install flax`).
+    """Makes a task of a Flax module; needs Flax (`pip install flax`).
 
-    Modules are told whether they train by their argument `train`, `training`, `is_training` or `deterministic`, if they have one;
-    those of NNX by `module.train()` and `module.eval()` too. Dropout gets a random key in training. Batch statistics are the
-    model's state; padding is left out of them. Seeds differ in the starting point, except for a module of NNX that is made already.
+    Modules are told whether they train by their argument `train`, `training`, `is_training` or
+    `deterministic`, if they have one; those of NNX by `module.train()` and `module.eval()` too.
+    Dropout gets a random key in training. Batch statistics are the model's state; padding is left
+    out of them. Seeds differ in the starting point, except for a module of NNX that is made
+    already.
 
     Args:
-        module: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes one, such as its class.
+        module: a Linen module, an NNX module, or a function of `nnx.Rngs` that makes one, such as
+            its class.
         loss: `loss(outputs, examples) -> (batch,)`, one loss per example.
         clients: as in `from_loss`.
-        options: by keyword, as in `from_loss`, and `inputs`: the name of the array that the module is called with, several names,
-            or a function of the examples; by default x, or the only array besides y. Scores are functions of outputs and
-            examples; accuracy is one by itself if there are whole labels y and a column of outputs for each class.
+        options: by keyword, as in `from_loss`, and `inputs`: the name of the array that the module
+            is called with, several names, or a function of the examples; by default x, or the only
+            array besides y. Scores are functions of outputs and examples; accuracy is one by itself
+            if there are whole labels y and a column of outputs for each class.
 
     Returns:
-        A task whose parameters are those of Linen's `variables["params"]`, or an `nnx.State` (for `nnx.update`).
+        A task whose parameters are those of Linen's `variables["params"]`, or an `nnx.State` (for
+        `nnx.update`).
 
     Example:
         task = fedax.tasks.from_flax(CNN, cross_entropy, clients)
 
     Raises:
-        InvalidInput: another object than a module; a module, a loss or data that do not fit each other.
+        InvalidInput: another object than a module; a module, a loss or data that do not fit each
+            other.
     """
     flax = needed("flax", "from_flax")
     from flax import linen, nnx
@@ -96,7 +102,7 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
     keys, structure = jax.tree.flatten(form, is_leaf=lambda node: isinstance(node, tuple))
 
     def drawn(key: Any) -> PyTree:
-        """The streams of random numbers, from a key; a module does not see another one."""
+        """Makes the streams of random numbers from a key; a module sees no other one."""
         base = jax.random.key(0) if key is None else key
         leaves = [
             jax.random.fold_in(base, i) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.zeros(shape, dtype)
@@ -123,7 +129,10 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
 
 
 def _mask_norms(model: Any, mask: Any) -> None:
-    """Lets the batch norms of a model, which is nobody else's, leave padding out of their statistics."""
+    """Lets the batch norms of a model leave padding out of their statistics.
+
+    Changes the model, which has to be a copy.
+    """
     from flax import nnx
 
     class Masked(nnx.BatchNorm):
@@ -136,5 +145,5 @@ def _mask_norms(model: Any, mask: Any) -> None:
 
 
 def _rows(mask: Any, x: Any) -> Any:
-    """A mask of examples in the form of an array of theirs."""
+    """Reshapes a mask of examples to broadcast over an array of theirs."""
     return mask.reshape((-1, *(1,) * (x.ndim - 1))) if mask.ndim < x.ndim else mask

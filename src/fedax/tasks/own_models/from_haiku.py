@@ -13,11 +13,12 @@ from fedax.utils.arguments import checked_call
 
 @checked_call
 def from_haiku(module: Callable[..., Any], loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
-    """A task of a Haiku model; needs Haiku (`pip install dm-haiku`).
+    """Makes a task of a Haiku model; needs Haiku (`pip install dm-haiku`).
 
-    A model is told whether it trains by its argument `is_training` (or `train`, `training`, `deterministic`), if it has one, and
-    finds a random key at `hk.next_rng_key()` in training. Its state is what Haiku keeps as such. Haiku's norms know no padding, so
-    with batch statistics the batch size has to divide the clients' examples.
+    A model is told whether it trains by its argument `is_training` (or `train`, `training`,
+    `deterministic`), if it has one, and finds a random key at `hk.next_rng_key()` in training. Its
+    state is what Haiku keeps as such. Haiku's norms know no padding, so with batch statistics the
+    batch size has to divide the clients' examples.
 
     Args:
         module: a function of the inputs that makes and calls Haiku modules, untransformed.
@@ -29,7 +30,8 @@ def from_haiku(module: Callable[..., Any], loss: Callable[..., Any], clients: An
         task = fedax.tasks.from_haiku(lambda x: hk.nets.MLP([32, 10])(x), cross_entropy, clients)
 
     Raises:
-        InvalidInput: a function that is transformed already; a model, a loss or data that do not fit each other.
+        InvalidInput: a function that is transformed already; a model, a loss or data that do not
+            fit each other.
     """
     hk = needed("haiku", "from_haiku", "dm-haiku")
     if (hasattr(module, "init") and hasattr(module, "apply")) or not callable(module):

@@ -44,35 +44,42 @@ def from_loss(
     validation: Any = None,
     modes: Mapping[str, Mode] | None = None,
 ) -> Task:
-    r"""A task from a per-example loss and plain arrays, for any JAX model.
+    r"""Makes a task from a per-example loss and plain arrays, for any JAX model.
 
     Args:
-        loss: `loss(params, examples) -> (batch,)`. `examples` is what a client holds, with a batch axis: an array or a dict of
-            arrays. It may take more, by these names: `key`, a random key for dropout or augmentation, None in evaluation (a third
-            argument without a default is the key, whatever its name); `mask`, shape (batch,), False for padding, for losses that
-            couple the examples of a minibatch in training; `training`, whether this is a training step; `state`, see below.
-        params: the starting point: a pytree of real numbers or arrays, or a function of a random key that makes one, so that seeds
-            differ in it. Leaves that are no numbers, such as activation functions, are split off and put back.
-        clients: a list (or generator) with the array, or the dict of arrays, of each client; a mapping of names to those;
-            `FederatedData`; a folder with a file for each client; with `client`, a pandas frame, a data set of the `datasets`
-            library or a dict of arrays. Every array has one row per example.
+        loss: `loss(params, examples) -> (batch,)`. `examples` is what a client holds, with a batch
+            axis: an array or a dict of arrays. It may take more, by these names: `key`, a random
+            key for dropout or augmentation, None in evaluation (a third argument without a default
+            is the key, whatever its name); `mask`, shape (batch,), False for padding, for losses
+            that couple the examples of a minibatch in training; `training`, whether this is a
+            training step; `state`, see below.
+        params: the starting point: a pytree of real numbers or arrays, or a function of a random
+            key that makes one, so that seeds differ in it. Leaves that are no numbers, such as
+            activation functions, are split off and put back.
+        clients: a list (or generator) with the array, or the dict of arrays, of each client; a
+            mapping of names to those; `FederatedData`; a folder with a file for each client; with
+            `client`, a pandas frame, a data set of the `datasets` library or a dict of arrays.
+            Every array has one row per example.
         test: the same for test examples; a client may have none.
         client: the column of a table that says which client a row belongs to.
         scores: further per-example functions of the same signature as `loss`, by name.
         holdout: a global test set in the form of one client.
-        frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor differentiated nor copied.
-        compute: the float type in which the loss gets the model's leaves, such as "bfloat16". What is trained, sent and averaged
-            are masters of 32 bits or more; inputs are the loss's own business. Of a model with leaves of several float types, each
-            reaches the loss in its own, and the masters are of the widest. None otherwise: masters of the leaves' own type.
-        state: what the model updates without a gradient, such as batch statistics; a pytree of arrays. A loss that takes `state`
-            returns `(losses, new state)`.
+        frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor
+            differentiated nor copied.
+        compute: the float type in which the loss gets the model's leaves, such as "bfloat16". What
+            is trained, sent and averaged are masters of 32 bits or more; inputs are the loss's own
+            business. Of a model with leaves of several float types, each reaches the loss in its
+            own, and the masters are of the widest. None otherwise: masters of the leaves' own type.
+        state: what the model updates without a gradient, such as batch statistics; a pytree of
+            arrays. A loss that takes `state` returns `(losses, new state)`.
         state_policy: `"average"`, `"local"` or `"frozen"`, see `fedax.Task`.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss.
         name: for tables and messages.
-        predict: the predictions of the signature of `loss`: the probabilities of all classes, shape (batch, classes), or anything
-            else with one row per example.
+        predict: the predictions of the signature of `loss`: the probabilities of all classes, shape
+            (batch, classes), or anything else with one row per example.
         validation: the same as `test` for examples by which choices are made while training.
-        modes: of scores, `"max"` where more is better, `"min"` where less is. Of `"accuracy"` more is better without being said.
+        modes: of scores, `"max"` where more is better, `"min"` where less is. Of `"accuracy"` more
+            is better without being said.
 
     Example:
         The mean of all numbers, 3.5, minimises the federated squared error:
@@ -85,7 +92,8 @@ def from_loss(
         3.5
 
     Raises:
-        InvalidInput: a loss, a model or data that do not fit each other; nothing has been compiled then.
+        InvalidInput: a loss, a model or data that do not fit each other; nothing has been compiled
+            then.
     """
     if not callable(loss):
         raise InvalidInput.of("from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)")
@@ -124,19 +132,22 @@ def from_loss(
 
 
 def _rows(client: Any) -> int:
-    """The examples of a client, in whatever form."""
+    """Counts the examples of a client, in whatever form."""
     first = next(iter(client.values()), ()) if isinstance(client, Mapping) else client
     return len(first) if np.ndim(first) else 1
 
 
 Types: TypeAlias = tuple[str | None, ...] | None
-"""For each leaf, in flat order, the float type in which functions get it, None for its own; None if that is so for all."""
+"""For each leaf, in flat order, the float type in which functions get it, None for its own; None if
+that is so for all.
+"""
 
 
 def starting_point(
     params: PyTree, frozen: Which | None = None, compute: Any = None
 ) -> tuple[Callable[[Any], PyTree], PyTree, Types]:
-    """The starting point of the trained leaves, the pytree of all others (None if there are none), and the types of leaves.
+    """The starting point of the trained leaves, the pytree of all others (None if there are none), and
+    the types of leaves.
 
     Raises:
         InvalidInput: leaves that cannot be trained, each named, with advice.
@@ -184,7 +195,7 @@ def starting_point(
 
 
 def _float_type(compute: Any) -> str:
-    """The name of a float type.
+    """Returns the name of a float type.
 
     >>> _float_type(jnp.bfloat16)
     'bfloat16'
@@ -223,7 +234,10 @@ def _numeric(leaf: Any, name: str) -> Any:
 
 
 def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
-    """Returns an array of NumPy in this machine's byte order; refuses masks, and whole numbers that programs cannot hold."""
+    """Returns an array of NumPy in this machine's byte order.
+
+    Refuses masks, and whole numbers that programs cannot hold.
+    """
     if not isinstance(leaf, np.ndarray):
         return leaf
     where = f"{field}, leaf {name!r}" if name else field
@@ -264,7 +278,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _is_real_array(leaf: Any) -> bool:
-    """Of a module, whose numbers and counts are settings."""
+    """Returns whether a leaf of a module is trained; its numbers and counts are settings."""
     return isinstance(leaf, np.ndarray | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
@@ -273,7 +287,10 @@ _ALIGNED = 64
 
 
 def _placed(leaf: Any) -> Any:
-    """A frozen array where programs run: one of NumPy would be copied there by each of them."""
+    """Copies a frozen array to where programs run.
+
+    Each program would copy one of NumPy there.
+    """
     if not (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub"):
         return leaf
     room = np.empty(leaf.nbytes + _ALIGNED, np.uint8)
@@ -327,7 +344,9 @@ class _Made:
 
 @dataclasses.dataclass(frozen=True)
 class Adapted:
-    """A user's function in the engine's form; equal for the same function, so tasks share compiled programs.
+    """A user's function in the engine's form.
+
+    Equal for the same function, so that tasks share compiled programs.
 
     Attributes:
         function: the user's.

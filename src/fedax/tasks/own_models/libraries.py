@@ -1,4 +1,4 @@
-"""Common parts of the functions for models of other libraries: their options, and imports on demand."""
+"""Common parts for models of other libraries: their options, and imports on demand."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
 
 
 def needed(package: str, maker: str, pip: str = "") -> Any:
-    """A package that only some users have.
+    """Imports a package that only some users have.
 
     Raises:
         FedaxError: it is not installed.

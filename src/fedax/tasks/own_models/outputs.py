@@ -19,7 +19,9 @@ from fedax.tasks.own_models.from_loss import from_loss
 from fedax.utils.leaf_names import Which
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
-"""The arguments of a model: an array's name, several, or a function of the examples; by default x, or the only one besides y."""
+"""The arguments of a model: an array's name, several, or a function of the examples; by default x,
+or the only one besides y.
+"""
 FLAGS = {"train": False, "training": False, "is_training": False, "deterministic": True, "inference": True}
 """The names under which models are told whether they train, and whether they mean the opposite."""
 
@@ -29,7 +31,8 @@ class Network:
     """A model in one form, whatever library it is of.
 
     Attributes:
-        apply: `(params, state, inputs, key, mask) -> (outputs, new state)`; the key is None in evaluation.
+        apply: `(params, state, inputs, key, mask) -> (outputs, new state)`; the key is None in
+            evaluation.
         start: the starting point, a pytree or a function of a key.
         state: what it updates without a gradient, None if there is nothing such.
         sees_padding: whether its batch statistics leave padding out.
@@ -65,7 +68,7 @@ class OfOutputs:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """Of what it takes: the state if there is one, the padding if that matters."""
+        """Returns the signature: with the state if there is one, the mask if that matters."""
         used = ["params", "examples"]
         named = ["key"] + ["state"] * (self.network.state is not None)
         named += ["mask"] * (self.network.state is not None and self.network.sees_padding)
@@ -75,7 +78,7 @@ class OfOutputs:
 
 
 def given(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
-    """The arguments of a model."""
+    """Returns the arguments of a model."""
     if callable(inputs):
         found = inputs(examples)
         return found if isinstance(found, tuple) else (found,)
@@ -91,7 +94,10 @@ def given(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def alike(inputs: tuple[Any, ...], params: PyTree) -> tuple[Any, ...]:
-    """Inputs with their real numbers in the precision of the parameters, as layers of 32 bits expect it."""
+    """Casts inputs of real numbers to the precision of the parameters.
+
+    Layers of 32 bits expect it.
+    """
     kinds = {
         leaf.dtype for leaf in jax.tree.leaves(params) if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
     }
@@ -120,13 +126,14 @@ def from_network(
     name: str | None = None,
     modes: Mapping[str, Mode] | None = None,
 ) -> Task:
-    """A task of a network.
+    """Makes a task of a network.
 
     Args:
         maker: the public function, for messages.
         make: the network, given the inputs of two examples.
         loss: of outputs and examples.
-        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name, modes: as `from_loss`.
+        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name, modes:
+            as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
     """
@@ -174,7 +181,7 @@ def from_network(
 
 
 def _two(data: Clients) -> Any:
-    """Two examples, the first client's first and last."""
+    """Returns two examples, the first client's first and last."""
     own = data.train[0]
     named = own if isinstance(own, Mapping) else {"x": own}
     rows = {name: as_array(values, f"clients[0][{name!r}]") for name, values in named.items()}
@@ -186,7 +193,10 @@ def _two(data: Clients) -> Any:
 
 
 def _columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
-    """The columns of the outputs, where there are whole labels y, one for each example, and outputs that may be logits; else 0."""
+    """Returns the number of columns of outputs that may be logits, else 0.
+
+    They may be if there are whole labels y, one for each example.
+    """
     y = two.get("y") if isinstance(two, Mapping) else None
     if y is None or y.dtype.kind not in "iu" or y.ndim != 1:
         return 0
@@ -203,7 +213,10 @@ def _columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
 
 
 def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> None:
-    """Refuses labels for which the model has no output, if the loss cannot do without: it is not finite for the largest one."""
+    """Refuses labels for which the model has no output, if the loss cannot do without.
+
+    That is, if it is not finite for the largest one.
+    """
     client = max(data.train, key=lambda own: np.max(own["y"], initial=-1))
     top = int(np.argmax(client["y"]))
     label = int(np.asarray(client["y"])[top])
@@ -221,12 +234,12 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
 
 
 def accuracy(outputs: Any, examples: Any) -> Any:
-    """1 for each example whose label has the largest output, else 0."""
+    """Returns 1 for each example whose label has the largest output, else 0."""
     return (jnp.argmax(outputs, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(outputs.dtype)
 
 
 def flag_of(function: Callable[..., Any]) -> str | None:
-    """The name of the argument by which a model is told whether it trains, None if it takes none."""
+    """Returns the argument that tells a model whether it trains; None if it takes none."""
     try:
         known = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -235,10 +248,10 @@ def flag_of(function: Callable[..., Any]) -> str | None:
 
 
 def mode(flag: str | None, training: bool) -> dict[str, bool]:
-    """The keyword argument that tells a model whether it trains."""
+    """Returns the keyword argument that tells a model whether it trains."""
     return {} if flag is None else {flag: training is not FLAGS[flag]}
 
 
 def arrays_of(tree: PyTree) -> PyTree | None:
-    """A state, None if it holds nothing."""
+    """Returns a state, or None if it holds nothing."""
     return tree if jax.tree.leaves(tree) else None
