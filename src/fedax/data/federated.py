@@ -12,8 +12,7 @@ from jaxtyping import Int, Integer
 from fedax.core import DataError
 from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
-from fedax.data.overlap import Overlap as Overlap
-from fedax.data.overlap import divide, drawn
+from fedax.data.overlap import drawn, split_rows
 from fedax.data.overlap import train_size as train_size
 from fedax.data.partition.base import labels_of
 from fedax.errors import short
@@ -25,17 +24,13 @@ from fedax.utils.arguments import checked_arguments, checked_call
 from fedax.utils.shares import whole_part
 
 Labelled = Mapping[str, Any]
-"""`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays under
-names of their own.
-"""
+"""`{"x": ..., "y": ...}`: inputs and labels, one row per example, and any further arrays."""
 
 
 MOST_CLASSES = 2**31 - 1
 """Labels are kept as 32-bit numbers."""
 MANY = 4096
-"""From so many clients on, their examples are shuffled by one sort, and not one client after the
-other.
-"""
+"""Number of clients from which on one sort shuffles the examples of all, not a loop over them."""
 
 
 @checked_arguments
@@ -196,14 +191,9 @@ class FederatedData:
         trained = np.arange(len(order)) - np.repeat(begins, sizes) < np.repeat(cuts, sizes)
         sides = (order[trained], cuts), (order[~trained], sizes - cuts)
         if test_fraction and not split.endswith("_rows"):
-            found = None if together is None else Overlap.of(arrays, together)
-            orders, block = np.split(order, begins[1:]), 1.0 if split == "shuffled" else None
-            sides = [_flat(side) for side in zip(*divide(arrays, orders, cuts.tolist(), block, found), strict=True)]
-            if not sides[1][1].any() and (sizes > cuts).any():
-                hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
-                raise DataError.of(
-                    "partitioned(test_fraction=...)", test_fraction, "a share that leaves some client a test example", hint
-                )
+            orders, field = np.split(order, begins[1:]), "partitioned(test_fraction=...)"
+            parts = split_rows(arrays, orders, cuts.tolist(), split, together, test_fraction, field)
+            sides = [_flat(side) for side in zip(*parts, strict=True)]
         train, test = (Stacked({key: v[rows] for key, v in arrays.items()}, counts) for rows, counts in sides)
         return cls(train, classes, test if test.sizes.any() else None, holdout, name, names=names)
 

@@ -23,6 +23,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fedax.core import DataError
+from fedax.data.near_copies import warn_of_near_copies
 from fedax.data.series import hashes, places_of
 from fedax.utils.shares import whole_part
 
@@ -90,42 +91,38 @@ class Overlap:
             return rows
         begins, own = np.sort(self.places[of]), self.places[rows]
         after = np.searchsorted(begins, own)
-        far = begins[-1] + 2 * self.extent + own.max()  # nobody begins there
+        far = begins[-1] + 2 * self.extent + own.max()  # beyond every window
         behind = np.where(after < len(begins), begins[np.minimum(after, len(begins) - 1)], far) - own
         before = own - np.where(after > 0, begins[np.maximum(after - 1, 0)], -far)
         return rows[np.minimum(behind, before) >= self.extent]
 
 
 def divide(
-    arrays: Mapping[str, Any],
+    found: Overlap,
     orders: Sequence[Int[np.ndarray, "_"]],
     counts: Sequence[int],
     block: float | None = 1.0,
-    found: Overlap | None = None,
 ) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
     """Divides each client's examples into those to train on and those put aside.
 
     By the rule of this module.
 
     Args:
-        arrays: of all examples.
+        found: which examples overlap.
         orders: for each client its rows, in the order in which they are drawn: the last ones are
             put aside.
         counts: for each client how many rows are trained on, at least 1.
         block: of windows, where the block that is put aside begins, from 0 for the first to 1 for
             the last ones; None leaves the orders as they are, for rows that are split in a given
             order.
-        found: which examples overlap, where that is known.
 
     Returns:
         For each client the rows that are trained on and those put aside, in their order. Without
         overlaps these are the first `counts` rows and the others; with copies, sizes may differ a
         little, and windows at the edges of a block are in neither.
     """
-    some = any(count < len(rows) for rows, count in zip(orders, counts, strict=True))
-    found = Overlap.of(arrays) if found is None and some else found
     plain = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
-    if found is None or not found.any:
+    if not found.any:
         return plain
     if found.places is not None and block is not None:
         plain = [_block(rows, count, found.places, block) for rows, count in zip(orders, counts, strict=True)]
@@ -135,6 +132,41 @@ def divide(
         return plain
     trained = np.concatenate([kept for kept, _ in plain])
     return [(kept, found.clear(away, trained)) for kept, away in plain]
+
+
+def split_rows(
+    arrays: Mapping[str, Any],
+    orders: Sequence[Int[np.ndarray, "_"]],
+    counts: Sequence[int],
+    split: str,
+    together: str | None,
+    share: float | int,
+    field: str,
+) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
+    """Divides each client's examples by the name of a split, and warns of near copies across it.
+
+    Args:
+        arrays: of all examples.
+        orders, counts: see `divide`.
+        split: see `fedax.data.limits.SPLIT`.
+        together: see `Overlap.of`.
+        share: that is put aside, for messages.
+        field: the argument with the share, for messages.
+
+    Raises:
+        DataError: overlaps leave nothing to put aside.
+    """
+    plain = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
+    if split.endswith("_rows") or not any(len(away) for _, away in plain):
+        return plain
+    found = Overlap.of(arrays, together)
+    parts = divide(found, orders, counts, 1.0 if split == "shuffled" else None)
+    if not any(len(away) for _, away in parts):
+        hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
+        raise DataError.of(field, share, "a share that leaves some client an example", hint)
+    if together is None and found.places is None:
+        warn_of_near_copies(arrays, *zip(*parts, strict=True), field)
+    return parts
 
 
 def drawn(
@@ -168,19 +200,9 @@ def drawn(
     within = [rng.permutation(n) if split.startswith("shuffled") else np.arange(n) for rng, n in zip(rngs, sizes.tolist())]
     orders = [begin + rows for begin, rows in zip(offsets.tolist(), within)]
     counts = [train_size(int(n), share) for n in sizes]
-    if split.endswith("_rows"):
-        parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
-    else:
-        found = None if together is None else Overlap.of(arrays, together)
-        parts = divide(arrays, orders, counts, 1.0 if split == "shuffled" else None, found)
+    parts = split_rows(arrays, orders, counts, split, together, share, field)
     if share and not any(len(away) for _, away in parts):
-        hint = "Examples that overlap with others, copies or windows, cannot be put aside alone." if max(sizes) > 1 else ""
-        raise DataError.of(
-            field,
-            share,
-            f"a share that leaves some client an example for {'validation' if field == 'validation' else 'testing'}",
-            hint,
-        )
+        raise DataError.of(field, share, "a share that leaves some client an example")
     return [np.sort(kept) for kept, _ in parts], [np.sort(away) for _, away in parts]
 
 

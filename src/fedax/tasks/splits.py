@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.core.task import Given
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
+from fedax.data.near_copies import warn_of_near_copies
 from fedax.data.overlap import Overlap, drawn, drawn_clients
 from fedax.models.storage import load_params
 from fedax.utils.arguments import checked_call
@@ -38,8 +39,8 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
             `"shuffled_rows"` and `"in_order_rows"` do so without regard to copies and overlaps.
         together: an array of the examples, such as the number of the picture that each was made of:
             examples with the same number stay on one side. Needed for changed copies (cropped,
-            mirrored, with noise, with another label or an id of their own), which are not
-            recognized. None otherwise.
+            mirrored, with noise, with another label or id): without it, many of them give a
+            warning only. None otherwise.
 
     Raises:
         InvalidInput: a share out of range, a task that has validation examples.
@@ -71,8 +72,8 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
 
     They become its `held_back`; see `observe.HeldBack`.
 
-    The other clients keep their order, and are numbered anew. Their global test set, if the task
-    has none of its own, is theirs. Clients who share half of their examples or more are drawn
+    The other clients keep their order, and get new numbers. Their global test set, if the task
+    has none, is theirs. Clients who share half of their examples or more are drawn
     together, and examples that those who take part train on are no longer examples of the others.
 
     Args:
@@ -109,8 +110,15 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     clear = _clear_of(found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out)))
     left = out[[bool(clear["train"][_rows_of(task.train, k)].any()) for k in out.tolist()]]
     if not len(left):
-        hint = "Give the clients examples of their own, or hold back a smaller share."
+        hint = "Give the clients different examples, or hold back a smaller share."
         raise DataError.of("held_back", share, "a share of clients who have examples that no other client trains on", hint)
+    trained, unseen = (
+        [np.arange(*task.train.offsets[k : k + 2]) if k in chosen else np.zeros(0, int) for k in range(clients)]
+        for chosen in (set(rest.tolist()), set(left.tolist()))
+    )
+    if found.places is None:
+        arrays = {name: np.asarray(values) for name, values in names.items()}
+        warn_of_near_copies(arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back")
     away = dataclasses.replace(task, **_of_clients(task, left, clear), holdout=None)
     return dataclasses.replace(task, **_of_clients(task, rest), held_back=away)
 
@@ -141,7 +149,7 @@ def changed_by(
     for option, share in (("validation", validation), ("held_back", held_back)):
         check(name, {option: TEST_FRACTION}, {} if share is None else {option: share})
     if validation and options.get("frozen"):
-        hint = "Draw crops and flips anew in every step: frozen = false."
+        hint = "Draw crops and flips in every step: frozen = false."
         raise InvalidInput.because(f"{name}(validation=...)", "the examples would be cropped and flipped too", hint)
     if params is not None and not isinstance(params, str):
         raise InvalidInput.of(f"{name}(params=...)", params, "the path of a file")

@@ -114,7 +114,7 @@ def play(
         places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(np.arange(len(sizes)) << 32, sizes)
         block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
         overlap = Overlap(np.arange(sum(sizes)), places, length + 1)
-        parts = divide({}, orders, counts, block, overlap)
+        parts = divide(overlap, orders, counts, block)
     every_x, every_y = np.concatenate(x), np.concatenate(y)
     train, test = ([{"x": every_x[rows], "y": every_y[rows]} for rows in side] for side in zip(*parts, strict=True))
     return FederatedData(train, len(known), test if test_fraction else None, name=name, names=names)

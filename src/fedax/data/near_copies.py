@@ -1,0 +1,282 @@
+"""Detection of near copies across a split: held-out examples that are changed training examples.
+
+Crops, shifts, mirror images, noise, another brightness, encoding or rounding give examples that are
+no exact copies, which `fedax.data.overlap` would keep on one side. They are looked for by sampling:
+some held-out examples are compared with some training examples.
+
+- Images are compared by the magnitudes of their low spatial frequencies, after standardization. A
+  shift does not change these, and a mirror image swaps the signs of frequencies.
+- Rows of real numbers are compared column by column, standardized. Columns with few different
+  values are left out: rows that agree in them may well be different examples.
+
+An example counts as a copy if its nearest training example is closer than chance allows. Where
+unrelated examples fill m dimensions evenly, the nearest of k is within r times the distance of the
+k-th with a probability of at most k r^m. The dimension m is estimated from the distances of the
+k-th and the 2k-th neighbour. Clients may differ, so that a client's examples are close to each other
+and far from all others: r also refers to the distances from the examples of the nearest one's client.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+HELD_OUT, TRAINED = 1000, 5000
+"""Examples that are compared, at most; drawn by a fixed seed."""
+LEAST = 50
+"""Training examples and held-out ones below which nothing is concluded."""
+NEIGHBOURS = 10
+"""k; an example may have about as many copies in the sample without their hiding each other."""
+CHANCE = 1e-5
+"""Probability below which a nearest neighbour counts as a copy."""
+SHARE, FEW = 0.05, 5
+"""Estimated share, and copies in the sample, from which on there is a warning."""
+SIDE, FREQUENCIES = 24, 6
+"""Pixels to which larger images are averaged, and periods per image of the highest frequency."""
+SCALES = (1.0, 0.875, 1.143)
+"""Magnifications in which held-out images are compared: crops are often resized."""
+DIMENSION = 500
+"""Training examples by which the dimension is estimated."""
+COLUMNS = 256
+"""Columns of rows of numbers that are compared, at most."""
+
+Images = Float[np.ndarray, "examples rows columns"]
+Features = Float[np.ndarray, "examples features"]
+
+
+@dataclass(frozen=True)
+class NearCopies:
+    """Held-out examples that look like changed training examples.
+
+    Attributes:
+        share: of all held-out examples, estimated.
+        held_out: rows of those in the sample.
+        trained: for each the row of the training example that it is close to.
+    """
+
+    share: float
+    held_out: Int[np.ndarray, "found"]
+    trained: Int[np.ndarray, "found"]
+
+
+Rows = Sequence[Int[np.ndarray, "_"]]
+"""Rows of some examples of each client."""
+
+
+def find_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows) -> NearCopies | None:
+    """Looks for near copies among held-out examples, by sampling.
+
+    Args:
+        arrays: of all examples; the widest one of images or real numbers is compared.
+        trained: rows of each client's training examples.
+        held_out: rows of the others.
+
+    Returns:
+        None if there are too few examples, or no array that can be compared.
+    """
+    values = max((v for v in arrays.values() if _is_comparable(v)), key=lambda v: v[:1].size, default=None)
+    known, asked = np.concatenate(trained), np.concatenate(held_out)
+    if values is None or min(len(known), len(asked)) < LEAST:
+        return None
+    rng, examples = np.random.default_rng(0), len(known)
+    asked = np.sort(rng.choice(asked, min(HELD_OUT, len(asked)), replace=False))
+    # whole clients are drawn, because the spread of a client's examples is needed
+    owners = np.repeat(np.arange(len(trained)), [len(rows) for rows in trained])
+    drawn = np.lexsort((rng.random(examples), rng.permutation(len(trained))[owners]))[:TRAINED]
+    known, owners = known[drawn], owners[drawn]
+    found, nearest = np.zeros(len(asked), bool), np.zeros(len(asked), np.int64)
+    for features, versions, equal_count in _descriptions(np.asarray(values[known]), np.asarray(values[asked])):
+        found, nearest = _copies(features, versions, owners, equal_count)
+    # a copied example is in the sample by chance only
+    share = min(1.0, float(found.mean()) * examples / len(known))
+    return NearCopies(share, asked[found], known[nearest[found]])
+
+
+def warn_of_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows, where: str) -> None:
+    """Warns if a notable share of held-out examples are near copies; see `find_near_copies`.
+
+    Args:
+        arrays, trained, held_out: as there.
+        where: names the split in the message.
+    """
+    found = find_near_copies(arrays, trained, held_out)
+    if found is None or found.share < SHARE or len(found.held_out) < FEW:
+        return
+    one, other = (
+        f"row {rows[0]} (client {next(k for k, own in enumerate(clients) if rows[0] in own)})"
+        for rows, clients in ((found.held_out, held_out), (found.trained, trained))
+    )
+    warnings.warn(
+        f"{where}: about {found.share:.0%} of the held-out examples look like changed copies of training examples,"
+        f" such as {one} of {other}: crops, mirror images, noise, another brightness or rounding. Scores on them are"
+        " too high. Give all versions of an example one number in an array, and name it: together='...'. Or split"
+        " first and augment the training examples afterwards.",
+        stacklevel=2,
+    )
+
+
+def _is_comparable(values: Any) -> bool:
+    """Returns whether an array has real numbers, or bytes of images, in at least two axes."""
+    return values.ndim >= 2 and values[:1].size >= 3 and (values.dtype.kind == "f" or values.dtype == np.uint8)
+
+
+def _descriptions(known: np.ndarray, asked: np.ndarray) -> Iterator[tuple[Features, list[Features], bool]]:
+    """Yields features of training examples, those of held-out ones in several versions, and `equal_count`."""
+    if (images := _gray(known)) is not None:
+        queries = _gray(asked)
+        assert queries is not None, "of the same shape"
+        yield _spectra(images), [_spectra(_magnified(queries, scale)) for scale in SCALES], True
+        return
+    rows, others = (values.reshape(len(values), -1) for values in (known, asked))
+    columns = np.sort(np.random.default_rng(0).permutation(rows.shape[1])[:COLUMNS])
+    ordered = np.sort(rows[:, columns], axis=0)
+    # a value in a twentieth of the rows fills a run of that length
+    run = max(1, len(rows) // 20)
+    columns = columns[(ordered[run:] != ordered[:-run]).all(axis=0)]
+    if len(columns) >= 3:
+        # equal rows of rounded numbers may well be different examples
+        yield rows[:, columns].astype(np.float64), [others[:, columns].astype(np.float64)], False
+
+
+def _gray(values: np.ndarray) -> Images | None:
+    """Returns images as small gray ones; None for rows that are no images.
+
+    Flat rows are images if their number is a square, or three times one, and neighbouring numbers
+    are alike.
+    """
+    shape = values.shape[1:]
+    if len(shape) == 3 and min(shape[0], shape[2]) <= 4:
+        images = values.mean(3 if shape[2] <= 4 else 1, dtype=np.float32)
+    elif len(shape) == 2:
+        images = values.astype(np.float32)
+    else:
+        sides = {channels: round((shape[0] / channels) ** 0.5) for channels in (1, 3)} if len(shape) == 1 else {}
+        channels = next((c for c, side in sides.items() if side >= 12 and c * side**2 == shape[0]), None)
+        if channels is None:
+            return None
+        side = sides[channels]
+        images = values.reshape(len(values), side, side, channels).mean(3, dtype=np.float32)
+        centred = images - images.mean(0)
+        changes = [np.diff(centred, axis=axis) for axis in (1, 2)]
+        if max(float((change**2).mean()) for change in changes) > 1.4 * float((centred**2).mean()):
+            return None
+    if min(images.shape[1:]) < 8:
+        return None
+    block = max(1, min(images.shape[1:]) // SIDE)
+    tall, wide = (size // block for size in images.shape[1:])
+    cut = images[:, : tall * block, : wide * block]
+    return cut.reshape(len(images), tall, block, wide, block).mean((2, 4))
+
+
+def _magnified(images: Images, scale: float) -> Images:
+    """Returns images of the same size, magnified about their centre by linear interpolation."""
+    if scale == 1:
+        return images
+    tall, wide = (_interpolation(size, scale) for size in images.shape[1:])
+    return tall @ images @ wide.T
+
+
+def _interpolation(size: int, scale: float) -> Float[np.ndarray, "size size"]:
+    centre = (size - 1) / 2
+    places = np.clip((np.arange(size) - centre) / scale + centre, 0, size - 1)
+    below = np.minimum(places.astype(int), size - 2)
+    matrix = np.zeros((size, size), np.float32)
+    matrix[np.arange(size), below] = 1 - (places - below)
+    matrix[np.arange(size), below + 1] += places - below
+    return matrix
+
+
+def _spectra(images: Images) -> Features:
+    """Returns magnitudes of low frequencies, the same for shifted and mirrored images.
+
+    Mirrored images have the magnitudes at (u, v) and (-u, v) exchanged: their sum and their absolute
+    difference do not change.
+    """
+    count, tall, wide = images.shape
+    images = images - images.mean((1, 2), keepdims=True)
+    images /= np.maximum(np.sqrt((images**2).mean((1, 2), keepdims=True)), 1e-12)
+    up, across = min(FREQUENCIES, tall // 2), min(FREQUENCIES, wide // 2)
+    rows = _waves(np.arange(across + 1), wide)
+    columns = _waves(np.arange(-up, up + 1), tall)
+    # large products of matrices: NumPy multiplies stacks of small ones one by one
+    half = (images.reshape(-1, wide) @ rows.T).reshape(count, tall, -1).swapaxes(1, 2)
+    size = np.abs((half.reshape(-1, tall) @ columns.T).reshape(count, across + 1, -1))
+    same, mirrored = size[:, :, up:], size[:, :, up::-1]
+    return np.concatenate([same + mirrored, np.abs(same - mirrored)], axis=2).reshape(count, -1)
+
+
+def _waves(frequencies: Int[np.ndarray, "some"], size: int) -> np.ndarray:
+    return np.exp(-2j * np.pi * np.outer(frequencies, np.arange(size)) / size).astype(np.complex64)
+
+
+def _copies(
+    known: Features, versions: list[Features], owners: Int[np.ndarray, "trained"], equal_count: bool
+) -> tuple[Bool[np.ndarray, "held_out"], Int[np.ndarray, "held_out"]]:
+    """Returns which held-out examples are closer to a training example than by chance, and to which.
+
+    Args:
+        known: features of training examples.
+        versions: features of held-out ones, as they are and changed.
+        owners: clients of the training examples.
+        equal_count: whether examples with equal features may be copies.
+    """
+    mean, spread = known.mean(0), known.std(0)
+    scale = np.where(spread > 1e-6 * spread.max(), spread, np.inf).astype(known.dtype)
+    known = (known - mean) / scale
+    k = min(NEIGHBOURS, len(known) // 4)
+    found, nearest = np.zeros(len(versions[0]), bool), np.zeros(len(versions[0]), np.int64)
+    dimension = _dimension(_squared_distances(known[:: max(1, len(known) // DIMENSION)], known), k)
+    reference = np.zeros(0)
+    for version in versions:
+        squares = _squared_distances((version - mean) / scale, known)
+        if not equal_count:
+            squares[squares < 1e-12 * np.median(squares[:, 0])] = np.inf
+        if version is versions[0]:
+            reference = np.partition(squares, k - 1, axis=1)[:, k - 1]
+            dimension = min(dimension, _dimension(squares, k))
+        limit = _limit(dimension, k)
+        at = squares.argmin(1)
+        closest = squares[np.arange(len(at)), at]
+        close = (closest < limit * reference) & ~found
+        for row in np.flatnonzero(close):
+            close[row] = closest[row] < limit * np.median(squares[row, owners == owners[at[row]]])
+        nearest = np.where(close, at, nearest)
+        found |= close
+    return found, nearest
+
+
+def _limit(dimension: float, k: int) -> float:
+    """Returns the ratio of squared distances, to the k-th neighbour's, that is too small for chance."""
+    return (CHANCE / k) ** (2 / dimension)
+
+
+def _dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
+    """Returns the dimension that examples fill, from squared distances to training examples.
+
+    Twice as many neighbours lie within 2^(1 / m) times the distance. The smaller one of two
+    estimates counts: of k neighbours and, after copies are left out, of a third as many. Data may
+    lie on a curve and fill more dimensions only in the large.
+    """
+    first = np.sort(np.partition(squares, 2 * k - 1, axis=1)[:, : 2 * k], axis=1)
+    dimension = _growth(first[:, k - 1], first[:, -1])
+    copies = (first < _limit(dimension, k) * first[:, k - 1 : k]).sum(1)
+    rows, few = np.arange(len(first)), np.minimum(copies + max(1, k // 3) - 1, k - 1)
+    return min(dimension, _growth(first[rows, few], first[rows, np.minimum(few + max(1, k // 3), 2 * k - 1)]))
+
+
+def _growth(near: Float[np.ndarray, "some"], far: Float[np.ndarray, "some"]) -> float:
+    """Returns the dimension in which twice as many neighbours lie within these squared distances."""
+    growth = np.log(np.maximum(far, 1e-30) / np.maximum(near, 1e-30)) / 2
+    return float(np.log(2) / max(np.median(growth), 1e-3))
+
+
+def _squared_distances(
+    rows: Float[np.ndarray, "held_out features"], known: Float[np.ndarray, "trained features"]
+) -> Float[np.ndarray, "held_out trained"]:
+    squares = rows @ (-2 * known.T)
+    squares += (rows**2).sum(1)[:, None]
+    squares += (known**2).sum(1)
+    return np.maximum(squares, 0, out=squares)
