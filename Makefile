@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test fast format generate all test-one test-plain test-slow native sanitize laws recipes deployments part fuzz faults docs wheel release-check lint check clean
+.PHONY: help environment demo test fast format generate all test-one test-plain slow native sanitize deployments fuzz faults docs wheel release-check lint check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -33,7 +33,7 @@ environment: $(VENV)/.ready-to-test ## everything that tests and checks need
 demo: $(VENV)/.ready ## compare five methods on three tasks, three to five minutes
 	$(BIN)/fedax demo
 
-test: $(VENV)/.ready-to-test ## all tests but the slow and the thorough ones, and the examples in the documentation
+test: $(VENV)/.ready-to-test ## all tests but the slow ones, and the examples in the documentation
 	$(PYTEST)
 
 fast: $(VENV)/.ready-to-test ## tests of the core, the algorithms' closed forms and the structure, about a minute
@@ -46,7 +46,7 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 generate: $(VENV)/.ready-to-test ## write exports and the list of the public interface, after a new algorithm or a changed signature
 	$(BIN)/python .ci/generate
 
-all: test laws recipes deployments check docs ## every test, check and page: some two hours on two cores
+all: test slow deployments check docs ## every test, check and page: some two hours on two cores
 
 # other tests than those of algorithms: make test-one K=partition IN=tests/data; types are checked by `make test`
 IN := tests/laws tests/closed_forms
@@ -54,22 +54,9 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
-laws: export FEDAX_PART := $(OF)
-laws: $(VENV)/.ready-to-test ## the laws and edges that `make test` leaves out, of all algorithms and engines, and several hosts: make laws OF=2/12 for a part
-	$(PYTEST) -m thorough
-	$(PYTEST) -m "slow and not thorough" tests/laws tests/closed_forms/test_edges.py tests/engines/hosts \
-	  --deselect tests/engines/hosts/test_hosts.py::test_three_processes_run_every_algorithm
-
-recipes: $(VENV)/.ready-to-test ## every recipe at smoke scale, but for the one in `make test`, the scripts in examples/, and models of libraries
-	$(BIN)/python -m pytest --numprocesses auto -m slow tests/recipes tests/examples tests/core/test_batch_norm_digits.py tests/engines/test_frozen_base.py
-
-PART := 1
-part: ## laws in twelve parts, recipes, deployments: make part PART=1 to PART=14
-	$(if $(filter $(PART),1 2 3 4 5 6 7 8 9 10 11 12 13 14),,$(error PART is a number from 1 to 14, not $(PART)))
-	$(MAKE) $(if $(filter 13,$(PART)),recipes,$(if $(filter 14,$(PART)),deployments,laws OF=$(PART)/12))
-
-test-slow: $(VENV)/.ready-to-test ## the tests that take long: laws, recipes at smoke scale, MPI, killed runs
-	$(PYTEST) -m slow tests
+slow: export FEDAX_PART := $(OF)
+slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs: make slow OF=2/12 for a part
+	$(PYTEST) -m slow --ignore tests/site --ignore tests/flower/test_deploy.py tests
 
 deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
 	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deploy.py

@@ -50,8 +50,10 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def scope_of(nodeid):
-    """The tests that share what was compiled: those of a file, and in the laws those of an algorithm."""
+    """Returns the name of the tests that share what was compiled: those of a file, in the laws those of an algorithm."""
     file, _, test = nodeid.partition("::")
+    if "recipes" in file:  # each takes long, and they share nothing
+        return nodeid
     return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
 
 
@@ -75,7 +77,7 @@ LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "trans
 
 def pytest_itemcollected(item):
     if isinstance(item, pytest.DoctestItem) and item.name.endswith(LONG):
-        item.add_marker(pytest.mark.thorough)
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

@@ -32,7 +32,7 @@ TUTORIALS = [str(path.relative_to(ROOT)) for path in own_files("docs/tutorials")
 """Notebooks, which run when the site is built (tests/site)."""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("guide", "number"), [(g, i) for g in GUIDES for i in range(len(python_blocks(g)))])
 def test_examples_of_guides_run(guide, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

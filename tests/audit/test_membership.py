@@ -25,7 +25,7 @@ def noisy_digits(count=800, clients=2):
     return classification(FederatedData(parts, classes=10), MLP((64, 64, 10)))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_guessing_before_training_and_success_after_overfitting():
     """A fair guess has AUC 0.5 with standard deviation sqrt((m + n + 1) / (12 m n)), here 0.029."""
     schedule = fedax.Schedule(epochs=10, batch_size=10)
@@ -70,7 +70,7 @@ def test_shadow_attack_learns_confidence():
     np.testing.assert_array_equal(attack.scores(sure[:1]), attack.scores(sure[:1, ::-1]))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
     """Asked to stop after the second look; the call that continues trains only what is missing, and ends at the same areas."""
     schedule = fedax.Schedule(epochs=2, batch_size=10)
@@ -105,7 +105,7 @@ def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
         assert float(look["shadow/auc"]) == straight.auc["shadow"][-1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_model_that_is_not_finite_ends_the_audit():
     """Far too long a step: weights overflow, or logits do."""
     schedule = fedax.Schedule(steps=5, batch_size=10)

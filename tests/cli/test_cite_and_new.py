@@ -67,7 +67,7 @@ def test_this_library_is_cited_as_its_citation_file_says():
         assert value in text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_is_cited_by_methods_data_and_library():
     options = ["--task", "synthetic:clients=2", "--schedule", "steps=1", "--rounds", "1", "--out", "a"]
     assert call("compare", "fedprox", "scaffold", "fedprox:mu=1", *options).exit_code == 0
@@ -83,7 +83,7 @@ def test_a_run_is_cited_by_methods_data_and_library():
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
     from laws.test_laws import test_bits_counted_are_bits_traced as bits

@@ -117,7 +117,7 @@ def test_bad_input_is_one_message(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
     (tmp_path / "a.toml").write_text(TINY)
     changes = ["--set", "rounds=1", "--set", "algorithm.1.mu=0.5", "--set", "seeds=[3]", "--set", "name=Changed"]
@@ -154,7 +154,7 @@ def test_the_schema_knows_every_hyperparameter():
     assert [form.get("exclusiveMinimum") for form in rate["anyOf"]] == [0, None]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_algorithms_as_text_and_json():
     text = call("algorithms").stdout
     listed = json.loads(call("algorithms", "--json").stdout)
@@ -182,7 +182,7 @@ def test_a_demo_that_is_interrupted_says_so(monkeypatch, tmp_path):
     assert "Interrupted. runs/demo holds the runs so far" in result.stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
     command = [sys.executable, "-m", "fedax.cli", *COMPARE, "--rounds", "100000", "--out", "a"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}

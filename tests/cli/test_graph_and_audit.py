@@ -91,7 +91,7 @@ def test_refusals(arguments, message):
     assert "Traceback" not in result.output
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_audit_writes_areas_and_curves(tmp_path):
     arguments = ("--task", "digits:partition=iid,clients=5", "--rounds", "2", "--every", "2", "--out", str(tmp_path / "a"))
     result = call("audit", "dfedavgm", *arguments)

@@ -137,7 +137,7 @@ def test_feddane_passes_on_the_solver_and_names_missing_premises():
         assert why in rows["rho of FedDANE mu=10000.0"].source
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_feddane(plan):
     found, losses = values("feddane", plan), estimate.Losses(plan.task)
     smooth = max(closed_form(plan))
@@ -150,7 +150,7 @@ def test_feddane(plan):
     assert found["rho of FedDANE mu=10000.0"] == pytest.approx(rho, rel=1e-2)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_local_gd_on_logistic_regression(data_folder):
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
@@ -190,7 +190,7 @@ def test_every_paper_says_something_finite(paper, plan, tmp_path):
         assert values(paper, plan)["lambda"] == pytest.approx(fedax.Graph.ring(4).lam)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_curves_are_the_bounds(plan):
     """The largest rho of the curve is that of the best mu, and the given mu lies on it."""
     rows, (decrease, rounds) = suggestions("feddane", plan, accuracy=0.01)

@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.utils.random import stream
-from marks import thorough
+from marks import slow
 from problems import quadratic, random_quadratic, vector
 
 A, B = random_quadratic()
@@ -102,7 +102,7 @@ def test_the_released_codes_shared_buffer():
     np.testing.assert_allclose(vector(found), z, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("steps", [1, thorough(5)])
+@pytest.mark.parametrize("steps", [1, slow(5)])
 def test_few_local_steps_from_the_own_model_reach_the_stationary_point(steps):
     """With fixed multipliers, everybody at work: eq. (10)'s point has A_k (x_k - b_k) + 2 lam_k (x_k - z) = 0 for all k.
 

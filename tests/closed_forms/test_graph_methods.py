@@ -10,7 +10,7 @@ from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.communication.codecs import Identity, Quantizer, Sign, TopK
 from fedax.core import InvalidInput, Upload
 from fedax.graphs import Graph
-from marks import thorough
+from marks import slow
 from problems import SIZES, quadratic, regression, vector
 from transcription import LR, World
 
@@ -43,7 +43,7 @@ class Averaging(Gossip):
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("graph", [thorough(Graph.ring(31)), Graph.star(5)], ids=["lists", "dense"])
+@pytest.mark.parametrize("graph", [slow(Graph.ring(31)), Graph.star(5)], ids=["lists", "dense"])
 def test_consensus_decays_at_lambda(graph, devices):
     """The clients' models after t + 1 rounds are W^t; the mean stays, the disagreement is lambda^t times the first."""
     task = quadratic(np.zeros((graph.clients, graph.clients, graph.clients)), np.zeros((graph.clients, graph.clients)))
@@ -55,7 +55,7 @@ def test_consensus_decays_at_lambda(graph, devices):
     assert np.linalg.norm(found - 1 / graph.clients, 2) == pytest.approx(graph.lam**4, rel=1e-10)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_complete_graph_is_fedavg(momentum):
     task = regression(sizes=(8,) * 5)
@@ -232,9 +232,9 @@ def test_quantized_against_its_equations():
             assert eager.notes["overflow"].tolist() == overflow[:2]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "code", [Quantizer(b=3), *map(thorough, (Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()))], ids=repr
+    "code", [Quantizer(b=3), *map(slow, (Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()))], ids=repr
 )
 def test_choco_keeps_the_mean_of_the_local_models(code):
     """Whatever a message loses, the mean after a round is that of the trained models; replicas have that of the messages."""
@@ -250,7 +250,7 @@ def test_choco_keeps_the_mean_of_the_local_models(code):
     assert far["replica", 1.0] > 1e-3
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_replicas_without_quantization_are_algorithm_1():
     plain = fedax.DFedAvgM(graph=PATH)
     exact = nodes(plain, run(plain))
@@ -263,7 +263,7 @@ def test_replicas_without_quantization_are_algorithm_1():
     assert np.abs(found - exact).max() > 1e-3
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_equation_7_lets_disagreement_grow():
     """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G; the means agree."""
     g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, PATH.matrix()
@@ -279,7 +279,7 @@ def test_equation_7_lets_disagreement_grow():
     np.testing.assert_allclose(found["paper"].mean(0), found["replica"].mean(0), rtol=0, atol=1e-11)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
     """Centres b = (1, -1, 1, -1) on a ring of four, W b = -b / 3; local training shrinks x - b to q (x - b).
 
@@ -296,7 +296,7 @@ def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
     np.testing.assert_allclose(found["replica"] - limit, (-q / 3) ** t * -limit, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("b", [8, *map(thorough, (4, 16, 32))])
+@pytest.mark.parametrize("b", [8, *map(slow, (4, 16, 32))])
 def test_bits_of_quantized_messages(b):
     """(32 + d b) deg(i) for every client, on a ring and on a random graph."""
     for graph in (Graph.ring(5), Graph.erdos_renyi(5, 0.6, seed=2)):

@@ -20,7 +20,7 @@ def test_fedadmm_reaches_the_optimum_with_half_of_the_clients(rho):
     assert np.linalg.norm(found - OPTIMUM) < 1e-7  # as near as the local solves are exact
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["uniform", "proportional", "proportional_without_replacement", "poisson"])
 @pytest.mark.parametrize(
     ("method", "solver"),

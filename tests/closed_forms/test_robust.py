@@ -8,7 +8,7 @@ from fedax.communication.attacks import LabelFlip, Noise, SignFlip
 from fedax.communication.codecs import Quantizer
 from fedax.core import DataError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from marks import thorough
+from marks import slow
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -72,7 +72,7 @@ def test_rules_against_numpy(method, rule):
     np.testing.assert_allclose(vector(run(method)), trajectory(rule), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("many", [4, thorough(5)])
+@pytest.mark.parametrize("many", [4, slow(5)])
 def test_rules_of_single_rounds(many):
     """One gradient step of size 1 on bowls around b_k ends at b_k: the rules of these points, also of an even number."""
     rng = np.random.default_rng(many)
@@ -119,7 +119,7 @@ HOLD = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
 def test_a_fifth_of_hostile_clients(attack):
     """The mean ends far away (with flips it moves from the optimum for ever); every robust rule ends as near as the data spread."""
@@ -137,7 +137,7 @@ def test_a_fifth_of_hostile_clients(attack):
         assert distance(method) < 0.4, method
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sign_flips_and_noise_on_the_way():
     """The hostile clients' changes are turned round; honest ones and what goes down stay as they are. Noise has its deviation."""
     attack = SignFlip(share=0.4, scale=3.0, seed=2)

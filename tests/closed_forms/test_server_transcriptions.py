@@ -13,7 +13,7 @@ from scipy.stats import chi2_contingency, chisquare
 import fedax
 from fedax.core.scheduling.sampling import weighted_subset
 from fedax.utils.random import stream
-from marks import thorough
+from marks import slow
 from problems import SIZES, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -137,7 +137,7 @@ def test_fednova_as_released_with_fedaware(weighted):
     assert np.abs(vector(found) - vector(run(fedax.FedNova(), schedule=schedule))).max() > 1e-3
 
 
-@pytest.mark.parametrize("engine", [ONE, thorough(fedax.Eager())])
+@pytest.mark.parametrize("engine", [ONE, slow(fedax.Eager())])
 def test_fedaware_starts_with_everybody(engine):
     """`startup="all"`: round 0 is everyone's, and already a step along the shortest combination; then cohorts by the weights."""
     world, alpha, lr = World(), 0.3, 0.2

@@ -16,7 +16,7 @@ from fedax.core.scheduling.availability import AVAILABILITY
 from fedax.core.scheduling.sampling import SAMPLING, Sampling
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import schedule_of
-from marks import thorough
+from marks import slow
 from problems import quadratic, random_quadratic, vector
 
 KEY, DRAWS = jax.random.key(0), 3000
@@ -35,7 +35,7 @@ def table(rule, rounds, clients):
     return np.array([rule.there(KEY, t, clients) for t in range(rounds)])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, database=None, derandomize=True)
 @given(
     cuts=st.lists(st.integers(0, 40), min_size=2, max_size=8, unique=True).map(sorted),
@@ -210,7 +210,7 @@ TRACE = "device,from,to\n1,0,1\n0,2,4\n2,2,3\n3,2,3\n1,3,4\n"
 
 
 @pytest.mark.parametrize("weights", ["size", "equal"])
-@pytest.mark.parametrize("engine", [fedax.Simulation, thorough(fedax.Eager)], ids=lambda engine: engine.__name__)
+@pytest.mark.parametrize("engine", [fedax.Simulation, slow(fedax.Eager)], ids=lambda engine: engine.__name__)
 def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
     """Of everyone and with cohorts of 3: after a full step of rate 1 the model is the weighted mean of theirs."""
     centres = [np.array([1.0, 2.0]), np.array([5.0]), np.array([0.0, 3.0, 3.0]), np.array([-4.0])]
@@ -232,7 +232,7 @@ def test_small_cohorts_are_weighted_by_those_who_came(written, engine, weights):
         assert (done.bits.up > 0).tolist() == [bool(own) for own in there]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_empty_rounds_and_draws_are_the_same_on_every_engine(written, tmp_path):
     """Two phases: a round in which nobody is there changes nothing; the engines agree on every other. MPI has a test of its own."""
     method = fedax.FedDANE(mu=0.1)

@@ -78,7 +78,7 @@ CASES = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_three_rounds_are_those_of_flax_and_optax(case):
     method, policy, own = CASES[case]

@@ -107,7 +107,7 @@ def test_task_refuses_test_data_of_other_clients():
         fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], test=[[1.0], [2.0]])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_loss_with_a_key_gets_one_in_training_only():
     """Noise in training, none in evaluation; another seed is other noise, the same seed the same."""
     seen = []

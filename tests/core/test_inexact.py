@@ -94,7 +94,7 @@ def test_it_ends_after_the_most_steps():
     np.testing.assert_allclose(found[0], by_hand(a[0], b[0], 0.0, 0.7, most=4)[0][-1], rtol=1e-10)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_float32_and_a_grid_in_one_program():
     a, b = random_quadratic(CLIENTS, DIM)
     with jax.enable_x64(False):

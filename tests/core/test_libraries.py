@@ -95,7 +95,7 @@ def equinox():
     return task, apply
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("library", [linen, nnx, haiku, equinox])
 def test_batch_norm_is_the_librarys_own(library):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

@@ -124,7 +124,7 @@ def test_loss_and_accuracy_are_watched_by_default():
     np.testing.assert_allclose(found.metrics["train_accuracy"], [(POOLED["y"] == 0).mean()])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_equinox_modules_keep_their_other_leaves():
     """Of a multilayer perceptron only the real arrays are trained; it comes back whole, and can be started from."""
 
@@ -260,7 +260,7 @@ def test_a_misspelt_method_is_suggested():
         fedax.FedProxx  # noqa: B018
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_libraries_are_imported_where_they_are_used():
     """A run on arrays of one's own, with every room of the library looked into, asks for none of the optional ones."""
     code = (

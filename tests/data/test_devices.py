@@ -114,7 +114,7 @@ def test_letter_devices_that_cannot_be():
             data.letter_devices(np.zeros((20, 1)), np.arange(20) % 10, **options)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_mnist_devices(data_folder):
     if not (data_folder / "mnist.npz").is_file():
         pytest.skip("no mnist.npz")

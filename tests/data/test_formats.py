@@ -180,7 +180,7 @@ def test_only_the_vectors_of_words_that_occur_are_read(tmp_path):
     assert loaded.test[0]["x"][0, :2].tolist() == [0, 3]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     """The task's logits are those of the model on the vectors themselves, padding and unknown words as zeros."""
     leaf_file(tmp_path / "train" / "a.json", me=(["go now go", "now"], [1, 0]), you=(["go"], [0]))
@@ -365,7 +365,7 @@ def test_the_hub_without_its_package(monkeypatch):
         data.hub("house/set")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="the library datasets is not installed")
 def test_the_real_library_fails_clearly_offline(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -67,7 +67,7 @@ def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
     assert (data.holdout["x"].min(), data.holdout["x"].max()) == (0.0, 1.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_examples_are_the_first_ones(mnist_folder):
     whole = mnist("index", 1, folder=mnist_folder)
     few = mnist("index", 3, folder=mnist_folder, examples=100)
@@ -82,7 +82,7 @@ def test_examples_are_the_first_ones(mnist_folder):
         mnist("iid", 3, folder=mnist_folder, examples=-1)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_mnist_merged_is_dealt_out_whole(mnist_folder):
     data = mnist("power_law", 20, 1, 0.2, "in_order", merged=True, folder=mnist_folder, classes_per_client=1, ratio=1.1)
     sizes = data.sizes + data.test_sizes

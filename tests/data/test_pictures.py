@@ -68,7 +68,7 @@ def softmax_descent(x, y, rounds, rate):
     return kernel
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_frozen_images_stay_over_the_rounds_and_fresh_ones_do_not():
     """Three rounds of gradient descent in NumPy on the images that were drawn once."""
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full", steps=1), "rounds": 3}
@@ -94,7 +94,7 @@ def test_the_statistics_are_those_of_the_training_images():
     assert task.scores["accuracy"].augment == augment
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "mnist_writers", "mnist_devices"])
 def test_pixels_of_the_data_sets(name, data_folder):
     if not all((data_folder / f"{file}.npz").is_file() for file in {name, "mnist"} - {"mnist_devices"}):
@@ -107,7 +107,7 @@ def test_pixels_of_the_data_sets(name, data_folder):
         np.testing.assert_allclose((images.mean(dtype=float), images.std(dtype=float)), (0, 1), atol=0.01)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_pixels_of_cifar10(data_folder):
     """The published deviations are means over the images, so pixels come out wider."""
     if not (data_folder / "cifar10_test.npz").is_file():
@@ -130,7 +130,7 @@ def test_pixels_of_cifar10(data_folder):
     np.testing.assert_allclose(holdout, (test - known.mean) / known.deviation, atol=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["softmax", "mlp", "mlp_dropout"])
 def test_every_model_of_rows_takes_changed_images(model):
     """In single precision, and from an experiment file's words."""

@@ -51,7 +51,7 @@ def test_models_by_name_or_as_objects(name, options, model):
     assert set(task.scores) == {"accuracy"}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_mnist_by_name(data_folder):
     if not (data_folder / "mnist.npz").is_file():
         pytest.skip(f"no mnist.npz in {data_folder}")
@@ -68,7 +68,7 @@ NOT_DEFAULT = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NOT_DEFAULT))
 def test_every_option_reaches_the_data(name, data_folder):
     options = NOT_DEFAULT[name]
@@ -84,7 +84,7 @@ def test_every_option_reaches_the_data(name, data_folder):
     assert tasks.make_task("synthetic", clients=2, test_fraction=0).test is None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_method_learns_digits():
     task = tasks.make_task("digits", partition="dirichlet", alpha=1.0, clients=5)
     schedule = fedax.Schedule(epochs=2, batch_size=20)

@@ -87,7 +87,7 @@ def test_text(data_folder):
     assert after < before - 0.1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cifar_is_colour_in_rows(data_folder):
     """The published means and deviations of the channels, in the order red, green, blue."""
     pixels = cifar_module.read_cifar10(needed(data_folder, "cifar10")).x.reshape(-1, 3)
@@ -96,7 +96,7 @@ def test_cifar_is_colour_in_rows(data_folder):
     np.testing.assert_allclose(np.sqrt(square - mean**2), [0.24703, 0.24349, 0.26159], atol=1e-3)  # of a sample
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_writers(data_folder):
     folder = needed(data_folder, "mnist_writers")
     federated = data.mnist_writers(folder=folder)
@@ -107,7 +107,7 @@ def test_writers(data_folder):
     assert data.mnist_writers(minimum=100, folder=folder).clients == (total >= 100).sum()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_idx_files_stand_in_for_the_archive(data_folder, tmp_path):
     needed(data_folder, "mnist")
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)

@@ -11,7 +11,7 @@ from fedax import observe
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
 from fedax.tasks import classification, make_task, with_held_back, with_validation
-from marks import thorough
+from marks import slow
 
 
 def rows(data):
@@ -62,8 +62,8 @@ def test_clients_that_are_held_back_take_no_part():
     assert (with_held_back(task, 0.01).held_back.train.clients, with_held_back(task, 0.99).train.clients) == (1, 1)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("engine", [fedax.Simulation(), thorough(fedax.Eager())], ids=["simulation", "eager"])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
     """With full batches, s steps of size h bring w to m + (1 - h)^s (w - m), for the mean m of the client's examples."""
     task = fedax.tasks.from_loss(square, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0]], test=[[1.0, 2.0], [7.0], []])

@@ -143,7 +143,7 @@ def test_padding_moves_nothing(task):
     assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_padded_sequences_train_alike_on_both_engines(task):
     runs = [
         fedax.run(
@@ -174,7 +174,7 @@ def test_a_mask_of_sequences_reaches_a_loss_of_ones_own():
     np.testing.assert_allclose(history.params, 3.0, rtol=1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_predictions_are_of_the_token_that_follows():
     """Of a sequence with padding, those after its last token: the softmax of the model's logits there, in NumPy."""
     task = tasks.language(

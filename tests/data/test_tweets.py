@@ -73,7 +73,7 @@ def test_some_of_the_users(tmp_path):
         tasks.make_task("sent140", folder=str(tmp_path))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_table_and_files_of_leaf_are_the_same_task(tmp_path):
     """One user's tweets in order, from both formats; then a round of training."""
     anna = {"anna": TWEETS["anna"]}

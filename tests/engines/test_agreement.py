@@ -23,7 +23,7 @@ def twenty_rounds(algorithm, engine, dtype=float):
     return fedax.run(algorithm, regression(dtype=dtype), engine=engine, **options)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float64_to_1e_12_after_20_rounds(engine):
     method = fedax.FedBC(dual_lr=0.1)
@@ -31,7 +31,7 @@ def test_float64_to_1e_12_after_20_rounds(engine):
     np.testing.assert_allclose(vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float32_to_1e_5_after_20_rounds(engine):
     method = fedax.FedDANE(mu=0.1)
@@ -42,7 +42,7 @@ def test_float32_to_1e_5_after_20_rounds(engine):
     np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "method"),
     [
@@ -66,7 +66,7 @@ def test_other_cohorts_agree_with_eager(sampling, method):
         assert np.array_equal(other.bits.up, runs[0].bits.up)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_microbatches_are_one_batch():
     """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change only the rounding."""
     schedule = fedax.Schedule(batch_size=16, epochs=2)

@@ -97,7 +97,7 @@ for text, advice in {advice}.items():
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_arguments_of_the_wrong_kind_are_refused_by_name():
     """In a program of its own, because the types of all arguments are checked in tests."""
     program = PROGRAM.format(texts=list(WRONG.values()), advice=ADVICE)

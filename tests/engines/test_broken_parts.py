@@ -120,7 +120,7 @@ DROPPING = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DROPPING)
 def test_left_out_is_not_drawn(name):
     """With client 4 out of every round, the others' run: the same clients, weights renormalised."""
@@ -140,7 +140,7 @@ def test_left_out_is_not_drawn(name):
         np.testing.assert_allclose(vector(left), vector(alone), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "fedaware", "feddane"])
 def test_left_out_alike_on_every_engine(name):
     schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
@@ -180,7 +180,7 @@ def test_refusals():
         go(fedax.DSGD(graph=fedax.Graph.ring(5)), regression(), ENGINES["sequential"], on_bad_client="drop")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [ENGINES["chunked, 2 devices"], ENGINES["eager"]], ids=["chunked", "eager"])
 def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
     """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is sent nothing."""

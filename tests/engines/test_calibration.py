@@ -92,7 +92,7 @@ def test_files_that_are_damaged_or_foreign_are_written_anew(measured, damage):
     assert file.read_text() == whole
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_only_alike_runs_share_a_choice(measured):
     _, _, folder = measured
 

@@ -111,7 +111,7 @@ def test_feedback_when_model_and_gradient_come_together():
     assert history.bits.up.tolist() == [5 * 2 * 2 * (32 + 2)] * ROUNDS
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_identity_changes_nothing():
     plain, same = run(fedax.FedDANE(), None), run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity()))
     np.testing.assert_allclose(vector(same), vector(plain), rtol=0, atol=1e-12)

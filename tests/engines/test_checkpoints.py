@@ -60,7 +60,7 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)  # it was done: nothing is run
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_eager_engine_continues_too(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         go(engine=fedax.Eager(), checkpoint=tmp_path, progress=kill_at(3), rounds=4)

@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=lambda v: getattr(v, "__name__", v))
 def test_drawn_work_is_the_same_on_every_engine(name, kind):
     rounds = 4 if name == "times" else 1  # the reference compiles nothing and is slow
@@ -66,7 +66,7 @@ class Work(fedax.Algorithm):
         return self.first(client, w)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_all_phases_of_a_round_see_the_same_work():
     options = {"schedule": SCHEDULES["hybrid"], "rounds": 6, "seed": 3, "observe_every": 6}
     runs = [
@@ -83,7 +83,7 @@ def test_all_phases_of_a_round_see_the_same_work():
     assert np.all((epochs == epochs.round()) & (epochs >= 1) & (epochs <= 5))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_both_phases_of_feddane_see_the_same_work():
     seen = {"gradient": [], "solve": []}
 

@@ -23,7 +23,7 @@ from fedax.engine.round.client import Part, Setup
 from fedax.engine.round.engine import initial_carry
 from fedax.engine.round.permutation import SMALL, permutation, permutation_by_size
 from fedax.ops.extension import status
-from marks import thorough
+from marks import slow
 
 DRAWS = 4000
 
@@ -40,7 +40,7 @@ def test_subset_is_uniform_without_replacement():
         assert np.all(np.abs(counts - DRAWS * p) < 5 * np.sqrt(DRAWS * p * (1 - p)))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @given(st.integers(1, 50), st.integers(0, 49), st.integers(0, 2**31 - 1))
 @settings(max_examples=30, deadline=None)
 def test_subset_covers_every_size(clients, less, seed):
@@ -166,7 +166,7 @@ class MeanNumber(fedax.Algorithm):
         return fedax.Upload(jnp.asarray(client.index, w.dtype) + 0 * w.sum())
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), thorough(fedax.Eager())], ids=["compiled", "eager"])
+@pytest.mark.parametrize("engine", [fedax.Simulation(devices=1), slow(fedax.Eager())], ids=["compiled", "eager"])
 def test_simple_averages_are_unbiased_with_replacement_only(engine):
     """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what enumeration says."""
     task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0], [1.0] * 2, [1.0] * 7])
@@ -239,7 +239,7 @@ def test_shuffle_is_uniform():
     assert np.all(np.abs(counts - DRAWS / 5) < 5 * np.sqrt(DRAWS * 0.2 * 0.8))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=12), st.integers(1, 4), st.data())
 @settings(max_examples=25, deadline=None)
 def test_longest_first_places_everybody_once(steps, devices, data):

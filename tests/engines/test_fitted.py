@@ -11,7 +11,7 @@ from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.run import program_key
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import fedbc, local_gd
-from marks import thorough
+from marks import slow
 from problems import quadratic, random_quadratic, vector
 
 A, B = random_quadratic(clients=3, dim=3, high=3.0)
@@ -40,7 +40,7 @@ def test_the_step_size_of_theorem_1(schedule, most):
     assert found["solver.learning_rate"] == options.solver.step_size() == pytest.approx(rate, rel=1e-4)
 
 
-@pytest.mark.parametrize("engine", [None, thorough(fedax.Eager())], ids=["simulation", "eager"])
+@pytest.mark.parametrize("engine", [None, slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_the_bounds_of_multipliers(engine):
     """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
     method = fedax.FedBC(dual_lr=100.0, learn_gamma=False, lam_min="theory", lam_max="theory")

@@ -176,7 +176,7 @@ print(json.dumps([t.run_of(**o) for o in options]))
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_other_processes_agree():
     """Nothing of an address, a hash seed or an order of definition gets in."""
     found = [

@@ -212,7 +212,7 @@ def test_more_steps_than_can_be_counted_are_refused(amount, message):
         fedax.Schedule(batch_size=1, **amount).check_population([2])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_is_observed_takes_the_memory_of_its_numbers():
     """No buffer of the device stays for an observation or a round: each would keep kilobytes."""
     held = []

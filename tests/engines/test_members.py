@@ -35,7 +35,7 @@ def grid_of(settings):
     return [fedax.FedBC(dual_lr=0.1 + 0.2 * i, lam=0.1) for i in range(settings)]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_members_are_runs(shape):
     settings, seeds, engine = SHAPES[shape]
@@ -55,7 +55,7 @@ def test_members_are_runs(shape):
     assert len({vector(history).tobytes() for history in together}) == settings * seeds
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_setting_with_several_seeds_continues_to_the_bit(tmp_path):
     def go(**options):
         return fedax.run_grid(grid_of(1), regression(), seed=[3, 4, 5], **OPTIONS | options)

@@ -152,7 +152,7 @@ def test_parts_trained_alone_train_the_state_too():
     assert found.model_state.all()["count"].tolist() == [8, 12, 8]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_without_a_server_nodes_mix_their_states():
     """On the complete graph, where every node gets the mean of all; its weights are equal."""
 
@@ -304,7 +304,7 @@ def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
         assert np.array_equal(again.best.state["mean"], found.best.state["mean"])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
 def test_clients_held_back_adapt_the_state_too(policy):
     """Two steps from the global model and its state, on the client's own examples; then the client's running mean is its own."""

@@ -19,7 +19,7 @@ from fedax.engine.backends.simulation.state_store import MIN_UNDO_WRITES, STORES
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from fedax.errors import FedaxError
-from marks import quick, thorough
+from marks import quick, slow
 from problems import regression, vector
 
 TASK = regression()
@@ -84,14 +84,14 @@ def test_personal_models_have_the_same_bits_in_single_precision(place):
         same(one, other)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_devices():
     method = METHODS["FedBC, lam and gamma of each"]
     same(go(method, "host", devices=2), go(method, "device", devices=2))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("method", [thorough(fedax.FedAvg()), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [slow(fedax.FedAvg()), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"])
 def test_what_messages_lost(method):
     same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
 
@@ -103,8 +103,8 @@ def counted(w, e, *, state, training):
     return (losses.sum(1), new) if training else losses.sum(1)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("place", ["host", thorough("disk")])
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["host", slow("disk")])
 def test_states_of_models_that_clients_keep(place):
     clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
     state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
@@ -116,7 +116,7 @@ def test_states_of_models_that_clients_keep(place):
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_round_of_nobody_and_clients_that_are_left_out():
     away = fedax.Schedule(cohort=2, steps=2, batch_size=4, dropouts=0.6)
     for method in (fedax.SCAFFOLD(), fedax.PFedMe(trained="all")):
@@ -134,9 +134,7 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
     assert 0 not in memory_of(histories[0]).written()[0]
 
 
-@pytest.mark.parametrize(
-    ("placement", "devices"), [thorough("sequential", 1), thorough("chunked", 1), thorough("sequential", 2)]
-)
+@pytest.mark.parametrize(("placement", "devices"), [slow("sequential", 1), slow("chunked", 1), slow("sequential", 2)])
 def test_grids_of_settings_and_seeds(placement, devices):
     """Three seeds on two devices: one of them works on a member twice, in a store of its own."""
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (0.5, 1.0)]
@@ -152,7 +150,7 @@ def test_grids_of_settings_and_seeds(placement, devices):
         assert len({vector(history).tobytes() for history in runs[0]}) == len(runs[0])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
     task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
@@ -173,13 +171,13 @@ STATE_PLACEMENTS = ["device", "host", "disk"]
 SOONER = [("device", "device"), ("device", "disk"), ("host", "device")]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"),
     [
         ("device", "disk"),
         ("host", "device"),
-        *(thorough(a, b) for a in STATE_PLACEMENTS for b in STATE_PLACEMENTS if (a, b) not in SOONER),
+        *(slow(a, b) for a in STATE_PLACEMENTS for b in STATE_PLACEMENTS if (a, b) not in SOONER),
     ],
 )
 def test_either_place_continues_what_the_other_began(first, then, tmp_path):
@@ -190,7 +188,7 @@ def test_either_place_continues_what_the_other_began(first, then, tmp_path):
         same(go(method, then, resume=half), straight)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_eager_engine_continues_too():
     half = go(fedax.SCAFFOLD(), "host", rounds=3)
     options = OPTIONS | {"rounds": 4, "observe": []}
@@ -199,7 +197,7 @@ def test_the_eager_engine_continues_too():
     np.testing.assert_allclose(vector(history), vector(whole), rtol=1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_state_of_a_session_can_be_stepped_again_and_an_old_one_is_refused():
     session = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation(memory="host"))
     reference = fedax.start(fedax.PFedMe(), TASK, schedule=SCHEDULE, engine=fedax.Simulation())
@@ -354,7 +352,7 @@ print("agreed")
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_large_rows_in_single_precision_on_two_devices():
     """Rows of a size that the CPU client copies in threads, of which none is left while devices wait for each other."""
     done = subprocess.run(

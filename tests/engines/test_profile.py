@@ -60,7 +60,7 @@ OPTIONS = {"solver": fedax.SGD(1e-3), "schedule": fedax.Schedule(cohort=2, steps
 ONE = {"engine": fedax.Simulation(devices=1)}  # devices that wait for each other wait longer on a busy machine
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_heavy_losses_are_gradients():
     found = fedax.profile(fedax.FedAvg(), task(3), **OPTIONS, **ONE)
     assert found.algorithm == "FedAvg"
@@ -69,7 +69,7 @@ def test_heavy_losses_are_gradients():
     assert min(found.round_ms, found.observe_ms, found.compile_s) > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_heavy_servers_are_servers_and_phases_have_their_own_names(monkeypatch):
     monkeypatch.setenv("FEDAX_KERNELS", "0")  # a kernel has one part
     found = fedax.profile(HeavyServer(), task(0), **OPTIONS, **ONE)
@@ -77,7 +77,7 @@ def test_heavy_servers_are_servers_and_phases_have_their_own_names(monkeypatch):
     assert {"learn: gradients", "learn: steps"} <= set(found.parts)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not kernel.is_available(), reason=kernel.unavailable_reason())
 @pytest.mark.parametrize("devices", [1, 2])
 def test_steps_in_a_kernel_are_most_of_the_work(devices):
@@ -91,14 +91,14 @@ def test_steps_in_a_kernel_are_most_of_the_work(devices):
     assert found.parts["train: steps"] / sum(ms for name, ms in found.parts.items() if name != "between devices") > 0.5
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_devices_that_wait_have_a_part():
     found = fedax.profile(fedax.FedAvg(), task(0), **OPTIONS, engine=fedax.Simulation(devices=2))
     assert found.devices == 2
     assert found.parts["between devices"] > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_memories_are_memory_and_every_phase_is_there():
     """FedDANE has two phases; SCAFFOLD keeps a vector for each client."""
     two = fedax.profile(fedax.FedDANE(), task(1), **OPTIONS)
@@ -106,7 +106,7 @@ def test_memories_are_memory_and_every_phase_is_there():
     assert kinds(fedax.profile(fedax.SCAFFOLD(), task(0), **OPTIONS))["memory"] > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_profile_changes_no_run():
     before = vector(fedax.run(fedax.SCAFFOLD(), task(0), **OPTIONS))
     fedax.profile(fedax.SCAFFOLD(), task(0), **OPTIONS)
@@ -192,7 +192,7 @@ def test_products_that_nobody_can_count_are_not_guessed():
             counted(images(1.0, loss))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_profiles_set_counted_products_beside_the_peak(monkeypatch):
     monkeypatch.setenv("FEDAX_KERNELS", "0")  # a kernel has one part
     found = fedax.profile(fedax.FedAvg(), images(Softmax(128, 3)), solver=fedax.SGD(1e-3), rounds=2, **ONE)
@@ -209,7 +209,7 @@ def test_what_cannot_be_profiled_is_refused():
         fedax.profile(fedax.FedAvg(), task(0), **(OPTIONS | {"rounds": 0}))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_draws_a_picture(tmp_path):
     file = tmp_path / "a.toml"
     lines = ['name = "a"', "rounds = 4", "[task]", 'name = "synthetic"', "clients = 3"]

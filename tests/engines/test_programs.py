@@ -28,7 +28,7 @@ def run_on_a_new_task(k: int) -> float:
     return float(fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_on_a_new_task(0)
     limit = int(Path("/proc/sys/vm/max_map_count").read_text())
@@ -41,7 +41,7 @@ def test_programs_are_dropped_before_memory_maps_run_out(monkeypatch: pytest.Mon
     assert maps() < share * limit + 900
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_memory_of_dropped_programs_goes_back_to_the_system() -> None:
     def megabytes() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -99,7 +99,7 @@ fedax.run(fedax.FedAvg(), task, rounds=1, engine=fedax.Simulation(devices=int(sy
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path: Path) -> None:
     """A copy from there has lost the order of its collectives, and may hang."""
@@ -107,7 +107,7 @@ def test_programs_of_several_devices_are_not_kept_on_disk(devices: int, tmp_path
     assert bool(list(tmp_path.glob("jit_advance*"))) == (devices == 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_programs_are_kept_between_processes(tmp_path):
     """A second process finds what the first one left."""
     lines = [

@@ -8,7 +8,7 @@ import pytest
 import fedax
 from fedax.engine.driver.resume import fingerprint
 from fedax.report.page import PRIVACY
-from marks import thorough
+from marks import slow
 from problems import SIZES, regression, vector
 
 ONE = fedax.Simulation(devices=1)
@@ -79,7 +79,7 @@ def test_another_schedule_is_refused_with_privacy_alone():
 
 
 @pytest.mark.parametrize("more", [{}, {"quantile": 0.5, "count_noise": 1.0}], ids=["fixed", "adaptive"])
-@pytest.mark.parametrize("engine", [ONE, thorough(fedax.Eager())], ids=["simulation", "eager"])
+@pytest.mark.parametrize("engine", [ONE, slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_a_continued_account_is_that_of_the_whole_run(engine, more):
     channel = private(1.0, **more)
     whole = go(channel=channel, rounds=5, engine=engine)

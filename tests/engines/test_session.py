@@ -7,15 +7,15 @@ import pytest
 import fedax
 from fedax.communication.codecs import TopK
 from fedax.core import InvalidInput
-from marks import thorough
+from marks import slow
 from problems import regression, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 SETTING = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "seed": 3}
 ENGINES = [
     pytest.param(fedax.Simulation("sequential", devices=1), id="sequential"),
-    thorough(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
-    thorough(fedax.Eager(), id="eager"),
+    slow(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
+    slow(fedax.Eager(), id="eager"),
 ]
 
 

@@ -63,7 +63,7 @@ def test_files_and_devices_give_the_same_bits(data, folder, name):
     same(*runs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["sequential", "chunked"])
 def test_arrays_in_memory_may_stay_on_the_host(data, placement):
     runs = [
@@ -79,7 +79,7 @@ def test_arrays_in_memory_may_stay_on_the_host(data, placement):
     same(*runs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_files_and_two_devices(data, folder):
     engine = fedax.Simulation(devices=2)
     runs = [
@@ -89,7 +89,7 @@ def test_files_and_two_devices(data, folder):
     same(*runs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_grids_of_settings_and_seeds_read_from_files(data, folder):
     grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
     runs = [
@@ -100,7 +100,7 @@ def test_grids_of_settings_and_seeds_read_from_files(data, folder):
         same(one, other)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_every_engine_takes_files(data, folder):
     runs = [
         fedax.run(fedax.FedAvg(), task_of(each), schedule=SCHEDULE, rounds=2, engine=fedax.Eager())
@@ -109,7 +109,7 @@ def test_every_engine_takes_files(data, folder):
     same(*runs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_own_models_validation_and_held_back_clients_read_from_the_host(data):
     task = fedax.tasks.with_held_back(fedax.tasks.with_validation(task_of(data), 0.2), 0.25)
     observed = (
@@ -134,7 +134,7 @@ def test_own_models_validation_and_held_back_clients_read_from_the_host(data):
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
     options = {"schedule": SCHEDULE, "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
     fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), rounds=2, **options)
@@ -191,7 +191,7 @@ def test_reading_ahead_waits_for_the_work_and_ends_when_told(folder, monkeypatch
     assert not thread.is_alive()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_program_does_not_keep_the_examples(data):
     """Data of the same form share programs; those of a run that is over are let go."""
     engine = fedax.Simulation(data="host", devices=1)

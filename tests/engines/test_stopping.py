@@ -10,7 +10,7 @@ import pytest
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput
-from marks import thorough
+from marks import slow
 
 LINE = fedax.tasks.from_loss(
     lambda w, x: (w["a"] - x) ** 2 / 2, {"a": 0.0}, clients=[[4.0], [4.0]], validation=[[1.0], []], test=[[4.0], [4.0]]
@@ -91,7 +91,7 @@ def test_a_break_changes_nothing(tmp_path):
     assert (on.best.round, a(on.best.params)) == (0, 0.0)
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation(), thorough(fedax.Eager())], ids=["simulation", "eager"])
+@pytest.mark.parametrize("engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"])
 def test_each_member_of_a_grid_stops_for_itself(engine, tmp_path):
     """A larger proximal weight is slower, stops later, and each has the model, best model and bits of its run alone."""
     members = [fedax.FedProx(mu=mu) for mu in (0.0, 8.0)]

@@ -68,7 +68,7 @@ def leaky(tmp_path_factory):
     return reproduce(papers.Recipe.parse(LEAKY), "paper", tmp_path_factory.mktemp("leaks") / "a", Display())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
     titles = ["Digits", "Digits, membership inference"]
     assert [experiment.name for experiment in leaky.experiments] == titles
@@ -84,7 +84,7 @@ def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
     assert losses[titles[0]] != losses[titles[1]]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_areas_are_in_report_readme_and_table(leaky):
     table = list(csv.DictReader((leaky.path / "audit.csv").read_text().splitlines()))
     assert len(table) == 2 * 2 * 3
@@ -97,7 +97,7 @@ def test_areas_are_in_report_readme_and_table(leaky):
     assert "AUC, shadow attack" in (leaky.path / "report.html").read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
     (leak, loss) = leaky.study.comparison(leaky.shown(), leaky.experiments).verdicts
     assert leak[1].verdict == "holds"
@@ -118,7 +118,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
     assert loss[1].verdict == "holds"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
     import shutil
 

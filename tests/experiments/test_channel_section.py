@@ -22,7 +22,7 @@ down = { name = "none" }
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_file_codes_what_is_sent():
     experiment = Experiment.parse(TEXT)
     plan = experiment.plan()

@@ -29,7 +29,7 @@ def test_every_process_has_cores_of_its_own(monkeypatch, every, processes, share
     assert share_of_cores(processes, processes) == shares[0]  # a process in the place of one that ended
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @AFFINITY
 def test_processes_of_a_queue_stay_on_their_cores():
     context = multiprocessing.get_context("spawn")

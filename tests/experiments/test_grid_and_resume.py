@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
 LABELS = ["FedProx mu=1, mu=0.0", "FedProx mu=1, mu=1.0", "FedProx mu=1, mu=5.0"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selected_one_on_the_others(finished):
     experiment = Experiment.parse(GRID)
     best = selected(experiment, finished.records)["FedProx mu=1"]
@@ -60,7 +60,7 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
     assert kept[best, 0].gradients.tolist() == [0.0, 3.0, 6.0]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_path):
     text = OWN.replace("draws = [0, 1]", "draws = [0, 1, 2]\nselect_draws = [1, 9]").replace("[5]", "[1, 5]")
     recipe = papers.Recipe.parse(text)
@@ -80,7 +80,7 @@ def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_p
             papers.Recipe.parse(OWN.replace("draws = [0, 1]", "draws = [0, 1]\n" + wrong))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finished):
     losses = {label: [] for label in LABELS}
     for run in finished.records:
@@ -138,7 +138,7 @@ def test_processes_select_and_report_the_same(finished, tmp_path, monkeypatch):
         np.testing.assert_allclose(one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_grid_is_taken_up_again_in_both_stages(finished, tmp_path, at):
     """Killed in the program that selects, in the first one to report, and in the second."""
@@ -290,7 +290,7 @@ def straight(tmp_path_factory):
     return ends(run_experiment(Experiment.parse(APART), tmp_path_factory.mktemp("straight") / "a", Display()))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straight):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):
@@ -313,7 +313,7 @@ def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straigh
     assert resume(out, Crash(1)).status == "finished"  # nothing is left to do
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):
@@ -330,7 +330,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].alone
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
     class Stop(Display):
         rounds = ()
@@ -348,7 +348,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, straight):
     assert ends(directory) == straight
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_full_disk_is_one_message(tmp_path, monkeypatch):
     real = RunDirectory.add
 

@@ -19,7 +19,7 @@ def folders(tmp_path_factory):
     return first, reproduce(recipe.only("smoke", (), ("Plain",)), "smoke", place / "second", Display())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     first = folders[0]
     page = comparison_page(folders)
@@ -44,7 +44,7 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     assert "The papers&#x27; numbers" in render(page) or "The papers' numbers" in render(page)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_recipe_alone_has_no_such_table(folders):
     page = comparison_page(folders[:1])
     assert not page.charts

@@ -40,7 +40,7 @@ def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(part) for part in arguments])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_models_of_reported_runs_are_kept(finished):
     """Each is the model that the same run gives in Python."""
     numbers = {number: record for number, record in finished.runs.items() if record.seed == 0}
@@ -55,20 +55,20 @@ def test_the_models_of_reported_runs_are_kept(finished):
         assert about["algorithm"] == type(plan.algorithms[record.label]).__name__
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_that_was_killed_keeps_the_same_bytes(finished, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(GRID), tmp_path / "a", Crash(2))
     assert files(resume(tmp_path / "a", Display())) == files(finished)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_models_are_taken_over_with_their_runs(finished, tmp_path):
     taken = run_experiments([Experiment.parse(GRID)], tmp_path / "a", "A", Display(), reuse=[finished.path])
     assert files(taken) == files(finished)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_all_models_or_none(tmp_path):
     text = GRID.replace("rounds = 2", 'rounds = 1\nkeep_models = "{}"')
     every = run_experiment(Experiment.parse(text.format("all")), tmp_path / "a", Display())
@@ -118,7 +118,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
             assert [row["label"] for row in csv.DictReader(stream)] == [row["label"] for row in rows[:3]]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_clients_own_models_are_kept_and_asked(tmp_path):
     """Those of the same run in Python; a method without such keeps the global model alone, and the bytes stay after a break."""
     text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"') + '[[algorithm]]\nname = "ditto"\n'

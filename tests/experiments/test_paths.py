@@ -55,7 +55,7 @@ def test_any_name_becomes_one_that_every_system_holds(make):
         assert make(found) == found
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_files_of_a_run_with_an_evil_title(tmp_path):
     text = TINY.replace("Tiny <run>", "CON: ../<a|b*?>.").replace("[0, 1]", "[0]").replace("rounds = 2", "rounds = 1")
     experiment = Experiment.parse(text)

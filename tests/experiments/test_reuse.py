@@ -28,7 +28,7 @@ class Told(Display):
         self.said.append(message)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_same_runs_under_other_names_are_taken_over(first, tmp_path):
     renamed = TINY.replace("Tiny <run>", "Other").replace('"fedavg"', '"fedavg"\nlabel = "Averaging"')
     more = Experiment.parse(renamed.replace("seeds = [0, 1]", "seeds = [0, 1, 2]\nseeds_together = false"))

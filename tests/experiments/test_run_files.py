@@ -104,7 +104,7 @@ def parent(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
 def test_processes_of_a_queue_end_with_their_parent(tmp_path):
     path = tmp_path / "a"

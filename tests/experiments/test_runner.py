@@ -31,7 +31,7 @@ def finished(tmp_path_factory):
     return run_experiment(Experiment.parse(TINY), out, Display())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_finished_directory(finished):
     path = finished.path
     assert finished.status == "finished"
@@ -51,7 +51,7 @@ def test_a_finished_directory(finished):
     assert not list(path.glob(".*"))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
     again = run_experiment(Experiment.read(finished.path / "config.toml"), tmp_path / "again", Display())
     for first, second in zip(finished.records, again.records, strict=True):

@@ -56,7 +56,7 @@ def test_every_tracker_gets_the_curves_of_a_run(fake, tmp_path):
     assert [len(fake.named(name)) for name in ("close", "end_run", "finish")] == [1, 1, 1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_runs_are_tracked_live_and_grids_when_they_end(fake, tmp_path):
     text = ONE.replace("NAME", "mlflow") + "[grid]\nfedprox.mu = [0.0, 1.0]\n"
     directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())

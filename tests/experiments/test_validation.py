@@ -50,7 +50,7 @@ def finished(folder, tmp_path_factory):
     return run_experiment(Experiment.parse(TEXT.format(folder=folder)), tmp_path_factory.mktemp("v") / "a", Display())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path):
     """The larger step learns what validation asks for, which is wrong in all of the test: the other one would win there."""
     assert finished.experiments[0].resolved()["grid"]["select"] == "validation_loss"
@@ -93,7 +93,7 @@ EARLY = EARLY.replace("learning_rate = 0.05", "learning_rate = 3.0").replace("co
 EARLY += "[early_stopping]\npatience = 2\n"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
     from test_grid_and_resume import Crash
 

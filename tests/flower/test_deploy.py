@@ -245,7 +245,7 @@ def test_own_data(code, message, made, tmp_path):
         load_client_data(task, 1, path)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_processes_end_with_their_parent(tmp_path):
     """A process whose parent is killed ends too; its commands come from the environment it is given."""
     code = (

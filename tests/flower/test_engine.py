@@ -52,7 +52,7 @@ def test_same_trajectory_as_the_simulation(method, tmp_path):
     assert np.array_equal(ours.bits.up, theirs.bits.up + padding)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_float32_to_1e_5(tmp_path):
     with jax.enable_x64(False):
         algorithm = fedax.FedDANE(mu=0.1)
@@ -78,7 +78,7 @@ def bytes_of(message):
     return b"".join(array.data for record in message.content.array_records.values() for array in record.values())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_run_may_be_continued_by_another_server(tmp_path):
     """The clients' memories are those of the checkpoint, whatever rounds came after it, and old ones are dropped."""
     algorithm = fedax.SCAFFOLD()

@@ -112,7 +112,7 @@ def test_fewer_than_the_minimum_change_nothing(tmp_path):
     assert history.outcome.ok
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_memory_of_a_lost_answer_does_not_count(tmp_path):
     """SCAFFOLD with client 3's answer of round 1 lost: it works with the memory of round 0 in round 2, as in a simulation in
     which the client's upload of round 1 is not finite."""
@@ -134,7 +134,7 @@ def test_memory_of_a_lost_answer_does_not_count(tmp_path):
     assert np.abs(vector(lost) - vector(run(algorithm, **options))).max() > 1e-6
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     """Every order is delivered twice at once, and once more two rounds later; answers and disks are those of a plain run."""
     algorithm = fedax.SCAFFOLD()
@@ -163,7 +163,7 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     assert len(files[0]) == 16
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_third_of_the_answers_lost(tmp_path):
     """Twenty rounds in which three of ten answers are lost: the model still comes near that of all answers."""
     rng = np.random.default_rng(0)
@@ -205,7 +205,7 @@ def test_an_order_writes_nowhere_else(field, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_node_that_comes_back_as_another_one(tmp_path):
     """A client that was restarted, under a new number of its node, goes on with its memory."""
     algorithm = fedax.SCAFFOLD()

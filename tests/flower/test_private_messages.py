@@ -24,7 +24,7 @@ from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import order_name, record_of
 from fedax.flower.server import Flower
 from fedax.observe.base import Observer
-from marks import thorough
+from marks import slow
 
 CLIENTS, DIM, CLIP, NOISE, DELTA = 4, 400, 0.5, 4.0, 1e-3
 EVERYONE, METHODS = fedax.Schedule(steps=1, weights="equal"), (fedax.FedAvg(),)
@@ -166,9 +166,9 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     ("method", "up", "uploads"),
     [
         (fedax.SCAFFOLD(), None, 1),
-        thorough(fedax.FedDANE(mu=0.1), None, 2),
-        thorough(fedax.FedAvg(), codecs.Quantizer(b=8), 1),
-        thorough(fedax.FedAWARE(), None, 1),
+        slow(fedax.FedDANE(mu=0.1), None, 2),
+        slow(fedax.FedAvg(), codecs.Quantizer(b=8), 1),
+        slow(fedax.FedAWARE(), None, 1),
     ],
     ids=["two parts", "two phases", "codec", "gathers"],
 )

@@ -19,7 +19,7 @@ from fedax.flower.deploy.processes import free_port
 from fedax.flower.deploy.settings import FILE
 from fedax.flower.protocol.masks import LEVELS, Member, from_fixed_point, open_secrets, remove_masks, to_fixed_point
 from fedax.flower.protocol.records import Refused
-from marks import thorough
+from marks import slow
 from problems import vector
 
 LARGEST = 8.0
@@ -114,7 +114,7 @@ def test_a_seed_that_does_not_fit_its_commitment_is_named(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     "algorithm",
-    [fedax.FedAvg(), thorough(fedax.SCAFFOLD()), thorough(fedax.FedDANE(mu=0.1))],
+    [fedax.FedAvg(), slow(fedax.SCAFFOLD()), slow(fedax.FedDANE(mu=0.1))],
     ids=lambda a: type(a).__name__,
 )
 def test_the_mean_is_that_of_the_simulation(algorithm, tmp_path):
@@ -129,7 +129,7 @@ def run_phases(algorithm):
     return ["gradient", "train"] if isinstance(algorithm, fedax.FedDANE) else ["train"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [member.KEYS, member.DEAL, member.HIDE, member.SHOW])
 def test_clients_that_leave(stage, tmp_path):
     """Client 3 leaves in round 1 at some stage. Once its upload is in the sum it counts, even if it opens nothing."""

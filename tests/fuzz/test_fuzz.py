@@ -9,7 +9,7 @@ import pytest
 PROGRAM = Path(__file__).with_name("fuzz.py")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "examples"), [("specifications", 150), ("data", 40), ("bits", 200)])
 def test_mutated_inputs(kind, examples):
     """Each is read or refused in words, within five seconds and 2 GB; no bit of a run's file flips in silence."""

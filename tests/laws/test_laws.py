@@ -116,7 +116,7 @@ def takes_minibatches(kind):
     return bool(calls)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @every_switch_too
 def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to draw."""
@@ -158,7 +158,7 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
         assert done == fedax.footprint(algorithm, task).gradients(schedule.mean_steps(5), schedule.mean_epoch(5)), setting
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @every_algorithm
 def test_one_trace_for_many_rounds(kind, monkeypatch):
     """More rounds, other seeds and other real hyperparameters are the same program."""
@@ -190,7 +190,7 @@ def agree(kind, engine):
     assert np.array_equal(reference.bits.down, other.bits.down)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [
@@ -217,14 +217,14 @@ def test_same_on_every_engine(kind, engine):
     agree(kind, engine)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @every_switch_too
 def test_same_in_chunks(kind):
     """Several clients at a time, on two devices, and batches in parts."""
     agree(kind, CHUNKS)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @every_switch_too
 def test_invariant_to_client_order(kind):
     """With everyone and full batches, the numbering of clients does not matter.
@@ -345,7 +345,7 @@ def test_flat_losses_change_nothing(kind):
     np.testing.assert_allclose(vector(history), np.ones(4), rtol=0, atol=1e-12, err_msg=moved)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @every_algorithm  # a choice may draw a cohort of its own, which is never empty
 def test_round_without_clients_changes_nothing(kind):
     """A Poisson cohort may be empty; then the state stays, bit for bit."""
@@ -376,7 +376,7 @@ def test_declared_reductions(kind, reduction):
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @every_algorithm
 def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
     """The trace names the work functions that a round really calls, in order, and the bits it sends, whatever is chosen."""

@@ -332,7 +332,7 @@ def test_a_large_mean_does_not_spoil_the_variance():
     np.testing.assert_allclose(ours, exact, atol=1e-3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @native
 @pytest.mark.parametrize("setting", ["0", "plain", "avx2"])
 def test_other_settings(setting):

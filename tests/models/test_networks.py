@@ -100,7 +100,7 @@ def test_he_start_of_the_cifar_cnn():
     assert not any(np.any(layer.bias) for layer in (*params.convolutions, *params.dense))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_resnet_forward():
     model = ResNet(blocks=1, width=2, groups=1, classes=3, shape=(8, 8, 1))
     params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0)))
@@ -125,7 +125,7 @@ def test_resnet_forward():
     np.testing.assert_allclose(jax.jit(model)(params, x), plain(params, x), rtol=1e-8)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_char_lstm_reads_its_vectors_in_order():
     model = CharLSTM(5, vectors=3, hidden=4)
     params = model.init(jax.random.key(0))
@@ -136,7 +136,7 @@ def test_char_lstm_reads_its_vectors_in_order():
     np.testing.assert_allclose(model(params, x), params.last(h[:, -1]), rtol=1e-9)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sentiment_is_a_sigmoid():
     model = SentimentLSTM(2, 3, 4)
     params, x = model.init(jax.random.key(0)), jnp.asarray(RNG.normal(size=(3, 5, 2)))

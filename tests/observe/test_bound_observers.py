@@ -36,7 +36,7 @@ def models(run):
     return np.zeros(3), np.asarray(run.params)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_curvature_of_indefinite_clients(watched):
     ends = np.linalg.eigvalsh(A)
     for t in range(2):
@@ -82,7 +82,7 @@ def test_with_a_server_nothing_is_mixed_and_full_batches_have_no_noise(watched):
     assert last["gradient_largest"] == pytest.approx(np.linalg.norm(gradients(np.asarray(watched.params)), axis=1).max())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_solution_of_another_problem_is_inexact():
     """The released correction solves what the paper does not have, however exactly."""
     rng = np.random.default_rng(0)
@@ -210,7 +210,7 @@ def test_bad_arguments_are_refused(observer, message):
         observer()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_does_not_fit_a_run_is_refused():
     with pytest.raises(
         InvalidInput, match=r"Optimum\(point=\.\.\.\): got shape \(2,\); allowed: a flat vector of 3 numbers"

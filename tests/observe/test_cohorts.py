@@ -6,10 +6,10 @@ import pytest
 
 import fedax
 from fedax.observe.base import Observer
-from marks import thorough
+from marks import slow
 from problems import regression
 
-ENGINES = [pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"), thorough(fedax.Eager, id="eager")]
+ENGINES = [pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"), slow(fedax.Eager, id="eager")]
 OPTIONS = {"solver": fedax.SGD(0.05), "schedule": fedax.Schedule(cohort=2, steps=1, batch_size=4), "rounds": 6, "seed": 3}
 
 
@@ -77,7 +77,7 @@ def test_everyone_where_everyone_works(engine):
         assert who(algorithm, engine, rounds=1).metrics["who"].tolist() == [[0] * 5, [1] * 5]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_replacement_and_nobody(engine):
     drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
@@ -91,7 +91,7 @@ def test_with_replacement_and_nobody(engine):
     assert np.array_equal(told == 0, history.bits.up == 0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_members_of_a_grid_and_a_resumed_run():
     method, seeds = [fedax.FedDANE(mu=mu) for mu in (0.1, 1.0)], [3, 4]
     options = {**OPTIONS, "observe": [Who(), fedax.observe.Extremes("loss")], "engine": fedax.Simulation(devices=1)}

@@ -28,7 +28,7 @@ def told(history, t, **expected):
         np.testing.assert_allclose(history.metrics[name][t], value, rtol=1e-12, atol=1e-12, err_msg=f"{name} at {t}")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_minimum_of_equal_clients_has_no_gradient(engine):
     """One full step of size 1 from anywhere ends at the mean of the centres, 1/2, where the mean loss is 1/8."""
@@ -57,7 +57,7 @@ def test_the_minimum_by_size_has_no_gradient_either(engine):
     assert history.metrics["objective"][1] == history.metrics["train_loss"][1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", [None, fedax.Channel(up=fedax.codecs.Identity())])
 @pytest.mark.parametrize("method", [fedax.DSGD, fedax.DGD, fedax.DFedAvgM, fedax.QuantizedDFedAvgM])
 def test_without_a_server_clients_count_alike(method, channel):

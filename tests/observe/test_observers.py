@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.core import UnknownName
-from marks import thorough
+from marks import slow
 from problems import SIZES, regression, squares
 
 
@@ -95,7 +95,7 @@ def test_an_unknown_score_is_refused():
         fedax.run(fedax.FedAvg(), scored([[2.0]] * 4), rounds=0, observe=[fedax.observe.HoldoutScore("acuracy")])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_consensus_and_node_accuracy():
     """Isolated clients that stand at 0, 1 and 4: mean 5/3; scores are the shares of the test set {0, 1, 2, 3} below each."""
     task = fedax.tasks.from_loss(
@@ -124,7 +124,7 @@ def test_consensus_and_node_accuracy():
         assert served.last("node_accuracy_min") == served.last("node_accuracy_max") == served.last("test_accuracy")
 
 
-@pytest.mark.parametrize("engine", [fedax.Simulation, thorough(fedax.Eager)])
+@pytest.mark.parametrize("engine", [fedax.Simulation, slow(fedax.Eager)])
 def test_extremes_of_the_last_cohort(engine):
     """The cohort's numbers by hand from the history of a method that notes whom it drew, with FedBC's multipliers and without."""
     task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])
@@ -155,7 +155,7 @@ def test_extremes_of_the_last_cohort(engine):
     assert not np.allclose(own.metrics["weight_gap"][2:], own.metrics["share_gap"][2:])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
 def test_weights_of_all_clients(engine):
     """By hand from FedBC's own multipliers; by sizes for a method without, and before FedBC's first round."""

@@ -60,7 +60,7 @@ def test_auc_and_f1_are_scikit_learns(digits, history, tmp_path_factory):
     assert not [name for name in history.metrics if name.startswith("raw")]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_members_of_a_grid_and_the_eager_engine_have_the_same(digits, history):
     options = {"solver": fedax.SGD(0.1), "observe": WATCH, "observe_every": 2, "rounds": 2}
     same = fedax.run_grid([fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)], digits, **options)[0]

@@ -32,7 +32,7 @@ def local_run(request):
     return fedax.run(fedax.LocalGD(), TASK, engine=ENGINES[request.param](), **options)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_spread_of_workers_between_synchronisations(local_run):
     x = np.zeros(3)
     for t in range(3):

@@ -30,7 +30,7 @@ name = "fedavg"
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_file_is_private_to_its_budget(tmp_path):
     experiment = Experiment.parse(FILE.format(more="budget = 3.0"))
     plan = experiment.plan()

@@ -71,7 +71,7 @@ def steps(method, privacy, schedule, task, rounds, engine):
     return np.stack(models)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_poisson_means_have_a_fixed_denominator_and_empty_rounds_are_noisy():
     """Clients that all move by RATE: a round moves by count RATE / m, whatever the count. An empty round moves by its noise."""
     same = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.ones(2), clients=[np.ones((1, 2))] * 6)
@@ -114,7 +114,7 @@ def test_the_noise_on_an_aggregate(method, privacy, expected):
     assert np.std(vector(go(method, privacy, task=STILL, rounds=1))) == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_bounds_adapt_as_in_the_paper(tmp_path):
     """C <- C exp(-0.2 (b - 0.5)), b the share of lengths up to C; and a broken run goes on with its bounds."""
     private, w, bound, bounds = fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5), np.full(DIM, 0.2), 0.3, []
@@ -132,7 +132,7 @@ def test_bounds_adapt_as_in_the_paper(tmp_path):
     assert vector(go(fedax.FedAvg(), private, rounds=6, **kept)).tobytes() == vector(whole).tobytes()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_budget_ends_the_run():
     private = fedax.Privacy(noise=2.0, delta=1e-3, budget=5.0)
     spent = [fedax.privacy_spent(fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t) for t in range(12)]
@@ -163,7 +163,7 @@ def test_refused_with_the_reason(method, changes, message):
         go(method, fedax.Privacy(noise=1.0), schedule)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_noise_at_clients_fits_methods_that_gather():
     private = fedax.Privacy(clip=0.5, noise=0.1, where="client")
     assert go(fedax.FedAWARE(), private, DRAWN).outcome.ok
@@ -189,7 +189,7 @@ def test_values_out_of_range(given, message):
         go(fedax.FedAvg(), fedax.Privacy(**given))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_members_of_a_grid_are_private_alike():
     channel = fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-3))
     given = {"solver": fedax.SGD(RATE), "schedule": DRAWN, "rounds": 2, "observe": [], "channel": channel}

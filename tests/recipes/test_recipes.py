@@ -70,7 +70,7 @@ def test_cells_that_stand_twice_say_so(name):
             assert again == (rows[one] == rows[other]), (one, other)
 
 
-QUICK = ("local-gd-figure-1",)  # `make recipes` runs the others
+QUICK = ("local-gd-figure-1",)  # `make slow` runs the others
 RUNS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 

@@ -59,7 +59,7 @@ def test_all_kinds_of_charts_are_drawn(tmp_path):
     assert drawn.count('class="main-svg"') >= 8
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_report_of_a_recipe_can_be_switched(tmp_path):
     directory = reproduce(papers.Recipe.parse(OWN), "smoke", tmp_path / "run", Display())
     page = (directory.path / "report.html").read_text()

@@ -185,7 +185,7 @@ def test_gradients_are_kept_for_the_simulated_time():
     assert Reader(render(Page("", "", [again]))).data["tasks"][0]["algorithms"][0]["x"]["gradients"] == [0.0, 3.0, 6.0]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_figures_as_files(tmp_path):
     pytest.importorskip("matplotlib")
     drawn = curves([*runs()[:2], record("B", "Second", 0)])
@@ -204,7 +204,7 @@ def test_figures_as_files(tmp_path):
         curves(unknown, against="gradients")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
     same = [record(seed=seed, **weighed((first, 1 - first))) for seed, first in ((0, 0.2), (1, 0.4))]
     other = dataclasses.replace(record(seed=0, **weighed((0.9, 0.1))), draw=1)

@@ -183,7 +183,7 @@ def test_local_models_of_fedbc_against_lemma_b_2():
     np.testing.assert_allclose(curves(chart)["Lemma B.2"], [4.0, 4.0, np.nan])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_lemma_b_2_along_a_run():
     """Quadratics of equal curvature, whose delta is the same everywhere: it holds, and is not far."""
     a, b = np.stack([np.diag([1.0, 2.0])] * 4), np.random.default_rng(0).normal(size=(4, 2))

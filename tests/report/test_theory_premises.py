@@ -26,7 +26,7 @@ from fedax.report.theorems import premises
 from fedax.report.theorems.marks import theory_charts
 from fedax.report.theorems.statements import Interval, decided, over_seeds
 from fedax.theory import feddane, local_gd
-from marks import thorough
+from marks import slow
 from problems import quadratic, random_quadratic
 
 A, B = random_quadratic(clients=4, dim=3)
@@ -61,12 +61,12 @@ MATCHINGS = fedax.Graph.sequence([pairs((0, 1), (2, 3)), pairs((0, 2), (1, 3))])
     [
         (fedax.DFedAvgM(), None),
         (fedax.DFedAvgM(graph=MATCHINGS), "the graph changes"),
-        thorough(fedax.DSGD(topology="complete"), "about DFedAvgM, not DSGD"),
-        thorough(fedax.GTSGD(), "about DFedAvgM, not GTSGD"),
+        slow(fedax.DSGD(topology="complete"), "about DFedAvgM, not DSGD"),
+        slow(fedax.GTSGD(), "about DFedAvgM, not GTSGD"),
         (quantized("replica"), None),
         (quantized("paper"), r"under eq. (7) there is no bound"),
-        thorough(quantized("choco"), 'not mode="choco"'),
-        thorough(quantized("replica", code=fedax.codecs.TopK(0.5)), "rounded to one grid"),
+        slow(quantized("choco"), 'not mode="choco"'),
+        slow(quantized("replica", code=fedax.codecs.TopK(0.5)), "rounded to one grid"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -119,8 +119,8 @@ def optimum():
     [
         (fedax.LocalGD(returned="mean"), FULL, True, True),
         (fedax.LocalGD(), FULL, True, False),
-        thorough(fedax.FedAvg(), fedax.Schedule(steps=2, batch_size="full", weights="equal", cohort=1), False, False),
-        thorough(fedax.LocalGD(returned="mean"), fedax.Schedule(steps=2, batch_size="full"), False, False),
+        slow(fedax.FedAvg(), fedax.Schedule(steps=2, batch_size="full", weights="equal", cohort=1), False, False),
+        slow(fedax.LocalGD(returned="mean"), fedax.Schedule(steps=2, batch_size="full"), False, False),
     ],
 )
 def test_theorem_1_is_about_the_mean_of_local_gd(method, schedule, lemmas, theorem):

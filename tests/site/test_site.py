@@ -104,7 +104,7 @@ def test_the_page_of_files_has_no_names_of_the_code_and_no_gaps(hooks):
     assert '| `on_bad_client` | `"stop"` |' in text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_every_algorithm_has_a_page_with_its_ranges_and_traffic(hooks):
     from fedax.core.hyper import declared
 

@@ -81,7 +81,7 @@ def test_lemma_b_1_at_every_round():
     assert 0.1 < max(needed) <= 1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_consensus_along_runs():
     """Lemma B.2, with delta the largest at the models that were visited; the multipliers are in their interval."""
     needed = []

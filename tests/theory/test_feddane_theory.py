@@ -82,7 +82,7 @@ def test_theorem_7_as_corrected_holds_and_as_printed_fails():
     assert feddane.decrease_by_device(mu=mu * own, smoothness=own, dissimilarity=1.0, overall=(1 + flat) / 2) < 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_round_with_constants_of_each_device():
     said = 0
     for seed in range(500):
@@ -124,7 +124,7 @@ def test_corollary_4():
     assert best.decrease == pytest.approx(1 / (2 * best.mu)) == pytest.approx(1 / (8 * big**2), rel=1e-3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("concavity", [0.0, 0.01, 1.0, 100.0])
 @pytest.mark.parametrize("inexactness", [0.0, 0.1, 0.3])
 def test_best_mu_is_the_best_of_a_grid(concavity, inexactness):

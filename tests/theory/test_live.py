@@ -20,7 +20,7 @@ def task_of(q, start=3.0):
     return Task(lambda key: jnp.full(q.b.shape[1], start), quadratic, Ragged.of(clients))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_feddane_keeps_what_is_promised_with_all_devices():
     """All devices make a round its own expectation; what a promise needs is mu, and a small one has none."""
     q = quadratics(np.random.default_rng(0), spread=0.1, lowest=0.3)

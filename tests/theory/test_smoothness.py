@@ -192,7 +192,7 @@ def test_estimates_are_of_the_runs_own_start(bent_task):
         np.testing.assert_array_equal(np.asarray(history.params), np.asarray(alone[i % 2][1].params))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_grid_of_seeds_goes_on_from_checkpoints(bent_task, tmp_path):
     options = {"solver": fedax.SGD("theory"), "schedule": FULL, "checkpoint_every": 1}
     first = fedax.run_grid([fedax.FedAvg()], bent_task, seed=[0, 5], rounds=1, checkpoint=tmp_path, **options)

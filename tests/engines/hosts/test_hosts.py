@@ -71,21 +71,21 @@ def two(tmp_path_factory):
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FedAvg", "FedAWARE", "DFedAvgM"])
 def test_two_processes_give_the_numbers_of_one(two, name, tmp_path):
     for found in two:
         agree(found[name], result(name, tmp_path, 0))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_grid_and_its_seeds(two, tmp_path):
     for one, found, other in zip(result("grid", tmp_path, 0), two[0]["grid"], two[1]["grid"], strict=True):
         agree(found, one)
         assert found == other
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_personal_models(two, tmp_path):
     expected = result("personal", tmp_path, 0)
     for found in two:
@@ -93,7 +93,7 @@ def test_personal_models(two, tmp_path):
         np.testing.assert_allclose(found["personal"]["own"], expected["own"], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_is_continued_and_one_process_keeps_the_files(two, tmp_path):
     expected = result("resumed", tmp_path, 0)
     for found in two:
@@ -101,7 +101,7 @@ def test_a_run_is_continued_and_one_process_keeps_the_files(two, tmp_path):
     assert [found["resumed"]["files"] for found in two] == [expected["files"], 0]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_processes_that_disagree_are_refused_on_both(two):
     for found in two:
         assert "simulation on several hosts: the ranks disagree. solver.learning_rate: " in found["disagree"]

@@ -15,7 +15,7 @@ from threads import on_ranks
 import fedax
 from fedax.core import InvalidInput, RankFailed, WriteFailed
 from fedax.core.task import Ragged
-from marks import quick, thorough
+from marks import quick, slow
 
 SIZES = (7, 12, 9, 4)
 
@@ -83,7 +83,7 @@ def test_ranks_that_disagree_are_told_before_round_0(words, request):
     assert heard == []
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_own_examples_differ_but_not_their_form():
     same = on_ranks(4, lambda comm: go(comm, given=task(comm.rank), rounds=1).metrics["train_loss"].tolist())
     assert same == [go(rounds=1).metrics["train_loss"].tolist()] * 4 or np.ptp(same, axis=0).max() == 0
@@ -106,7 +106,7 @@ def test_what_all_refuse_is_their_own_error():
     assert all("cohort" in str(error) for error in found)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_rank_stops_all():
     def work(comm):
         return go(comm, progress=lambda progress: comm.rank == 1 and progress.round == 3)
@@ -141,7 +141,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("own", [thorough(False, id="all data"), pytest.param(True, id="own data")])
+@pytest.mark.parametrize("own", [slow(False, id="all data"), pytest.param(True, id="own data")])
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
 def test_ranks_continue_to_the_bit(name, own, tmp_path):
     """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the folder."""
@@ -162,7 +162,7 @@ def test_ranks_continue_to_the_bit(name, own, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_an_engine_continues_what_the_other_began(tmp_path):
     """Checkpoints hold everybody's memory: ranks go on where the simulation was, and the other way round."""
     straight = go(personal=True)
@@ -178,7 +178,7 @@ def test_an_engine_continues_what_the_other_began(tmp_path):
             np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [fedax.SCAFFOLD(), fedax.FedAWARE(), fedax.FedDANE(mu=0.1)], ids=lambda method: type(method).__name__
 )
@@ -214,7 +214,7 @@ def test_only_the_same_run_continues(tmp_path):
     assert all("seed: got 4; allowed: the same run as before" in str(error) for error in found)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_full_disk_is_known_to_all(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")
