@@ -18,7 +18,6 @@ import conftest
 from sources import own_files
 
 ROOT = Path(__file__).parent.parent
-HOME = "https://github.com/fedax/fedax"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,6 @@ def test_the_citation_is_of_this_package(project):
     citation = read("CITATION.cff")
     known = {"title": "name", "version": "version", "license": "license", "abstract": "description", "keywords": "keywords"}
     assert {field: citation[field] for field in known} == {field: project[name] for field, name in known.items()}
-    assert citation["repository-code"] == HOME
 
 
 def test_the_public_ci_runs_the_one_job_on_the_oldest_python(project):
@@ -86,12 +84,33 @@ def test_templates_have_what_the_host_asks_for():
         assert all(field["attributes"]["label"] for field in form["body"])
 
 
-def test_one_address(project):
-    """The package names none of its own until it is released; the other files name one place."""
+NAMED = ("pyproject.toml", "CITATION.cff", "mkdocs.yml", "README.md")
+
+
+def test_no_file_names_an_address_of_the_project(project):
+    """None is known to belong to it. Links to others are to packages and papers."""
     assert "urls" not in project
-    for name in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml", "CITATION.cff"):
-        for address in re.findall(r"https://github\.com/[\w/.-]+", (ROOT / name).read_text()):
-            assert address.startswith(HOME)
+    for name in (*NAMED, "SECURITY.md", "CONTRIBUTING.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        text = (ROOT / name).read_text()
+        assert re.findall(r"https?://\S*fedax\S*", text) == [], name
+
+
+def test_the_address_is_written_at_release(tmp_path):
+    for name in NAMED:
+        shutil.copy(ROOT / name, tmp_path / name)
+    command = [sys.executable, ROOT / ".ci" / "address"]
+    address = "https://host.example/owner/fedax"
+    assert subprocess.run([*command, "host.example"], cwd=tmp_path, check=False, capture_output=True).returncode == 1
+    for _ in range(2):  # a second time changes nothing
+        subprocess.run([*command, address], cwd=tmp_path, check=True, capture_output=True)
+        texts = {name: (tmp_path / name).read_text() for name in NAMED}
+        assert tomllib.loads(texts["pyproject.toml"])["project"]["urls"]["Repository"] == address
+        assert yaml.safe_load(texts["CITATION.cff"])["repository-code"] == address
+        assert f"repo_url: {address}\n" in texts["mkdocs.yml"]
+        links = re.findall(r"\]\(([^)]+)\)", texts["README.md"])
+        assert links
+        assert all(link.startswith(("https://", "#")) for link in links)
+        assert f"{address}/raw/main/docs/report.png" in links
 
 
 STUB = """#!/bin/sh

@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 COPIED = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
+    "RELEASING.md": "project/releasing.md",
     "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "project/performance.md",
 }
@@ -77,6 +78,7 @@ def on_config(config: Any) -> Any:
                 {"Glossary": "project/glossary.md"},
                 {"Questions": "project/faq.md"},
                 {"Changelog": "project/changelog.md"},
+                {"Releasing": "project/releasing.md"},
                 {"Security": "project/security.md"},
             ]
         },

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from importlib.metadata import metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -10,7 +11,7 @@ import typer
 
 import fedax
 
-AUTHORS, HOME = "The fedax contributors", "https://github.com/fedax/fedax"
+AUTHORS = "The fedax contributors"
 
 
 def cite(
@@ -95,10 +96,17 @@ def _own_entry() -> str:
         "author": f"{{{AUTHORS}}}",
         "title": "fedax: federated optimization in {JAX}",
         "version": fedax.__version__,
-        "url": HOME,
     }
+    if address := _address():
+        fields["url"] = address
     lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
     return f"% the library\n@software{{fedax,\n{lines}\n}}"
+
+
+def _address() -> str | None:
+    """Returns the address of the repository that the installed package names, if it names one."""
+    urls = metadata("fedax").get_all("Project-URL") or []
+    return dict(entry.split(", ", 1) for entry in urls).get("Repository")
 
 
 def _unique(names: Iterable[str]) -> list[str]:
