@@ -125,7 +125,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links to files outside of the site lead to the pages that show them, or to the repository."""
+    """Points links to files outside of the site to the pages that show them, or to the repository if it has an address."""
     address = page.file.src_uri
     origin = {page_: source for source, page_ in COPIED.items()}.get(address, f"docs/{address}")
 
@@ -139,13 +139,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             if (ROOT / place).is_dir():
                 inside += "/README.md"
             here = posixpath.relpath(inside, posixpath.dirname(address) or ".")
-        elif (ROOT / place).exists():
+        elif (ROOT / place).exists() and config.repo_url:
             here = f"{config.repo_url}/{'tree' if (ROOT / place).is_dir() else 'blob'}/main/{place}"
+        elif (ROOT / place).exists():  # a file of the sources, whose repository has no address yet
+            return match[1]
         else:
             return match[0]
-        return f"{match[1]}({here}{'#' + anchor if anchor else ''})"
+        return f"[{match[1]}]({here}{'#' + anchor if anchor else ''})"
 
-    return re.sub(r"(\])\((?!\w+:|#)([^)\s]+)\)", moved, markdown)
+    # the text of a link may be a picture
+    return re.sub(r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!\w+:|#)([^)\s]+)\)", moved, markdown)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
