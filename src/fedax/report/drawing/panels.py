@@ -127,45 +127,78 @@ def wave_panel(title: str, curves: Sequence[tuple[str, Spot]], choice: Choice, m
 def value_panel(
     title: str, rows: Mapping[str, Sequence[tuple[float, Spot]]], choice: Choice, marks: Sequence[Mark]
 ) -> Panel:
-    """Means against a value of the experiment, with bars of one standard deviation; series stand beside each other.
+    """Draws means against a value of the experiment, with bars of one standard deviation.
 
-    The paper's numbers of a series, where it has some, stand beside it.
+    Series stand beside each other, and the paper's numbers beside the series that they belong to.
     """
     values = sorted({value for points in rows.values() for value, _ in points})
-    every = _by_task(spot for points in rows.values() for _, spot in points)
-    gaps = np.diff(np.log(values) if choice.log_x else values)
-    width = 0.3 * float(gaps.min()) if len(values) > 1 else 0.3  # all series together, at one value
-    series: list[Series] = []
+    spots = [spot for points in rows.values() for _, spot in points]
+    # each series, and each one's published numbers, has a slot of equal width at every value
     slots = len(rows) + sum(any(spot.paper for _, spot in points) for points in rows.values())
-
-    def beside(points: Sequence[tuple[float, Spot]]) -> np.ndarray:
-        shift = width * ((len(series) + 0.5) / slots - 0.5) if slots > 1 else 0.0
-        return np.array([value * math.exp(shift) if choice.log_x else value + shift for value, _ in points])
-
-    for place, (label, points) in enumerate(rows.items()):
+    beside = _Slots(values, slots, choice.log_x)
+    series: list[Series] = []
+    for position, (label, points) in enumerate(rows.items()):
         ordered = sorted(points, key=lambda point: point[0])
         if printed := [(value, spot) for value, spot in ordered if spot.paper]:
-            mean = np.array([float(spot.paper[0]) for _, spot in printed])
-            spread = np.array([float(spot.paper[1]) if len(spot.paper) > 1 else 0.0 for _, spot in printed])
-            style = ordered[0][1].style
-            series.append(Series(PUBLISHED, style, beside(printed), mean, mean - spread, mean + spread, "published"))
-        x = beside(ordered)
-        numbers = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for _, spot in ordered]
-        mean = np.array([own.mean() for own in numbers])
-        spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
-        style = ordered[0][1].style if len({spot.metric for points in rows.values() for _, spot in points}) == 1 else place
-        settings = dict.fromkeys(spot.settings for _, spot in ordered)
-        shown = next(iter(settings)) if len(settings) == 1 else ""
-        series.append(Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x)))))
-    metric = next(iter(rows.values()))[0][1].metric
-    places = np.log(values) if choice.log_x else np.array(values)
+            series.append(_published(printed, beside.positions(printed, len(series))))
+        # a panel of several metrics tells series apart by their position
+        style = ordered[0][1].style if len({spot.metric for spot in spots}) == 1 else position
+        x = beside.positions(ordered, len(series))
+        series.append(_means(label, style, ordered, x, choice.read, _by_task(spots)))
+    metric = spots[0].metric
+    across = Axis(choice.x_title, choice.log_x, ticks=_ticks(values, choice.log_x))
+    return ranged(Panel(title, across, _upright(metric, choice), series, marks), is_percent(metric))
+
+
+class _Slots(NamedTuple):
+    """Horizontal positions of series that stand beside each other at the same values."""
+
+    values: Sequence[float]
+    count: int
+    log: bool
+
+    def positions(self, points: Sequence[tuple[float, Spot]], slot: int) -> np.ndarray:
+        """Returns the positions of a series' points in a slot, shape (points,)."""
+        gaps = np.diff(np.log(self.values) if self.log else self.values)
+        # all slots together fill 0.3 of the smallest gap
+        width = 0.3 * float(gaps.min()) if len(self.values) > 1 else 0.3
+        shift = width * ((slot + 0.5) / self.count - 0.5) if self.count > 1 else 0.0
+        return np.array([value * math.exp(shift) if self.log else value + shift for value, _ in points])
+
+
+def _published(points: Sequence[tuple[float, Spot]], x: np.ndarray) -> Series:
+    """Draws the paper's numbers, with their standard deviations where it gives them."""
+    mean = np.array([float(spot.paper[0]) for _, spot in points])
+    spread = np.array([float(spot.paper[1]) if len(spot.paper) > 1 else 0.0 for _, spot in points])
+    return Series(PUBLISHED, points[0][1].style, x, mean, mean - spread, mean + spread, "published")
+
+
+def _means(
+    label: str,
+    style: int,
+    points: Sequence[tuple[float, Spot]],
+    x: np.ndarray,
+    read: str,
+    among: Mapping[str, Sequence[Record]],
+) -> Series:
+    """Draws means over runs with one standard deviation; `among` are all runs of each task."""
+    numbers = [units(spot.runs, spot.metric, read, among[spot.task]) for _, spot in points]
+    mean = np.array([own.mean() for own in numbers])
+    spread = np.array([own.std(ddof=1) if len(own) > 1 else 0.0 for own in numbers])
+    settings = {spot.settings for _, spot in points}
+    shown = settings.pop() if len(settings) == 1 else ""
+    return Series(label, style, x, mean, mean - spread, mean + spread, "points", shown, tuple(range(len(x))))
+
+
+def _ticks(values: Sequence[float], log: bool) -> tuple[tuple[float, str], ...]:
+    """Returns ticks at the values, without those too near to the one before (0.06 of the axis)."""
+    positions = np.log(values) if log else np.array(values)
     ticks, last = [], -math.inf
-    for value, place in zip(values, places, strict=True):
-        if place - last >= 0.06 * (places[-1] - places[0]):
-            last = place
+    for value, position in zip(values, positions, strict=True):
+        if position - last >= 0.06 * (positions[-1] - positions[0]):
+            last = position
             ticks.append((value, f"{value:g}"))
-    below = Axis(choice.x_title, choice.log_x, ticks=tuple(ticks))
-    return ranged(Panel(title, below, _upright(metric, choice), series, marks), is_percent(metric))
+    return tuple(ticks)
 
 
 def difference_panel(
@@ -238,33 +271,33 @@ def dot_panel(title: str, spots: Sequence[Spot], choice: Choice) -> Panel:
 
     The paper's number with its deviation stands above ours with the interval and the single runs.
     """
-    places = -np.arange(len(spots), dtype=float)
-    every = _by_task(spots)
-    kept = [units(spot.runs, spot.metric, choice.read, every[spot.task]) for spot in spots]
-    good = [values[np.isfinite(values)] for values in kept]
-    names = []
-    for spot in spots:
-        lost = sum(run.diverged for run in spot.runs)
-        extra = [spot.settings] * bool(spot.settings) + [f"{lost} of {len(spot.runs)} diverged"] * bool(lost)
-        names.append("\n".join([spot.method, *extra]))
-    means = np.array(
-        [values.mean() if len(values) == len(all_) else math.nan for values, all_ in zip(good, kept, strict=True)]
-    )
-    ends = [
-        interval(values) if math.isfinite(mean) else (math.nan, math.nan) for values, mean in zip(good, means, strict=True)
-    ]
+    rows = -np.arange(len(spots), dtype=float)
+    among = _by_task(spots)
+    numbers = [units(spot.runs, spot.metric, choice.read, among[spot.task]) for spot in spots]
+    finite = [values[np.isfinite(values)] for values in numbers]
+    # a mean without the runs that diverged would be too good: the row then has single runs only
+    complete = [len(good) == len(all_) for good, all_ in zip(finite, numbers, strict=True)]
+    means = np.array([good.mean() if whole else math.nan for good, whole in zip(finite, complete, strict=True)])
+    ends = [interval(good) if whole else (math.nan, math.nan) for good, whole in zip(finite, complete, strict=True)]
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     paper = np.array([spot.paper[0] if spot.paper else math.nan for spot in spots], float)
     spread = np.array([spot.paper[1] if len(spot.paper) > 1 else 0.0 for spot in spots], float)
-    dots = np.concatenate(good), np.concatenate([np.full(len(v), p) for v, p in zip(good, places, strict=True)])
+    heights = np.concatenate([np.full(len(good), row) for good, row in zip(finite, rows, strict=True)])
     series = [
-        Series("paper, ± standard deviation", 1, paper, places + 0.17, paper - spread, paper + spread, "paper"),
-        Series("ours, 95 % interval of the mean", 0, means, places - 0.17, low, high, "ours"),
-        Series("single runs", 0, dots[0], dots[1] - 0.17, kind="runs"),
+        Series("paper, ± standard deviation", 1, paper, rows + 0.17, paper - spread, paper + spread, "paper"),
+        Series("ours, 95 % interval of the mean", 0, means, rows - 0.17, low, high, "ours"),
+        Series("single runs", 0, np.concatenate(finite), heights - 0.17, kind="runs"),
     ]
     across = framed(value_axis(spots[0].metric, bool(choice.log)), series)
-    ticks = tuple((float(place), name) for place, name in zip(places, names, strict=True))
-    return Panel(title, across, Axis("", low=float(places[-1]) - 0.6, high=0.6, ticks=ticks), series)
+    ticks = tuple((float(row), _row_name(spot)) for row, spot in zip(rows, spots, strict=True))
+    return Panel(title, across, Axis("", low=float(rows[-1]) - 0.6, high=0.6, ticks=ticks), series)
+
+
+def _row_name(spot: Spot) -> str:
+    """Returns the lines beside a row: the method, its settings, and how many runs diverged."""
+    lost = sum(run.diverged for run in spot.runs)
+    extra = [spot.settings] * bool(spot.settings) + [f"{lost} of {len(spot.runs)} diverged"] * bool(lost)
+    return "\n".join([spot.method, *extra])
 
 
 def framed(across: Axis, series: list[Series]) -> Axis:
@@ -272,20 +305,27 @@ def framed(across: Axis, series: list[Series]) -> Axis:
 
     Numbers beyond the cut are added to the series.
     """
+    # shapes (rows,): one number of the paper and one mean for each row of the panel
     paper = np.concatenate([each.x for each in series if each.kind == "paper"])
     ours = [each for each in series if each.kind == "ours"]
     means, rows = (np.concatenate([getattr(each, side) for each in ours]) for side in ("x", "y"))
     if (bounds := _bounds(paper, means)) is None:
         return across
+
+    # first the range of all that is near: the paper's numbers with deviations, and our means
     far = (means < bounds[0]) | (means > bounds[1])
     sides = [(each.low, each.high) for each in series if each.kind == "paper"]
     inside = np.concatenate([*(side for pair in sides for side in pair), means[~far]])
     first, last = float(np.nanmin(inside)), float(np.nanmax(inside))
-    room = 0.25 * (last - first)  # intervals of few runs may be far wider than what they are of
+
+    # then our intervals, as far as a quarter of that range: those of few runs may be far wider
+    room = 0.25 * (last - first)
     low, high = (np.append(np.concatenate([getattr(each, side) for each in ours])[~far], inside) for side in ("low", "high"))
     edges = np.clip([np.nanmin(low), np.nanmax(high)], first - room, last + room)
     edges += np.array([-0.12, 0.04]) * (edges[1] - edges[0])
-    far = (means < edges[0]) | (means > edges[1])  # what came into sight is no longer
+
+    # means that came into sight are no longer beyond the axis, and get room to its ends
+    far = (means < edges[0]) | (means > edges[1])
     near, gap = np.append(means[~far], [first, last]), 0.03 * (edges[1] - edges[0])
     edges = np.array([min(edges[0], np.nanmin(near) - gap), max(edges[1], np.nanmax(near) + gap)])
     margin = 0.01 * (edges[1] - edges[0])  # a point on the very edge may be cut off with it
