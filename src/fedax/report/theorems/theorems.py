@@ -45,6 +45,7 @@ def feddane_of(runs: Sequence[Record]) -> Held | None:
     why = premises.feddane(run.settings, clients)
     everyone = run.settings is not None and premises.everyone_works(run.settings, clients)
     excess = over_seeds([each.excess for each in found])
+    # with all devices a round has no randomness left, else the promise is one for the mean over cohorts
     if everyone:
         kept, chance = flags(fell >= promised, found[0].told), None
     else:
@@ -77,6 +78,7 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
     known = series_of(run, *names)
     assert known is not None, "a run that was not watched"
     f, gradient, b, smooth, lowest, mu = known
+    # all of shape (observations,); B is at least 1, below that it is rounding
     b, concavity, gamma = np.maximum(b, 1), np.maximum(-lowest, 0), _gamma(run)
     rho, best = np.full(len(f), -np.inf), np.full(len(f), np.nan)
     for t in np.flatnonzero(np.isfinite(b)):
@@ -84,9 +86,11 @@ def _descent(run: Record, names: Sequence[str]) -> _Descent:
         best[t] = feddane.best_mu(**given).mu
         if mu[t] > concavity[t] and gamma[t] < 1:
             rho[t] = feddane.decrease(mu=float(mu[t]), inexactness=float(gamma[t]), **given)
+    # a fall of f belongs to a round only where the next observation is one round later
     follows = np.append(np.diff(run.rounds) == 1, False)
     fell = np.append(f[:-1] - f[1:], np.nan)
     promised = np.where(rho > 0, rho * gradient**2, np.nan)
+    # below some roundings of f a promised fall cannot be seen
     rounding = 8 * np.finfo(np.asarray(run.metrics["objective"]).dtype).eps * np.abs(f)
     excess = np.where(follows & np.isfinite(rho), fell - np.where(np.isfinite(rho), rho, 0) * gradient**2, np.nan)
     return _Descent(rho, fell, promised, excess, best, follows & (rho > 0) & (promised > rounding))
@@ -124,14 +128,18 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
     known = series_of(run, "spread", "spread_gradient", "spread_rate", "smoothness_largest")
     if known is None or known[0].ndim != 2:
         return None
+    # V_t and |g_t|² at every step of the last round, shape (observations, steps); L is the largest one seen
     spread, square, rates, smooth = known
     constant, rate, interval = float(np.nanmax(smooth)), float(rates[0]), spread.shape[1]
+    # the recorded rate has been through float32
     small = rate <= local_gd.step_size(constant, interval) * (1 + 1e-9)
     lowest = np.asarray(run.metrics.get("eigenvalue_lowest", np.zeros(1)), float)
     bent = "is about convex losses, and a client's has negative curvature" if np.nanmin(lowest) < -1e-3 * constant else None
     why = premises.local_gd(run.settings) or bent
     checks = [Check("step size at most 1/(4LH)", np.full(len(spread), float(small)), why)]
     panels = [panel("Spread V_t of the workers, largest of a round", run.rounds, {"V_t": spread.max(1)})]
+
+    # Lemmas 2 and 3 need f(x_t) - f* at every step
     if "spread_gap" in run.metrics:
         gaps = np.maximum(np.asarray(run.metrics["spread_gap"], float), 0)
         bound = 2 * constant**2 * spread + 4 * constant * gaps
@@ -144,6 +152,8 @@ def local_gd_of(runs: Sequence[Record]) -> Held | None:
         if "optimum_variance" in run.metrics:
             given = {"smoothness": constant, "interval": interval, "rate": rate}
             _epochs(run, spread, gaps, checks, panels, given, why, small)
+
+    # Theorem 1 is about the mean of the iterates, so its premises are others
     known = series_of(run, "distance", "optimum_gap", "optimum_variance")
     if known is not None:
         distance, gap, variance = known
@@ -174,6 +184,7 @@ def _epochs(
     if small and why is None:
         bound = np.array([local_gd.spread_bound(gaps=row, **options) for row in gaps])
         second = np.array([local_gd.spread_excess_bound(gaps=row, **options) for row in gaps])
+    # Lemma 2 bounds sums over the steps of a round; shapes (observations, steps) become (observations,)
     excess = (1.5 * given["smoothness"] * spread - gaps).sum(1)
     said = np.isfinite(bound)
     room = 1e-6 * (1.5 * given["smoothness"] * spread + gaps).sum(1)
@@ -197,10 +208,12 @@ def dfedavgm_of(runs: Sequence[Record]) -> Held | None:
     setting = _setting(runs, known, constants) if why is None else None
     if why is None and setting is None:
         why = "needs a connected graph and losses with curvature"
+    # the lemmas' step size, with room for a rate that has been through float32
     small = setting is not None and setting.rate <= 1 / (8 * setting.smoothness * setting.local_steps) * (1 + 1e-9)
     bounds = dict.fromkeys(("corrected", "as printed"), math.nan)
     if setting is not None and small:
         bounds = {name: dfedavgm.consensus_bound(setting, rounding, as_printed=name == "as printed") for name in bounds}
+    # the lemmas are about expectations: one run decides them only if nothing is drawn at random
     fixed = premises.is_deterministic(run.settings)
     chance = None if fixed or len(runs) > 1 else ONE_SEED
     found = over_seeds([np.asarray(each.metrics["consensus_square"], float) for each in runs])
@@ -282,6 +295,7 @@ def fedbc_of(runs: Sequence[Record]) -> Held | None:
     checks, why = [Check("all constraints hold", flags(largest <= 0))], premises.fedbc(run.settings)
     lines = {"smallest": multiplier.min(1), "largest": multiplier.max(1)}
     if (smooth := series_of(run, "smoothness")) is not None and (smooth[0] > 0).all():
+        # one interval for each client, from its own L_i
         ends = [fedbc.multiplier_bounds(each) for each in smooth[0]]
         low, high = (np.array([getattr(each, name) for each in ends]) for name in ("low", "high"))
         checks.append(Check("multipliers ≥ 1 + L_i", flags((multiplier >= low * (1 - 1e-3)).all(1)), why))
@@ -307,6 +321,7 @@ def _fedbc_consensus(run: Record, multiplier: np.ndarray, checks: list[Check], p
     delta, steep = local or (np.full(len(apart), np.nan),) * 2
     missing = None if local else "needs delta at the local models, which the run did not record"
     why = premises.fedbc_consensus(run.settings, _clients(run)) or missing
+    # the local models leave the paths along which L was measured, so both places count
     constant, lam = float(np.nanmax([*smooth, *steep])), multiplier.min(1)
     bound = np.full(len(apart), np.nan)
     for t in np.flatnonzero((lam > constant / 2) & np.isfinite(error) & np.isfinite(delta) & (why is None)):
