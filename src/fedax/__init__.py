@@ -9,7 +9,7 @@ Runs:
 - `compare`: a page with the curves of several runs.
 - `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take and give.
 - `Schedule`: the clients that work in a round, and how much.
-- `SGD`, `Optax`, `Exact`, `Inexact`: local solvers.
+- `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of them.
 - `Channel`: codecs of what clients and server send, and attacks of clients.
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better.
 - `Progress`: the argument of a progress hook.

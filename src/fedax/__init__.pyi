@@ -57,6 +57,7 @@ from .algorithms.server.scaffold import SCAFFOLD as SCAFFOLD
 from .algorithms.server.trimmedmean import TrimmedMean as TrimmedMean
 from .communication.channel import Channel as Channel
 from .communication.privacy import Privacy as Privacy
+from .core import SAM as SAM
 from .core import SGD as SGD
 from .core import Algorithm as Algorithm
 from .core import Best as Best

@@ -29,10 +29,12 @@ from fedax.core.scheduling.availability import Availability as Availability
 from fedax.core.scheduling.availability import Daily as Daily
 from fedax.core.scheduling.availability import Trace as Trace
 from fedax.core.scheduling.schedule import Schedule as Schedule
+from fedax.core.solver import SAM as SAM
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact
 from fedax.core.solver import Inexact as Inexact
 from fedax.core.solver import Optax as Optax
+from fedax.core.solver import sharp_gradient as sharp_gradient
 from fedax.core.task import Ragged as Ragged
 from fedax.core.task import Task as Task
 from fedax.core.traffic import Traffic as Traffic

@@ -13,7 +13,7 @@ from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.constants import Constants
-from fedax.core.hyper import PerClient, Scalar, Word, check_declared, entry
+from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, Word, check_declared, entry
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -38,6 +38,23 @@ class Minibatch(ABC):
     @abstractmethod
     def gradient(self, params: PyTree) -> PyTree:
         """Gradient of `loss`."""
+
+    @abstractmethod
+    def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        """Mean over the batch of a function of its examples, such as features by class.
+
+        Args:
+            function: `(params, examples, key) -> values`, as `Task.loss`: a pytree of arrays whose first axis is the batch. It gets
+                the model's parameters with the frozen ones, and the task's arrays by name, labels included.
+            params: the trained parameters.
+        """
+
+    @abstractmethod
+    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        """Gradient of `mean_of` by the parameters, for a function with one number per example: a loss of the method's own.
+
+        The task's l2 is not part of it, and the model's state stays.
+        """
 
 
 class Client(ABC):
@@ -81,6 +98,10 @@ class Client(ABC):
         """The gradient of a local problem at w, over all training examples."""
         added = problem.added_gradient(self.layout, self.layout.unravel(self.gradient(w)), self.layout.unravel(w))
         return self.layout.ravel(added)
+
+    def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
+        """Mean over all training examples of a function of them, see `Minibatch.mean_of`."""
+        return self.first(MOST_COUNT).mean_of(function, self.layout.unravel(w))
 
     def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
         """Folds `step(carry, minibatch)` over this round's minibatches: all local work is built on it.

@@ -1,5 +1,8 @@
 """The local problem: what a client minimises in place of its own loss."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PyTree
@@ -24,25 +27,35 @@ class LocalProblem(eqx.Module):
         prox: the weight of the quadratic; its gradient is `prox * (w - anchor)`.
         drift: a vector d that every step of `SGD` adds beside its own update u, $w \leftarrow w + u - \eta d$, shape `(dim,)`.
             Unlike `linear` it does not enter the momentum, and the result minimises no function. Other solvers refuse it.
+        step_gradient: `(minibatch, params) -> gradient`, which steps of `SGD` and `Optax` take instead of the minibatch's
+            gradient of the loss; the added terms above come on top. Momentum, clipping and decay work on the result, see
+            `fedax.SAM`. Solvers that need a function to minimise refuse it.
     """
 
     anchor: Float[Array, "dim"] | None = None
     linear: Float[Array, "dim"] | None = None
     prox: Scalar | None = None
     drift: Float[Array, "dim"] | None = None
+    step_gradient: Callable[..., PyTree] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if (self.prox is None) != (self.anchor is None):
             raise InvalidInput.of("LocalProblem(anchor, prox)", (self.anchor, self.prox), "both or neither")
 
-    def require_no_drift(self, solver: str) -> None:
-        """Refuses a drift, for solvers that need a function to minimise.
+    def require_function(self, solver: str) -> None:
+        """Refuses a drift and changed gradients of steps, for solvers that need a function to minimise.
 
         Raises:
-            InvalidInput: the problem has a drift.
+            InvalidInput: the problem has one of them.
         """
         if self.drift is not None:
             raise InvalidInput.found("run(solver=...)", solver, "SGD, which this method's steps need")
+        if self.step_gradient is not None:
+            raise InvalidInput.found("run(solver=...)", solver, "SGD or Optax, whose steps this method changes")
+
+    def minibatch_gradient(self, batch: Any, params: PyTree) -> PyTree:
+        """Returns the gradient of a step without the added terms."""
+        return batch.gradient(params) if self.step_gradient is None else self.step_gradient(batch, params)
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
         r"""`gradient` plus the gradient of the added terms, $\ell + \rho (w - a)$, leaf by leaf in one fused expression."""

@@ -58,7 +58,7 @@ class Descent(Solver):
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             params, state = carry
-            gradient = problem.added_gradient(layout, batch.gradient(params), params)
+            gradient = problem.added_gradient(layout, problem.minibatch_gradient(batch, params), params)
             updates, state = optimizer.update(gradient, state, params)
             params = optax.apply_updates(params, updates)
             return params if drift is None else optax.tree.add_scale(params, -rate, drift), state
@@ -165,6 +165,65 @@ class Optax(Descent):
         return self.optimizer
 
 
+class SAM(Solver):
+    r"""Sharpness-aware minimisation around another local solver: every step takes its gradient at the worst point nearby.
+
+    $$ \tilde g = \nabla f_B\Big(w + \rho \frac{\nabla f_B(w)}{\lVert \nabla f_B(w) \rVert}\Big) $$
+
+    replaces the gradient $\nabla f_B(w)$ of the minibatch B. The local problem's other terms, momentum, clipping and decay stay
+    as they are, so that every method whose clients call `client.minimize` has a sharpness-aware form.
+
+    Args:
+        solver: `SGD` or `Optax`; others are refused where they run.
+        rho: $\rho$, at least 0; 0 is the solver itself.
+
+    Raises:
+        InvalidInput: no solver, or one with symbolic hyperparameters.
+
+    >>> solver = SAM(SGD(0.1, momentum=0.9), rho=0.05)
+
+    Source: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021, Alg. 1.
+    """
+
+    solver: Any  # a Solver; checked below, for a message in words
+    rho: Scalar = hyper(0.05, low=0.0, doc="distance to the worst point nearby")
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        if not isinstance(self.solver, Solver) or words(self.solver):
+            raise InvalidInput.of("SAM(solver=...)", self.solver, "a local solver with numbers, such as SGD(0.1)")
+
+    def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        changed = dataclasses.replace(problem, step_gradient=sharp_gradient(self.rho, problem))
+        return self.solver.minimize(client, changed, start)
+
+    def factor(self, round: Index, dtype: Any) -> Any:
+        return self.solver.factor(round, dtype)
+
+    def step_size(self) -> Scalar:
+        return self.solver.step_size()
+
+    def nominal_step_size(self) -> Scalar:
+        return self.solver.nominal_step_size()
+
+    def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
+        return self.solver.accumulated(client, prox)
+
+
+def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..., Any]:
+    """Returns `LocalProblem(step_gradient=...)` of `SAM`, of the gradients that a problem's steps take (by default, plain ones)."""
+    inner = problem or LocalProblem()
+
+    def gradient(batch: Minibatch, params: Any) -> Any:
+        ascent = inner.minibatch_gradient(batch, params)
+        norm = optax.tree.norm(ascent)
+        length = jnp.where(norm > 0, rho / jnp.where(norm > 0, norm, 1), 0)
+        worst = jax.tree.map(lambda w, g: w + (length * g).astype(w.dtype), params, ascent)
+        return inner.minibatch_gradient(batch, worst)
+
+    return gradient
+
+
 class Exact(Solver):
     r"""Minimises the local problem over all its examples to stationarity, whatever the schedule says of steps.
 
@@ -183,7 +242,7 @@ class Exact(Solver):
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         import optimistix as optx  # takes half a second to import, so only on demand
 
-        problem.require_no_drift("Exact")
+        problem.require_function("Exact")
         tol = cast(float, self.tol)
 
         @jax.custom_jvp
@@ -228,7 +287,7 @@ class Inexact(Solver):
     max_steps: int = hyper(1000, low=1, doc="most steps")
 
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        problem.require_no_drift("Inexact")
+        problem.require_function("Inexact")
         anchor, mu = problem.anchor, problem.prox
         if anchor is None or mu is None:
             lacks = "Inexact, with a method whose local problem has no proximal term"

@@ -205,6 +205,13 @@ class Task(eqx.Module):
         """The weighted sum of a per-example function; rows of weight 0 (padding) do not count, whatever they hold."""
         return weighted_sum(function(params, data, key), weight)
 
+    def sums(
+        self, function: Callable[..., Any], params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+    ) -> PyTree:
+        """The weighted sums over the examples of a function that gives a pytree with one row per example."""
+        values = self._bound(function)(params, data, key)
+        return jax.tree.map(lambda rows: weighted_sum(rows, weight), values)
+
     def trained(self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any) -> tuple[Float[Array, ""], PyTree]:
         """The weighted sum of the losses of a minibatch, and the model's state after it; padding has weight 0."""
         loss = self.functions["loss"]
@@ -214,6 +221,8 @@ class Task(eqx.Module):
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
 
-def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, ""]:
-    """The sum of some values with weights; what has weight 0 does not count, whatever it is."""
-    return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0))
+def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
+    """The sum of some rows with weights; what has weight 0 does not count, whatever it is."""
+    if values.ndim > 1:
+        weight = weight.reshape(-1, *(1,) * (values.ndim - 1))
+    return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0), axis=0)

@@ -1,6 +1,7 @@
 """Local work: how much a client does in a round."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,11 @@ from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import Index
 
+LEAST_SYNC = 1e-6
+"""The smallest probability of communication after a step."""
+SMALLEST_LUCK = math.log(2.0**-24)
+"""Logarithm of the smallest uniform number above 0 that the coins of a round come from."""
+
 
 class Work(NamedTuple):
     """One client's local work in one round: minibatch steps, and the examples of a full minibatch."""
@@ -26,8 +32,8 @@ class Work(NamedTuple):
 class LocalWork(eqx.Module):
     """The amount of work of a round's clients.
 
-    It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`, `batch_size`, `order`, `times` and
-    `stragglers`, which are described there.
+    It is the part of a `Schedule` with the arguments `epochs`, `epoch_steps`, `steps`, `batch_size`, `order`, `times`,
+    `stragglers` and `sync_probability`, which are described there.
     """
 
     epochs: int | tuple[int, int] = eqx.field(static=True, default=1, converter=as_tuple, kw_only=True)
@@ -44,6 +50,9 @@ class LocalWork(eqx.Module):
     order: Literal["shuffled", "given"] = eqx.field(static=True, default="shuffled", kw_only=True)
     times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=as_tuple, kw_only=True)
     stragglers: float = eqx.field(static=True, default=0.0, kw_only=True)
+    sync_probability: float | None = eqx.field(
+        static=True, default=None, kw_only=True, metadata={"hyper": {"default": None, "later": True}}
+    )
 
     def __check_init__(self) -> None:
         numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
@@ -59,6 +68,12 @@ class LocalWork(eqx.Module):
         rising = times is None or (whole and all(a < b for a, b in itertools.pairwise(times)))
         self._require("times", rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("times", times is None or self.steps is None, "None if steps is given")
+        p = self.sync_probability
+        self._require(
+            "sync_probability", p is None or (real(p) and LEAST_SYNC <= p <= 1), f"numbers in [{LEAST_SYNC}, 1], or None"
+        )
+        alone = p is None or (self.steps is None and times is None and not self.stragglers)
+        self._require("sync_probability", alone, "None with steps, times or stragglers")
 
     def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -71,7 +86,7 @@ class LocalWork(eqx.Module):
 
     @property
     def drawn(self) -> bool:
-        """Whether a client's work is a matter of chance."""
+        """Whether a client's work is a matter of chance that other clients do not share."""
         return self.stragglers > 0 or any(isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size))
 
     def widest(self, largest: int) -> int:
@@ -81,8 +96,15 @@ class LocalWork(eqx.Module):
         top = self.batch_size[1]
         return min(top, largest) if isinstance(top, int) else largest
 
-    def work(self, key: Key[Array, ""], size: Index, round: Index) -> Work:
-        """The work in one round of a client with `size` examples; `key` is its own of that round."""
+    def work(self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None) -> Work:
+        """The work in one round of a client with `size` examples.
+
+        Args:
+            key: the client's random stream of that round.
+            size: its examples.
+            round: the number of the round.
+            shared: a random stream of that round that all clients have in common, needed for `sync_probability`.
+        """
         batch_key, amount_key, straggler_key, part_key = jax.random.split(key, 4) if self.drawn else (key,) * 4
         if self.batch_size == "full":
             batch = size
@@ -95,6 +117,9 @@ class LocalWork(eqx.Module):
         amount: Any = self.epochs if self._in_epochs else self.steps
         if self.times is not None:
             amount = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round]
+        if self.sync_probability is not None:
+            assert shared is not None, "clients without a common stream"
+            amount = self._geometric(shared)
         if isinstance(amount, tuple):
             amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
         if self.stragglers:
@@ -103,9 +128,17 @@ class LocalWork(eqx.Module):
             amount = jnp.where(late, part, amount)
         return Work(self._steps_of(amount, size, batch, jnp.maximum), batch)
 
+    def _geometric(self, key: Key[Array, ""]) -> Any:
+        """Draws the steps up to and including the first of which a coin says that it ends the round."""
+        assert self.sync_probability is not None, "no coins"
+        if self.sync_probability == 1:
+            return 1
+        luck = 1 - jax.random.uniform(key, (), jnp.float32)  # in (0, 1], so that the logarithm is finite
+        return 1 + jnp.floor(jnp.log(luck) / math.log1p(-self.sync_probability)).astype(jnp.int32)
+
     @property
     def _in_epochs(self) -> bool:
-        return self.steps is None and self.times is None
+        return self.steps is None and self.times is None and self.sync_probability is None
 
     def _steps_of(self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max) -> Any:
         """Returns the steps of an amount of work, which is in epochs or in steps already."""
@@ -117,6 +150,8 @@ class LocalWork(eqx.Module):
 
     def most_steps(self, largest: int) -> tuple[str, int]:
         """The most steps of a round, if no client has more than `largest` examples, after the argument that sets them."""
+        if (p := self.sync_probability) is not None:
+            return "sync_probability", 1 if p == 1 else 1 + int(SMALLEST_LUCK / math.log1p(-p))
         name = "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
         return name, self._steps_of(self._ends[1], largest, _examples(self._batch_ends[0], largest))
 
@@ -133,6 +168,8 @@ class LocalWork(eqx.Module):
 
     def equal_steps(self, sizes: Sequence[int]) -> bool:
         """Whether clients with so many examples are certain to take equally many steps in every round."""
+        if self.sync_probability is not None:
+            return True
         least, most = self._ends
         if least != most or (self.stragglers > 0 and most > 1):
             return False
@@ -154,6 +191,8 @@ class LocalWork(eqx.Module):
         Of a drawn batch size, the steps at its mean.
         """
         amount = sum(self._ends) / 2 if self.times is None else self.times[-1] / len(self.times)
+        if self.sync_probability is not None:
+            amount = 1 / self.sync_probability
         late = self.stragglers * (1 - (amount + 1) / (2 * amount))  # a straggler does a uniform part
         amount = amount * (1 - late)
         if self._in_epochs and self.epoch_steps == "floor":

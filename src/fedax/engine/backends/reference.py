@@ -39,7 +39,8 @@ class EagerClient(Client):
         self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
-        work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
+        mine, shared = stream(root, "work", round, index), stream(root, "work", round)
+        work = setup.schedule.work(mine, self.size, round, shared)
         self.steps, self.batch = int(work.steps), int(work.batch)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
@@ -87,9 +88,21 @@ class EagerMinibatch(Minibatch):
             self.client.take_over(state)
         return gradient
 
+    def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        task = self.client.task.at(self.client.model_state)
+        return task.sums(function, params, self.data, self._weights, self.key)
+
+    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        return jax.grad(lambda params: self.mean_of(function, params))(params)
+
+    @property
+    def _weights(self) -> Float[Array, "batch"]:
+        count = len(next(iter(self.data.values())))
+        return jnp.full(count, 1 / max(count, 1), self.client.layout.dtype)
+
     def _with_state(self, params: PyTree) -> Any:
-        task, count = self.client.task.at(self.client.model_state), len(next(iter(self.data.values())))
-        loss, state = task.trained(params, self.data, jnp.full(count, 1 / max(count, 1), self.client.layout.dtype), self.key)
+        task = self.client.task.at(self.client.model_state)
+        loss, state = task.trained(params, self.data, self._weights, self.key)
         return loss + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) if task.l2 else loss, state
 
 

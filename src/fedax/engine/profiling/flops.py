@@ -184,7 +184,9 @@ class _FlopBackend(SimulationBackend):
 
     def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
         """Returns a client's steps, and the examples in all of them."""
-        steps, batch = self.setup.schedule.work(stream(phase_work.root, "work", phase_work.round, k), size, phase_work.round)
+        root, round = phase_work.root, phase_work.round
+        mine, shared = stream(root, "work", round, k), stream(root, "work", round)
+        steps, batch = self.setup.schedule.work(mine, size, round, shared)
         epoch = (size + batch - 1) // batch
         return jnp.int32(steps), jnp.int32(steps // epoch * size + jnp.minimum(steps % epoch * batch, size))
 

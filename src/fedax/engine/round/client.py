@@ -144,7 +144,8 @@ class CompiledClient(Client):
         self.examples = self.part(setup.task.train)
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
-        work = setup.schedule.work(stream(root, "work", round, index), self.size, round)
+        mine, shared = stream(root, "work", round, index), stream(root, "work", round)
+        work = setup.schedule.work(mine, self.size, round, shared)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 
@@ -364,6 +365,16 @@ class Slice(Minibatch):
                 gradient = self._total(jax.grad(self._objective), params)
         l2 = self.client.task.l2
         return jax.tree.map(lambda g, w: g + l2 * w, gradient, params) if l2 else gradient
+
+    def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        return self._total(self._sum_of(function), params)
+
+    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        return self._total(jax.grad(self._sum_of(function)), params)
+
+    def _sum_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        task = self.client.task.at(self.client.model_state)
+        return lambda params, data, weight, key: task.sums(function, params, data, weight, key)
 
     def _objective(self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any) -> Float[Array, ""]:
         return self._with_state(params, data, weight, key)[0]

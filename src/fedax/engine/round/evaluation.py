@@ -258,7 +258,7 @@ def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: 
     assert task is not None, "a task that holds no clients back"
     schedule = setup.schedule
     if steps is not None:
-        schedule = dataclasses.replace(schedule, steps=steps, times=None, stragglers=0.0)
+        schedule = dataclasses.replace(schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None)
     apart = dataclasses.replace(setup, task=task, population=task.train.population, schedule=schedule, first=0)
 
     view = CompiledView(apart, w)

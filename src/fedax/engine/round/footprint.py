@@ -204,19 +204,31 @@ class Probe(Client):
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Traces one step; footprints count costs per step."""
-        return step(carry, *[ProbeBatch()] * batches)
+        return step(carry, *[ProbeBatch(self)] * batches)
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
-        return ProbeBatch()
+        return ProbeBatch(self)
 
 
 class ProbeBatch(Minibatch):
     """A minibatch of a probe."""
 
+    def __init__(self, client: Probe) -> None:
+        self.client = client
+
     def loss(self, params: PyTree) -> Float[Array, ""]:
         return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
 
     def gradient(self, params: PyTree) -> PyTree:
+        return _minibatch(params)
+
+    def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        task = self.client.task
+        row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}
+        sums = jax.eval_shape(lambda: task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None))
+        return _zeros(sums)
+
+    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         return _minibatch(params)
 
 

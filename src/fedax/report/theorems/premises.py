@@ -175,7 +175,8 @@ def _repeats(settings: Settings) -> bool:
     if solver.get("type") in _SOLVED:
         return True
     amounts = [schedule.get(name) for name in ("epochs", "steps", "batch_size")]
-    drawn = schedule.get("stragglers", 0.0) > 0 or any(isinstance(amount, list) for amount in amounts)
+    by_chance = schedule.get("stragglers", 0.0) > 0 or schedule.get("sync_probability") is not None
+    drawn = by_chance or any(isinstance(amount, list) for amount in amounts)
     ordered = schedule.get("batch_size") == "full" or schedule.get("order") == "given"
     return solver.get("decay", 1.0) == 1 and ordered and not drawn and schedule.get("times") is None
 

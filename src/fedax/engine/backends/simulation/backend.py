@@ -90,9 +90,9 @@ class SimulationBackend(Backend):
         """Returns the number of examples that each client processes in this round."""
 
         def one(k: Index, size: Index) -> Int[Array, ""]:
-            steps, batch = self.setup.schedule.work(
-                stream(phase_work.root, "work", phase_work.round, k), size, phase_work.round
-            )
+            root, round = phase_work.root, phase_work.round
+            mine, shared = stream(root, "work", round, k), stream(root, "work", round)
+            steps, batch = self.setup.schedule.work(mine, size, round, shared)
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
         return jax.vmap(one)(ids, self.setup.population.sizes_of(ids))
