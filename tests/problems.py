@@ -1,6 +1,7 @@
 """Small federated problems with known answers, for laws and closed forms."""
 
 import inspect
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -81,9 +82,27 @@ class OwnBias(fedax.FedBN):
 OwnBias.__name__ = "FedBN"
 
 
+def some_features(params, examples, key):
+    """Two features of any model and any examples."""
+    inputs = next(iter(examples.values()))
+    row = inputs.reshape(len(inputs), -1).mean(1)
+    total = sum(leaf.sum() for leaf in jax.tree.leaves(params))
+    return jax.numpy.stack([row * total, row**2 + total**2], axis=1)
+
+
+class WithFeatures(fedax.MOON):
+    """MOON, whose tasks need predictions or features: those of the laws have neither."""
+
+    features: Any = eqx.field(static=True, default=some_features)
+
+
+WithFeatures.__name__ = "MOON"
+FITTING = {fedax.FedBN: OwnBias, fedax.MOON: WithFeatures}
+
+
 def kinds_of_laws() -> list[type[Algorithm]]:
     """All algorithms, each with defaults that fit the models of the laws."""
-    return [OwnBias if kind is fedax.FedBN else kind for kind in all_algorithms()]
+    return [FITTING.get(kind, kind) for kind in all_algorithms()]
 
 
 def is_preset(kind):

@@ -24,7 +24,11 @@ Runs:
 Algorithms with a server and one model:
 - `FedAvg`: federated averaging. `FedProx`: with a proximal term. `FedNova`: normalised by the number of steps.
 - `FedAvgM`, `FedAdam`, `FedYogi`, `FedAdagrad`: with a server optimizer. `FedExP`: with extrapolated server steps.
-- `DANE`, `FedDANE`: with gradient-corrected local problems. `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client.
+- `DANE`, `FedDANE`: with gradient-corrected local problems. `SDANE`, `AccSDANE`, `FedRed`, `FedLin`: their successors.
+- `ProxSkip`: local steps that skip communication. `FedExProx`: with extrapolated proximal points.
+- `FedCM`, `Mime`, `MimeLite`: with the server's momentum in local steps.
+- `FedSAM`, `FedSpeed`: with sharpness-aware ones. `MOON`: contrastive.
+- `SCAFFOLD`, `FedDyn`, `FedADMM`: with memory of each client.
 - `FedBC`: with multipliers of a consensus tolerance. `FedAWARE`: along the least-norm combination of momenta.
 - `QFedAvg`, `AFL`, `FedMGDA`: for fairness.
 - `GD`, `LocalGD`: gradient descent, with one and with several local steps.
@@ -34,12 +38,14 @@ Personalized algorithms:
 - `Ditto`, `PerFedAvg`, `PFedMe`: a model of its own for every client.
 - `PerFedBC`, `FedBCFineTune`: the same after FedBC.
 - `FedPer`, `FedRep`, `LGFedAvg`, `FedBN`: some leaves of the model stay at each client.
+- `FedBABU`, `FedRoD`: a body for all, with a head that is fine-tuned, or with a second head for each client.
 - `APFL`: mixtures of a local model and the global one. `IFCA`: one model for each cluster of clients.
 
 Algorithms without a server:
 - `DFedAvgM`, `QuantizedDFedAvgM`: local training, then averages with the neighbours.
 - `DGD`, `DSGD`: a gradient step and an average with the neighbours in every round.
-- `GradientTracking`, `GTSGD`, `GTAdam`: the same with estimates of the mean gradient.
+- `GradientTracking`, `GTSGD`, `GTAdam`: the same with estimates of the mean gradient. `BEER`: with compressed messages.
+- `EXTRA`, `ExactDiffusion`, `NIDS`: the same with corrections by the last step. `DFedSAM`: with sharpness-aware training.
 
 To write an algorithm:
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.

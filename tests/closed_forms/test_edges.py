@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.algorithms import algorithm_classes
-from problems import is_preset, named, quadratic, random_quadratic, vector
+from problems import is_preset, named, quadratic, random_quadratic, some_features, vector
 
 ONE = fedax.Simulation("sequential", devices=1)
 
@@ -38,7 +38,8 @@ KINDS = [pytest.param(k, marks=pytest.mark.slow) if is_preset(k) else k for k in
 
 
 WHOLE = {"FedBN": {"norms": ()}, "FedPer": {"head": "*"}, "FedRep": {"head": "*"}, "LGFedAvg": {"head": "*"}}
-"""Methods that part a model, for those of one leaf."""
+WHOLE |= {"FedBABU": {"head": ()}, "FedRoD": {"head": "*"}, "MOON": {"features": some_features}}
+"""Methods that part a model, for those of one leaf, and what others need on these tasks."""
 
 
 def run(kind, task, schedule):

@@ -126,10 +126,10 @@ def test_dgd_and_its_fixed_point():
     np.testing.assert_allclose(found[:, 0], fixed, rtol=0, atol=1e-10)
 
 
-def exact_optimum(method, schedule=SCHEDULE):
+def exact_optimum(method, schedule=SCHEDULE, rounds=400):
     """Bowls of unequal curvature around 0 to 4: with a constant step, everybody ends at the minimum of their sum."""
     a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
-    found = nodes(method, run(method, quadratic(a[:, None, None], b[:, None]), rounds=400, lr=0.05, schedule=schedule))
+    found = nodes(method, run(method, quadratic(a[:, None, None], b[:, None]), rounds=rounds, lr=0.05, schedule=schedule))
     np.testing.assert_allclose(found[:, 0], (a @ b) / a.sum(), rtol=0, atol=1e-10)
 
 
@@ -193,6 +193,87 @@ def test_gtsgd():
     several = fedax.Schedule(steps=3, batch_size="full")
     np.testing.assert_allclose(nodes(method, run(method, schedule=several)), x, rtol=0, atol=1e-12)
     exact_optimum(method, several)
+
+
+def everybodys(world, x):
+    return np.array([world.gradient(k, x[k]) for k in range(5)])
+
+
+def test_extra():
+    world, w = World(), PATH.matrix()
+    half = (np.eye(5) + w) / 2
+    before = np.tile(world.start, (5, 1))
+    x = w @ before - LR * everybodys(world, before)
+    for _ in range(ROUNDS - 1):
+        step = everybodys(world, x) - everybodys(world, before)
+        x, before = x + w @ x - half @ before - LR * step, x
+    method = fedax.EXTRA(graph=PATH)
+    np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
+    exact_optimum(method)
+
+
+@pytest.mark.parametrize("kind", [fedax.ExactDiffusion, fedax.NIDS])
+def test_exact_diffusion_and_nids(kind):
+    """Adapt, correct, combine; NIDS by its recursion of two points, whose first step has no average."""
+    world, w = World(), PATH.matrix()
+    half = (np.eye(5) + w) / 2
+    before = np.tile(world.start, (5, 1))
+    x = before - LR * everybodys(world, before)
+    x = x if kind is fedax.NIDS else half @ x
+    for _ in range(ROUNDS - 1):
+        step = everybodys(world, x) - everybodys(world, before)
+        x, before = half @ (2 * x - before - LR * step), x
+    method = kind(graph=PATH)
+    np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
+    exact_optimum(method)
+
+
+def test_corrected_methods_refuse_graphs_that_change():
+    for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER):
+        with pytest.raises(InvalidInput, match=r"graph=\.\.\.\): .*graphs that do not change"):
+            kind(graph=Graph.sequence([PATH, Graph.ring(5)]))
+
+
+@pytest.mark.parametrize("gossips", [1, 3])
+def test_dfedsam(gossips):
+    world, w, rho = World(), PATH.matrix(), 0.2
+    x = np.tile(world.start, (5, 1))
+    for _ in range(ROUNDS):
+        trained = []
+        for k in range(5):
+            z = x[k]
+            for begin in [*range(0, SIZES[k], 4)] * 2:
+                rows = slice(begin, begin + 4)
+                g = world.gradient(k, z, rows)
+                z = z - LR * world.gradient(k, z + rho * g / np.linalg.norm(g), rows)
+            trained.append(z)
+        x = np.linalg.matrix_power(w, gossips) @ trained
+    method = fedax.DFedSAM(graph=PATH, rho=rho, gossips=gossips)
+    history = run(method)
+    np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [gossips * 64 * 4 * (int((w > 0).sum()) - 5)] * ROUNDS
+
+
+def test_beer():
+    """The released step, in its order, with floor on a fixed grid; the copies begin at the common start."""
+    world, w, gamma, s = World(), PATH.matrix(), 0.4, float(np.float32(0.01))
+    pull = w - np.eye(5)
+    x = np.tile(world.start, (5, 1))
+    h, v, b, last = x.copy(), np.zeros((5, 4)), np.zeros((5, 4)), np.zeros((5, 4))
+    for _ in range(ROUNDS):
+        g = everybodys(world, x)
+        v = v + gamma * pull @ b + g - last
+        b = b + grid(v - b, 12, s)
+        x = x + gamma * pull @ h - LR * v
+        h, last = h + grid(x - h, 12, s), g
+    method = fedax.BEER(graph=PATH, gamma=gamma, code=Quantizer(b=12, step=0.01, rounding="floor"))
+    history = run(method, schedule=fedax.Schedule(steps=1, batch_size="full"))
+    np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-11)
+    assert history.bits.up.tolist() == [2 * (32 + 12 * 4) * (int((w > 0).sum()) - 5)] * ROUNDS
+
+
+def test_beer_reaches_the_optimum_with_few_bits():
+    exact_optimum(fedax.BEER(graph=PATH, gamma=0.5), fedax.Schedule(steps=1, batch_size="full"), rounds=1500)
 
 
 def grid(v, b, s):

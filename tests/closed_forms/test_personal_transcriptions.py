@@ -325,3 +325,135 @@ def test_the_last_of_layers_in_no_order_is_refused():
     task = fedax.tasks.from_loss(lambda p, x: x * p["bias"].sum(), layers, clients=[[1.0]])
     with pytest.raises(fedax.InvalidInput, match=r"FedPer\(head=...\): got 'last' of layers that a dict holds.*conv.kernel"):
         fedax.run(fedax.FedPer(), task)
+
+
+CLASSES, TAU, MU = 3, 0.5, 0.8
+TWO_LAYERS = {
+    "a": np.random.default_rng(1).normal(size=(4, 2)),
+    "b": np.random.default_rng(2).normal(size=(2, CLASSES)),
+}
+
+
+def logits_of(params, examples):
+    return examples["x"] @ params["a"] @ params["b"]
+
+
+def cross_entropy(params, examples):
+    z = logits_of(params, examples)
+    return jax.nn.logsumexp(z, axis=1) - jax.numpy.take_along_axis(z, examples["y"][:, None], 1)[:, 0]
+
+
+def two_layers():
+    """A linear network of two layers on labels of which clients have different shares, one client two classes alone."""
+    rng = np.random.default_rng(3)
+    data = [
+        {"x": rng.normal(size=(n, 4)), "y": rng.integers(0, 2 if k == 1 else CLASSES, size=n).astype(np.int32)}
+        for k, n in enumerate(SIZES)
+    ]
+    predict = lambda params, examples: jax.nn.softmax(logits_of(params, examples))  # noqa: E731
+    return fedax.tasks.from_loss(cross_entropy, TWO_LAYERS, data, predict=predict, l2=L2), data
+
+
+def probabilities(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def layer_slopes(x, y, a, b, shift=0.0, further=0.0):
+    """Gradients by both layers of the mean cross entropy of x a (b + further) + shift, as they enter x a b."""
+    error = (probabilities(x @ a @ (b + further) + shift) - np.eye(CLASSES)[y]) / len(y)
+    return x.T @ error @ (b + further).T, (x @ a).T @ error
+
+
+def steps_of(data, k):
+    return [(data[k]["x"][rows], data[k]["y"][rows]) for (rows,) in batches(k)]
+
+
+@pytest.mark.parametrize("tuned", ["all", "head", "body"])
+def test_fedbabu(tuned):
+    task, data = two_layers()
+    a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
+
+    def trained(k, a, b, moved):
+        for x, y in steps_of(data, k):
+            slope_a, slope_b = layer_slopes(x, y, a, b)
+            a = a - LR * (slope_a + L2 * a) * ("a" in moved)
+            b = b - LR * (slope_b + L2 * b) * ("b" in moved)
+        return a, b
+
+    for cohort in World().cohorts():
+        a = np.average([trained(k, a, b, "a")[0] for k in cohort], axis=0, weights=P[cohort])
+    history = run(fedax.FedBABU(head="b", tuned=tuned), task)
+    np.testing.assert_allclose(history.params["a"], a, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(history.params["b"], b)
+    moved = {"all": "ab", "head": "b", "body": "a"}[tuned]
+    for name, rows in zip("ab", zip(*(trained(k, a, b, moved) for k in range(5)), strict=True), strict=True):
+        np.testing.assert_allclose(history.personal[name], rows, rtol=0, atol=1e-12)
+    assert history.bits.up.tolist() == [3 * 64 * a.size] * ROUNDS
+
+
+def test_fedrod():
+    """Both steps at the same point: the balanced softmax for body and generic head, then the sum of logits for the own head."""
+    task, data = two_layers()
+    a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
+    own = np.tile(b, (5, 1, 1))
+    with np.errstate(divide="ignore"):
+        shifts = [np.log(np.bincount(client["y"], minlength=CLASSES) / len(client["y"])) for client in data]
+    assert any(np.isinf(shift).any() for shift in shifts)
+    for cohort in World().cohorts():
+        bodies, heads = [], []
+        for k in cohort:
+            body, head = a, b
+            for x, y in steps_of(data, k):
+                slope_a, slope_b = layer_slopes(x, y, body, head, shift=shifts[k])
+                _, slope_own = layer_slopes(x, y, body, head, further=own[k])
+                own[k] = own[k] - LR * (slope_own + L2 * (head + own[k]))
+                body, head = body - LR * (slope_a + L2 * body), head - LR * (slope_b + L2 * head)
+            bodies.append(body)
+            heads.append(head)
+        a, b = (np.average(rows, axis=0, weights=P[cohort]) for rows in (bodies, heads))
+    history = run(fedax.FedRoD(head="b"), task)
+    np.testing.assert_allclose(history.params["a"], a, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.params["b"], b, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.personal["b"], b + own, rtol=0, atol=1e-12)
+    assert fedax.footprint(fedax.FedRoD(head="b"), task).phases[0].step_gradients == 2
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_moon():
+    """Features x a; the gradient of a cosine by hand."""
+    task, data = two_layers()
+    a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
+    last = np.tile(a, (5, 1, 1))
+    for cohort in World().cohorts():
+        bodies, heads = [], []
+        for k in cohort:
+            body, head, past = a, b, last[k]
+            for x, y in steps_of(data, k):
+                slope_a, slope_b = layer_slopes(x, y, body, head)
+                z, near, far = unit(x @ body), unit(x @ a), unit(x @ past)
+                up, down = (z * near).sum(1, keepdims=True), (z * far).sum(1, keepdims=True)
+                share = 1 / (1 + np.exp((up - down) / TAU))  # of the negative pair
+                turn = ((far - down * z) - (near - up * z)) / np.linalg.norm(x @ body, axis=1, keepdims=True)
+                slope_a = slope_a + MU * x.T @ (share * turn / TAU) / len(y)
+                body, head = body - LR * (slope_a + L2 * body), head - LR * (slope_b + L2 * head)
+            last[k] = body
+            bodies.append(body)
+            heads.append(head)
+        a, b = (np.average(rows, axis=0, weights=P[cohort]) for rows in (bodies, heads))
+    method = fedax.MOON(mu=MU, temperature=TAU, features=lambda params, examples, key: examples["x"] @ params["a"])
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED}
+    history = fedax.run(method, task, engine=fedax.Simulation("sequential", devices=1), **options)
+    np.testing.assert_allclose(history.params["a"], a, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(history.params["b"], b, rtol=0, atol=1e-11)
+
+
+def test_moon_uses_predictions_and_refuses_tasks_without():
+    task, _ = two_layers()
+    options = {"solver": fedax.SGD(LR, momentum=0.9), "schedule": SCHEDULE, "rounds": 3, "seed": SEED}
+    assert fedax.run(fedax.MOON(), task, **options).outcome.ok
+    with pytest.raises(fedax.InvalidInput, match=r"MOON\(features=\.\.\.\)"):
+        fedax.run(fedax.MOON(), regression(), **options)

@@ -134,13 +134,14 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
     counts = {"minibatch": 0, "full": 0}
 
     def counted(owner, name):
-        original = owner.gradient
+        for method in ("gradient", *(["gradient_of"] if owner is EagerMinibatch else [])):
+            original = getattr(owner, method)
 
-        def gradient(self, w):
-            counts[name] += 1
-            return original(self, w)
+            def gradient(self, *arguments, original=original):
+                counts[name] += 1
+                return original(self, *arguments)
 
-        monkeypatch.setattr(owner, "gradient", gradient)
+            monkeypatch.setattr(owner, method, gradient)
 
     counted(EagerMinibatch, "minibatch")
     counted(EagerClient, "full")

@@ -189,7 +189,6 @@ class SAM(Solver):
     rho: Scalar = hyper(0.05, low=0.0, doc="distance to the worst point nearby")
 
     def __check_init__(self) -> None:
-        super().__check_init__()
         if not isinstance(self.solver, Solver) or words(self.solver):
             raise InvalidInput.of("SAM(solver=...)", self.solver, "a local solver with numbers, such as SGD(0.1)")
 
@@ -211,7 +210,12 @@ class SAM(Solver):
 
 
 def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..., Any]:
-    """Returns `LocalProblem(step_gradient=...)` of `SAM`, of the gradients that a problem's steps take (by default, plain ones)."""
+    """Returns the `LocalProblem(step_gradient=...)` of `SAM`.
+
+    Args:
+        rho: distance to the worst point nearby.
+        problem: its own changed gradients are those at the worst point too; none by default.
+    """
     inner = problem or LocalProblem()
 
     def gradient(batch: Minibatch, params: Any) -> Any:

@@ -26,6 +26,15 @@ class Gossip(Algorithm[Memory]):
             hint = f"Write topology={self.graph!r}." if isinstance(self.graph, str) and self.graph in TOPOLOGIES else ""
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph, "a fedax.Graph, or None", hint)
 
+    def require_fixed_graph(self) -> None:
+        """Refuses a graph that changes, for methods whose memory is of the round before.
+
+        Raises:
+            InvalidInput: the graph has a period of several rounds.
+        """
+        if self.graph is not None and self.graph.period > 1:
+            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, "graphs that do not change")
+
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(w)
 

@@ -1,0 +1,80 @@
+"""ProxSkip, or Scaffnew: local steps that skip communication, with shifts that make them exact."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from fedax.core import (
+    Algorithm,
+    Card,
+    Client,
+    Federation,
+    InvalidInput,
+    LocalProblem,
+    Memory,
+    Schedule,
+    Upload,
+    Vector,
+)
+
+
+class Shifted(eqx.Module):
+    """One client's memory: its shift, and its last model before the averaging."""
+
+    h: Vector
+    x: Vector
+
+
+class ProxSkipState(eqx.Module):
+    """The averaged model, and the clients' memories."""
+
+    w: Vector
+    memory: Memory
+
+
+class ProxSkip(Algorithm[ProxSkipState]):
+    r"""Everybody takes shifted local steps until a coin, common to all, says that it is time to average.
+
+    $$ \hat x_k \leftarrow x_k - \gamma (g_k(x_k) - h_k) \quad\text{in every step; with probability } p \text{ after it:} \quad
+       x_k \leftarrow \sum_i p_i \hat x_i, \qquad h_k \leftarrow h_k + \frac{p}{\gamma} (x_k - \hat x_k). $$
+
+    The shifts are zero at first, and $\sum_k p_k h_k = 0$ always. A round ends with an averaging: the coins are
+    `Schedule(sync_probability=p)`. A schedule with a fixed number H of steps is the form without coins, with p = 1/H. The step
+    $\gamma$ is the solver's learning rate (SGD without momentum). Everybody takes part in every round and takes equally many steps.
+    A client adds to its shift when it receives the mean, at the beginning of the next round.
+
+    Example:
+        >>> import fedax
+        >>> method, schedule = fedax.ProxSkip(), fedax.Schedule(sync_probability=0.1)
+
+    Source: Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication
+    Acceleration! Finally!, ICML 2022 (Scaffnew), as in the code github.com/Glebzok/ProxSkip (proxskip/methods); the paper was not
+    read.
+    """
+
+    card: ClassVar[Card] = Card(
+        paper="Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip, ICML 2022 (arXiv:2202.09357)",
+        equation="Scaffnew, from a public implementation; paper not read",
+    )
+
+    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
+        if schedule.times is not None or not schedule.equal_steps(sizes):
+            allowed = (
+                "with ProxSkip, as many steps for every client (sync_probability=p, steps=H or batch_size='full'), not times"
+            )
+            raise InvalidInput.found("run(schedule=...)", "unequal numbers of local steps", allowed)
+
+    def init(self, fed: Federation, w: Vector) -> ProxSkipState:
+        return ProxSkipState(w, fed.memory(Shifted(jnp.zeros_like(w), w)))
+
+    def round(self, fed: Federation, state: ProxSkipState) -> ProxSkipState:
+        return ProxSkipState(*fed.average(self.train, fed.everyone, state.w, memory=state.memory))
+
+    def train(self, client: Client, w: Vector, own: Shifted) -> Upload[Vector]:
+        p = client.schedule.sync_probability
+        p = 1 / jnp.asarray(client.steps, w.dtype) if p is None else p
+        h = own.h + p / client.learning_rate * (w - own.x)
+        x = client.minimize(LocalProblem(linear=-h), start=w)
+        return Upload(x, reference=w, memory=Shifted(h, x))

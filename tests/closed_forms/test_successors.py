@@ -1,0 +1,269 @@
+"""Methods that follow the first papers' and their yardsticks, against straight NumPy transcriptions of their recursions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.utils.random import stream
+from problems import SIZES, quadratic, random_quadratic, regression, vector
+from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
+
+ONE = fedax.Simulation("sequential", devices=1)
+
+
+def run(algorithm, task=None, **options):
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED, "engine": ONE, **options}
+    return fedax.run(algorithm, task or regression(), **options)
+
+
+def agree(history, expected, tolerance=1e-12):
+    np.testing.assert_allclose(vector(history), expected, rtol=0, atol=tolerance)
+
+
+def mean(values, cohort):
+    return np.average(values, axis=0, weights=P[cohort])
+
+
+def minibatches(k):
+    """The rows of all steps of a round."""
+    return [slice(begin, begin + 4) for _ in range(2) for begin in range(0, SIZES[k], 4)]
+
+
+def sharp(world, k, w, rows, rho):
+    g = world.gradient(k, w, rows)
+    return world.gradient(k, w + rho * g / np.linalg.norm(g), rows)
+
+
+def dane_round(world, cohort, center, lam):
+    """The mean of the local solutions around a center, and of the gradients there."""
+    g = mean([world.gradient(k, center) for k in cohort], cohort)
+    models = [world.sgd(k, center, lambda v, k=k: g - world.gradient(k, center) + lam * (v - center))[0] for k in cohort]
+    return mean(models, cohort), mean([world.gradient(k, x) for k, x in zip(cohort, models, strict=True)], cohort)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+def test_sdane(mu):
+    world, lam = World(), 0.7
+    x = v = world.start
+    for cohort in world.cohorts():
+        x, g = dane_round(world, cohort, v, lam)
+        v = (mu * x + lam * v - g) / (mu + lam)
+    history = run(fedax.SDANE(lam=lam, mu=mu))
+    agree(history, x)
+    np.testing.assert_allclose(history.state.v, v, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+def test_accelerated_sdane(mu):
+    world, lam = World(), 0.7
+    x = v = world.start
+    total, b = 0.0, 1.0
+    for cohort in world.cohorts():
+        a = np.roots([lam, -b, -total * b]).max()  # lam a^2 = (A + a) B
+        y = (total * x + a * v) / (total + a)
+        x, g = dane_round(world, cohort, y, lam)
+        v = (mu * a * x + b * v - a * g) / (mu * a + b)
+        total, b = total + a, b + mu * a
+    agree(run(fedax.AccSDANE(lam=lam, mu=mu)), x, 1e-10)
+
+
+def similar_quadratics(spread=0.05):
+    """Bowls whose curvatures differ little, of different centres, and the minimiser of their mean."""
+    a, b = random_quadratic(clients=5, dim=4, low=0.1, high=4.0)
+    a = a[:1] + spread * (a - a[:1])
+    return quadratic(a, b), np.linalg.solve(a.mean(0), np.einsum("kij,kj->i", a, b) / 5)
+
+
+def test_sdane_reaches_the_optimum_with_everybody_and_exact_solves():
+    task, optimum = similar_quadratics()
+    options = {"solver": fedax.Exact(), "schedule": fedax.Schedule(batch_size="full")}
+    for method, rounds in ((fedax.SDANE(lam=0.5), 250), (fedax.AccSDANE(lam=0.5), 120)):
+        found = np.asarray(run(method, task, rounds=rounds, **options).params)
+        np.testing.assert_allclose(found, optimum, atol=1e-5)
+
+
+def test_fedred():
+    world, lam = World(), 0.4
+    w = world.start
+    for cohort in world.cohorts():
+        g, models = mean([world.gradient(k, w) for k in cohort], cohort), []
+        for k in cohort:
+            h, x = world.gradient(k, w) - g, w
+            for rows in minibatches(k):
+                slope = world.gradient(k, x, rows)
+                x = (h - slope + x / LR + lam * w) / (1 / LR + lam)  # the released code's closed form of the argmin
+            models.append(x)
+        w = mean(models, cohort)
+    agree(run(fedax.FedRed(lam=lam)), w)
+
+
+@pytest.mark.parametrize("coins", [True, False])
+def test_proxskip(coins):
+    """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without coins every 3 steps."""
+    world, p, rounds = World(), 0.25 if coins else 1 / 3, 4
+    root = jax.random.fold_in(jax.random.key(SEED), 1)
+    luck = [1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32)) for t in range(rounds)]
+    counts = [1 + int(np.log(u) / np.log(1 - p)) if coins else 3 for u in luck]
+    points, h = np.tile(world.start, (5, 1)), np.zeros((5, 4))
+    for count in counts:
+        for step in range(count):
+            before = np.array([x - LR * (world.gradient(k, x) - h[k]) for k, x in enumerate(points)])
+            points = np.tile(P @ before, (5, 1)) if step == count - 1 else before
+            h = h + p / LR * (points - before)
+    np.testing.assert_allclose(P @ h, 0, atol=1e-12)
+    amount = {"sync_probability": p} if coins else {"steps": 3}
+    agree(run(fedax.ProxSkip(), schedule=fedax.Schedule(batch_size="full", **amount), rounds=rounds), points[0])
+
+
+def test_proxskip_reaches_the_optimum_that_local_steps_miss():
+    curvatures, centres = random_quadratic()
+    task, optimum = (
+        quadratic(curvatures, centres),
+        np.linalg.solve(curvatures.mean(0), np.einsum("kij,kj->i", curvatures, centres) / 4),
+    )
+    schedule = fedax.Schedule(sync_probability=0.3, batch_size="full")
+    options = {"schedule": schedule, "rounds": 400, "solver": fedax.SGD(0.4)}
+    skip, local = (np.asarray(run(kind(), task, **options).params) for kind in (fedax.ProxSkip, fedax.LocalGD))
+    np.testing.assert_allclose(skip, optimum, atol=1e-8)
+    assert np.linalg.norm(local - optimum) > 1e-3
+
+
+def test_proxskip_refuses_unequal_work():
+    for schedule in (SCHEDULE, fedax.Schedule(times=(1, 3, 6))):
+        with pytest.raises(fedax.InvalidInput, match="schedule"):
+            run(fedax.ProxSkip(), schedule=schedule, rounds=1)
+
+
+def test_fedexprox_with_exact_proximal_points():
+    """prox of a quadratic in closed form; beyond 1 the server overshoots."""
+    curvatures, centres = random_quadratic()
+    gamma, alpha, w = 0.8, 1.6, np.zeros(3)
+    for _ in range(3):
+        points = [
+            np.linalg.solve(np.eye(3) + gamma * a, w + gamma * a @ b) for a, b in zip(curvatures, centres, strict=True)
+        ]
+        w = w + alpha * (np.mean(points, axis=0) - w)
+    options = {"solver": fedax.Exact(), "schedule": fedax.Schedule(batch_size="full"), "rounds": 3}
+    found = run(fedax.FedExProx(gamma=gamma, alpha=alpha), quadratic(curvatures, centres), **options)
+    np.testing.assert_allclose(found.params, w, atol=1e-8)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+def test_fedsam(momentum):
+    world, rho = World(), 0.3
+    w = world.start
+    for cohort in world.cohorts():
+        models = []
+        for k in cohort:
+            x, speed = w, np.zeros(4)
+            for rows in minibatches(k):
+                speed = momentum * speed + sharp(world, k, x, rows, rho)
+                x = x - LR * speed
+            models.append(x)
+        w = mean(models, cohort)
+    agree(run(fedax.FedSAM(rho=rho), solver=fedax.SGD(LR, momentum=momentum)), w)
+    wrapped = run(fedax.FedAvg(), solver=fedax.SAM(fedax.SGD(LR, momentum=momentum), rho=rho))
+    agree(wrapped, w)
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_fedspeed(equal):
+    """As released: the mean of the local models plus the mean of everybody's corrections."""
+    world, lam, rho = World(), 0.5, 0.2
+    p = np.full(5, 0.2) if equal else P
+    w, h = world.start, np.zeros((5, 4))
+    for cohort in world.cohorts():
+        models = []
+        for k in cohort:
+            x = w
+            for rows in minibatches(k):
+                x = x - LR * (sharp(world, k, x, rows, rho) + lam * x + lam * (h[k] - w))
+            h[k] = h[k] + x - w
+            models.append(x)
+        w = np.average(models, axis=0, weights=p[cohort]) + p @ h
+    schedule = fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"})
+    agree(run(fedax.FedSpeed(lam=lam, rho=rho), schedule=schedule), w)
+
+
+def test_fedcm():
+    world, alpha, lr = World(), 0.3, 0.8
+    w, m = world.start, np.zeros(4)
+    for cohort in world.cohorts():
+        changes, directions = [], []
+        for k in cohort:
+            x = w
+            for rows in minibatches(k):
+                x = x - LR * (alpha * world.gradient(k, x, rows) + (1 - alpha) * m)
+            changes.append(x - w)
+            directions.append((w - x) / (LR * len(minibatches(k))))
+        w, m = w + lr * mean(changes, cohort), mean(directions, cohort)
+    agree(run(fedax.FedCM(alpha=alpha, lr=lr)), w)
+
+
+@pytest.mark.parametrize("rates", ["common", "by_steps"])
+def test_fedlin(rates):
+    world = World()
+    w = world.start
+    for _ in range(ROUNDS):
+        gradients, models = np.array([world.gradient(k, w) for k in range(5)]), []
+        for k in range(5):
+            x, rate = w, LR / len(minibatches(k)) if rates == "by_steps" else LR
+            for rows in minibatches(k):
+                x = x - rate * (world.gradient(k, x, rows) - gradients[k] + P @ gradients)
+            models.append(x)
+        w = P @ models
+    agree(run(fedax.FedLin(rates=rates)), w)
+
+
+def test_fedlin_stays_at_the_optimum_whatever_the_work():
+    curvatures, centres = random_quadratic()
+    sizes = [1, 2, 3, 4]
+    p = np.array(sizes) / 10
+    optimum = np.linalg.solve(np.tensordot(p, curvatures, 1), np.einsum("k,kij,kj->i", p, curvatures, centres))
+    schedule = fedax.Schedule(epochs=3, batch_size=1, order="given")  # 3, 6, 9 and 12 steps
+    for rates in ("common", "by_steps"):
+        options = {"schedule": schedule, "rounds": 300, "solver": fedax.SGD(0.1)}
+        found = run(fedax.FedLin(rates=rates), quadratic(curvatures, centres, sizes), **options)
+        np.testing.assert_allclose(found.params, optimum, atol=1e-8)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_mime(corrected):
+    """FedJAX's two files with Optax's momentum: the state that local steps see does not change within a round."""
+    world, beta, lr = World(), 0.6, 0.7
+    w, m = world.start, np.zeros(4)
+    for cohort in world.cohorts():
+        g, models = mean([world.gradient(k, w) for k in cohort], cohort), []
+        for k in cohort:
+            x = w
+            for rows in minibatches(k):
+                slope = world.gradient(k, x, rows)
+                slope = slope - world.gradient(k, w, rows) + g if corrected else slope
+                x = x - LR * (slope + beta * m)
+            models.append(x)
+        w, m = w - lr * mean([w - x for x in models], cohort), g + beta * m
+    kind = fedax.Mime if corrected else fedax.MimeLite
+    agree(run(kind(momentum=beta, lr=lr)), w)
+
+
+KINDS = ["SDANE", "AccSDANE", "FedRed", "FedExProx", "FedSAM", "FedSpeed", "FedCM", "FedLin", "Mime", "MimeLite"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_in_32_bits(kind):
+    """As users run it: close to the run in 64 bits."""
+    exact = vector(run(getattr(fedax, kind)()))
+    with jax.enable_x64(False):
+        low = vector(run(getattr(fedax, kind)(), regression(dtype=np.float32)))
+    assert low.dtype == np.float32
+    np.testing.assert_allclose(low, exact, rtol=2e-4, atol=2e-5)
+
+
+def test_sharp_and_shifted_steps_keep_what_the_solver_offers():
+    """Clipping and decay work on the changed gradients; a decayed run differs from a plain one."""
+    plain = run(fedax.FedSAM(rho=0.2))
+    for solver in (fedax.SGD(LR, clip=0.2), fedax.SGD(LR, decay=0.5), fedax.SGD(LR, weight_decay=0.1)):
+        assert np.abs(vector(run(fedax.FedSAM(rho=0.2), solver=solver)) - vector(plain)).max() > 1e-4
