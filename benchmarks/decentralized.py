@@ -22,7 +22,7 @@ from rich.progress import Progress
 
 import fedax
 from fedax.observe import Consensus, NodeAccuracy, TestAccuracy
-from fedax.tasks import ready
+from fedax.tasks import sources
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -56,7 +56,7 @@ def shards():
 
 
 def measure(partition, methods, rounds, seeds, progress):
-    task = ready.mnist(partition=partition, clients=CLIENTS, model="mlp", seed=0)
+    task = sources.mnist(partition=partition, clients=CLIENTS, model="mlp", seed=0)
     methods = list(methods)
     bar = progress.add_task(partition, total=len(methods) * len(seeds))
     rows = []

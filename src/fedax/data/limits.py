@@ -37,7 +37,10 @@ SEED = whole(low=0, high=2**32 - 1)  # what every generator in use here takes
 TEST_FRACTION = real(low=0, high=1)
 SPLIT = choice("shuffled", "in_order", "shuffled_rows", "in_order_rows")
 """See `fedax.data.overlap` for the rule that the first two follow."""
-EXAMPLES = whole(low=0)  # 0 is all
+DEALT = {"clients": CLIENTS, "seed": SEED, "test_fraction": TEST_FRACTION, "split": SPLIT}
+"""Options of data sets that are dealt out to clients."""
+POOLED = DEALT | {"merged": choice(False, True), "examples": whole(low=0)}
+"""Options of images with an official training and test part; 0 examples are all."""
 
 
 def check(owner: str, limits: dict[str, Hyper], values: dict[str, Any]) -> None:

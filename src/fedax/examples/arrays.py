@@ -177,8 +177,8 @@ def canonical(values: Any, where: str = "data") -> np.ndarray:
     Real numbers get JAX's default float type, whole numbers keep theirs (64 bits are narrowed
     unless enabled).
 
-    A read-only copy that CPU devices use without copies of their own; memory-mapped arrays of that
-    type stay in their file.
+    CPU devices use the result without a further copy. Memory-mapped arrays of that type stay in
+    their file.
 
     Args:
         values: an array.

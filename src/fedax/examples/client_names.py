@@ -194,7 +194,7 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}?" if near else ""
-    hint = hint if number is None else "Clients have names here: write them in place of numbers."
+    hint = hint if number is None else "Clients have names here: write them instead of numbers."
     raise DataError.of(where, name, f"names of clients: {some}", hint)
 
 

@@ -72,7 +72,7 @@ class Population(eqx.Module):
 
     @classmethod
     def of(cls, sizes: Sequence[int] | np.ndarray) -> "Population":
-        """Of everybody's sizes."""
+        """Makes the population of all clients' sizes."""
         offsets = offsets_of(sizes)
         return cls(offsets, len(sizes), int(offsets[-1]))
 
@@ -190,11 +190,11 @@ class Ragged(eqx.Module):
         return {name: jnp.asarray(values) for name, values in self.arrays.items()}, offsets[k], offsets[k + 1] - offsets[k]
 
     def piece(self, begin: Index, width: int) -> dict[str, Array]:
-        """Consecutive examples, whoever has them; in a compiled program."""
+        """Returns consecutive examples, across clients; traced."""
         return piece(self.arrays, begin, width)
 
     def client(self, k: int) -> dict[str, Array | np.ndarray]:
-        """The examples of one client."""
+        """Returns the examples of one client."""
         rows = slice(int(self.offsets[k]), int(self.offsets[k + 1]))
         return {name: values[rows] for name, values in self.arrays.items()}
 
@@ -205,7 +205,7 @@ def has_examples(data: Ragged | None) -> bool:
 
 
 def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
-    """Consecutive rows of all arrays; in a compiled program."""
+    """Returns consecutive rows of all arrays; traced."""
     return {name: jax.lax.dynamic_slice_in_dim(jnp.asarray(v), begin, width) for name, v in examples.items()}
 
 

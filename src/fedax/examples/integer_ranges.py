@@ -18,7 +18,7 @@ from jax.experimental import checkify
 from fedax.errors import DataError
 
 _FAR = -(2**30)
-"""In place of negative numbers, to see whether they are indices: small ones count from the end."""
+"""Replaces negative numbers to see whether they are indices: small ones count from the end."""
 
 
 def check_indices(

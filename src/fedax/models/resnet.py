@@ -29,8 +29,9 @@ class Normed(NamedTuple):
     def __call__(
         self, x: Images, groups: int, shortcut: Images | None = None, *, stride: int = 1, every: int = 1
     ) -> tuple[Images, Images]:
-        """Through ReLU, with every so many pixels of a shortcut: for the next layer and for the
-        next shortcut.
+        """Applies convolution, norm, shortcut (every `every`-th pixel) and ReLU.
+
+        Returns what the next layer and the next shortcut take.
         """
         inner = convolve(x, self.kernel, stride=stride, padding="SAME")
         return residual(inner, *self.norm, groups, shortcut, every)
@@ -55,7 +56,7 @@ class ResNet:
     are halved and the shortcut takes every second pixel and fills the new channels with zeros
     (option A). The depth is 6 `blocks` + 2.
 
-    In place of batch normalisation stands group normalisation, with as many parameters. Batch
+    Group normalisation replaces batch normalisation, with as many parameters. Batch
     normalisation makes the loss of an example depend on its minibatch, and keeps running statistics
     that are no part of the flat model and that clients with different data cannot share; it fails
     on data that are not IID (Hsieh et al., arXiv:1910.00189, who propose this cure). Group

@@ -239,7 +239,7 @@ def to_bytes(
         if _is_array(leaf):
             key = _outside(name, names)
             if key in arrays:
-                raise InvalidInput.of("save_params(names=...)", key, "a name of its own for every leaf")
+                raise InvalidInput.of("save_params(names=...)", key, "a different name for every leaf")
             arrays[key] = np.asarray(_turned(_plain(leaf, name), name, transpose, back=True), order="C")
     own_state = zip(leaf_names(state), jax.tree.leaves(state), strict=True)
     arrays |= {f"{_STATE}{name}": np.asarray(_plain(leaf, name), order="C") for name, leaf in own_state}
@@ -349,7 +349,7 @@ def _from_safetensors(content: bytes) -> Weights:
 
 def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez has arguments of its own, and writes the time
+    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez names its own arguments like arrays, and writes the time
         for name, array in arrays.items():
             known = array.dtype.kind != "V"
             body = io.BytesIO()

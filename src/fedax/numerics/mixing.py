@@ -14,9 +14,7 @@ from fedax.utils.random import Index
 TOLERANCE = 1e-9
 """The tolerance on sums and symmetry of a given matrix."""
 DENSE = 8
-"""A dense product pays off if a client has more than one in so many of all as neighbours (measured
-on a CPU).
-"""
+"""Dense products pay off from 1/DENSE of all clients as neighbours on (measured on a CPU)."""
 
 
 @checked_call

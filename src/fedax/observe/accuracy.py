@@ -21,11 +21,10 @@ class TrainLoss(Observer):
     for what a run minimises.
     """
 
+    lower_is_better = ("train_loss",)
+
     def __call__(self, view: View) -> dict[str, Any]:
         return {"train_loss": view.overall("train", "loss")}
-
-    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {"train_loss": "min"}
 
 
 class Objective(Observer):
@@ -43,12 +42,11 @@ class Objective(Observer):
 
     minimum: float | None = eqx.field(static=True, default=None)
 
+    lower_is_better = ("objective", "objective_gap")
+
     def __call__(self, view: View) -> dict[str, Any]:
         value = view.objective() + view.task.l2 / 2 * jnp.sum(view.w**2)
         return {"objective": value} | ({} if self.minimum is None else {"objective_gap": value - self.minimum})
-
-    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {"objective": "min", "objective_gap": "min"}
 
 
 class MeanScore(Observer):
@@ -64,8 +62,7 @@ class MeanScore(Observer):
         return {f"{self.called}_{self.score}": view.overall(self.split, self.score)}
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        mode = score_mode(self, scores)
-        return {} if mode is None else {f"{self.called}_{self.score}": mode}
+        return score_modes(self, scores, f"{self.called}_{self.score}")
 
     def check(self, task: Task) -> None:
         data = {"train": task.train, "holdout": task.test_set, "validation": task.validation}
@@ -144,6 +141,12 @@ def score_mode(observer: Any, scores: Mapping[str, Mode]) -> Mode | None:
     The task's, or the one that the observer was told.
     """
     return scores.get(observer.score, observer.mode)
+
+
+def score_modes(observer: Any, scores: Mapping[str, Mode], *names: str) -> dict[str, Mode]:
+    """Returns the direction of an observer's score under the names of its metrics, if it is known."""
+    mode = score_mode(observer, scores)
+    return {} if mode is None else dict.fromkeys(names, mode)
 
 
 @checked_call

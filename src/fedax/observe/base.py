@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class View(ABC):
 
         Those of the second draw, if a method draws twice; everyone, if everyone works. `ids` has
         shape (clients,), with padding from `count` on. Before round 0, and after a round that
-        nobody took part in, `count` is 0.
+        no client took part in, `count` is 0.
         """
 
     @abstractmethod
@@ -179,6 +179,9 @@ class Gradients(eqx.Module):
 class Observer(eqx.Module):
     """Pure function of a view that computes metrics. Observers never affect training."""
 
+    lower_is_better: ClassVar[tuple[str, ...]] = ()
+    """Names of metrics of which less is better, whatever the task's scores."""
+
     @abstractmethod
     def __call__(self, view: View) -> dict[str, Any]:
         """Returns metrics by name: numbers, or arrays of a fixed shape."""
@@ -198,7 +201,7 @@ class Observer(eqx.Module):
         Args:
             scores: the directions of the task's scores.
         """
-        return {}
+        return dict.fromkeys(self.lower_is_better, "min")
 
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
         """Computes further metrics, not compiled, from what the observers have seen; see `RAW`."""
@@ -230,7 +233,7 @@ def joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for one in metrics:
         for name in one:
             if name in found and not name.startswith(RAW):
-                hint = "Rename one of them, or watch the second in a run of its own."
+                hint = "Rename one of them, or watch the second in another run."
                 raise InvalidInput.of(
                     "run(observe=...)", name, "one metric of each name, and two observers give this one", hint
                 )

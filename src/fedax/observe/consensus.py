@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedax.core import Task
 from fedax.core.directions import Mode, mode_field
-from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.accuracy import needs, score_modes
 from fedax.observe.base import Observer, View
 
 
@@ -20,14 +20,13 @@ class Consensus(Observer):
     0 for methods with a server.
     """
 
+    lower_is_better = ("consensus",)
+
     def __call__(self, view: View) -> dict[str, Any]:
         if view.nodes is None:
             return {"consensus": jnp.zeros((), view.w.dtype)}
         off = view.nodes - view.nodes.mean(0, keepdims=True)
         return {"consensus": jnp.linalg.norm(off, axis=1).mean()}
-
-    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {"consensus": "min"}
 
 
 class NodeAccuracy(Observer):
@@ -51,8 +50,7 @@ class NodeAccuracy(Observer):
         return {f"{name}_mean": values.mean(), f"{name}_min": values.min(), f"{name}_max": values.max()}
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        mode = score_mode(self, scores)
-        return {} if mode is None else {f"node_{self.score}_{ending}": mode for ending in ("mean", "min", "max")}
+        return score_modes(self, scores, *(f"node_{self.score}_{ending}" for ending in ("mean", "min", "max")))
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test_set)

@@ -1,11 +1,9 @@
 """Dissimilarity of the clients' gradients."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from fedax.core.directions import Mode
 from fedax.observe.base import Observer, View
 
 
@@ -34,6 +32,14 @@ class Dissimilarity(Observer):
     Maximization (arXiv:2310.02702), Def. 3.1, and its code.
     """
 
+    lower_is_better = (
+        "dissimilarity",
+        "gradient_diversity",
+        "gradient_diversity_2023",
+        "gradient_norm",
+        "gradient_variance",
+    )
+
     def __call__(self, view: View) -> dict[str, Any]:
         g = view.gradients()
         return {
@@ -43,8 +49,3 @@ class Dissimilarity(Observer):
             "gradient_norm": jnp.linalg.norm(g.mean),
             "gradient_variance": g.variance,
         }
-
-    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        least: Mode = "min"
-        names = "dissimilarity", "gradient_diversity", "gradient_diversity_2023", "gradient_norm", "gradient_variance"
-        return dict.fromkeys(names, least)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import Task
 from fedax.core.directions import Mode, mode_field
-from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.accuracy import needs, score_modes
 from fedax.observe.base import Observer, View
 from fedax.observe.weights import part
 
@@ -30,7 +30,7 @@ class Extremes(Observer):
     - `drawn_<score>_smallest`, `..._largest` and `..._gap`: a score of the global model on their
       own test examples.
 
-    All are NaN before the first round, and after one that nobody took part in.
+    All are NaN before the first round, and after one that no client took part in.
 
     Args:
         score: a score of the task.
@@ -61,10 +61,9 @@ class Extremes(Observer):
         return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        mode, name = score_mode(self, scores), f"drawn_{self.score}"
+        name = f"drawn_{self.score}"
         gaps: dict[str, Mode] = {"weight_gap": "min", f"{name}_gap": "min"}
-        scored: dict[str, Mode] = {} if mode is None else {f"{name}_smallest": mode, f"{name}_largest": mode}
-        return gaps | scored
+        return gaps | score_modes(self, scores, f"{name}_smallest", f"{name}_largest")
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedax.core import Task
 from fedax.core.directions import Mode, find_mode, mode_field
-from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.accuracy import needs, score_mode, score_modes
 from fedax.observe.base import Observer, View
 from fedax.utils.arguments import checked_call
 
@@ -67,10 +67,9 @@ class ClientAccuracy(Observer):
         return f"{'local' if self.personal else 'client'}_{self.score}"
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        mode, endings = score_mode(self, scores), ("mean", "pooled", "worst_tenth", "smallest", "largest")
+        endings = "mean", "pooled", "worst_tenth", "smallest", "largest"
         variance: dict[str, Mode] = {f"{self._name}_variance": "min"}
-        scored: dict[str, Mode] = {} if mode is None else {f"{self._name}_{ending}": mode for ending in endings}
-        return variance | scored
+        return variance | score_modes(self, scores, *(f"{self._name}_{ending}" for ending in endings))
 
     def check(self, task: Task) -> None:
         needs(self, task, self.score, task.test)

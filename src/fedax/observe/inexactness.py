@@ -16,7 +16,7 @@ class Inexactness(Observer):
 
     $\gamma_k = \lVert w_k - \underline w_k \rVert / \lVert \underline w_k - w \rVert$.
 
-    With $\nabla f(w)$ in place of its estimate, $w_k$ is each client's solution of its local
+    With $\nabla f(w)$ instead of its estimate, $w_k$ is each client's solution of its local
     problem by the run's solver, and $\underline w_k$ the minimiser of that problem *as the paper
     has it*: a method that solves another one is inexact.
 
@@ -25,7 +25,7 @@ class Inexactness(Observer):
     - `proximal`: $\mu$, the smallest of a client.
 
     For FedDANE, its decayed and pipelined forms as in round 0; NaN for other methods. Costs the
-    work of a round of everybody, and a solution to stationarity for each client.
+    work of a round of all clients, and a solution to stationarity for each client.
 
     Args:
         max_steps: iterations of BFGS for the minimiser, at least 1.

@@ -20,7 +20,7 @@ class LocalWork(Observer):
       the rounds after which the graph repeats, 1 for one that does not change. 0 and 1 with a
       server.
     - `rounding_square`: $d s^2$ of messages that are rounded to a grid of step s, 0 if they are
-      not, NaN if each message has a step of its own or another codec; `rounding_down`: 1 if they
+      not, NaN if the step differs by message or the codec is another; `rounding_down`: 1 if they
       are rounded down.
     - `gradient_largest`: $\max_k \lVert \nabla f_k(x_k) \rVert$, at each client's own model without
       a server, else at the global one: what Assumption 3's B must exceed.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedax.core import InvalidInput, Task
 from fedax.core.directions import Mode, mode_field
 from fedax.core.scheduling.local_work import counts
-from fedax.observe.accuracy import needs, score_mode
+from fedax.observe.accuracy import needs, score_modes
 from fedax.observe.base import Observer, View
 
 
@@ -53,8 +53,7 @@ class HeldBack(Observer):
         return made
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        mode = score_mode(self, scores)
-        return {} if mode is None else {f"held_back_{self.score}{ending}": mode for ending in ("", "_adapted")}
+        return score_modes(self, scores, f"held_back_{self.score}", f"held_back_{self.score}_adapted")
 
     def check(self, task: Task) -> None:
         if task.held_back is None:

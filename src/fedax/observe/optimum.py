@@ -1,13 +1,11 @@
 """A run against a known minimiser."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core import Client, InvalidInput
-from fedax.core.directions import Mode
 from fedax.observe.base import Observer, View
 
 
@@ -31,6 +29,8 @@ class Optimum(Observer):
 
     point: Float[Array, "dim"]
 
+    lower_is_better = ("distance", "optimum_gap")
+
     def __call__(self, view: View) -> dict[str, Any]:
         if self.point.shape != view.w.shape:
             allowed = f"a flat vector of {view.w.shape[0]} numbers"
@@ -47,6 +47,3 @@ class Optimum(Observer):
             "optimum_gap": view.share.astype(gaps.dtype) @ gaps,
             "optimum_variance": squares.mean(),
         }
-
-    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {"distance": "min", "optimum_gap": "min"}

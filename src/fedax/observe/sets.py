@@ -112,7 +112,19 @@ class SetMetric(OnPredictions):
 class _OnProbabilities(OnPredictions):
     """Metrics of classifiers. NaN if any prediction is not finite."""
 
+    called: ClassVar[str]
     best: ClassVar[Mode] = "max"
+
+    @property
+    def name(self) -> str:
+        return self.called
+
+    @abstractmethod
+    def _measure(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
+        """Computes the metric of finite predictions."""
+
+    def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
+        return self._measure(labels, predictions) if np.isfinite(predictions).all() else float("nan")
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         return {self._shown: self.best}
@@ -139,15 +151,11 @@ class AUC(_OnProbabilities):
     1.0
     """
 
-    @property
-    def name(self) -> str:
-        return "auc"
+    called = "auc"
 
-    def value(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
+    def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import roc_auc_score
 
-        if not np.isfinite(predictions).all():
-            return float("nan")
         classes = [1] if predictions.shape[1] == 2 else range(predictions.shape[1])
         known = [c for c in classes if 0 < np.count_nonzero(labels == c) < len(labels)]
         areas = [roc_auc_score(labels == c, predictions[:, c]) for c in known]
@@ -165,21 +173,16 @@ class F1(_OnProbabilities):
         split: see `OnPredictions`.
     """
 
+    called = "f1"
     average: Literal["macro", "micro", "weighted", "binary"] = eqx.field(static=True, default="macro")
 
     def __check_init__(self) -> None:
         if self.average not in (choices := ("macro", "micro", "weighted", "binary")):
             raise InvalidInput.of("F1(average=...)", self.average, f"one of {choices}")
 
-    @property
-    def name(self) -> str:
-        return "f1"
-
-    def value(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
+    def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import f1_score
 
-        if not np.isfinite(predictions).all():
-            return float("nan")
         absent: Any = 0.0  # of a class that is neither there nor predicted
         return float(f1_score(labels, predictions.argmax(1), average=self.average, zero_division=absent))
 
@@ -202,19 +205,13 @@ class CalibrationError(_OnProbabilities):
 
     bins: int = eqx.field(static=True, default=15)
 
-    best: ClassVar[Mode] = "min"
+    called, best = "calibration_error", "min"
 
     def __check_init__(self) -> None:
         if not counts(self.bins):
             raise InvalidInput.of("CalibrationError(bins=...)", self.bins, "whole numbers >= 1")
 
-    @property
-    def name(self) -> str:
-        return "calibration_error"
-
-    def value(self, labels: Int[np.ndarray, "examples"], predictions: Float[np.ndarray, "examples classes"]) -> float:
-        if not np.isfinite(predictions).all():
-            return float("nan")
+    def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         sure, right = predictions.max(1), predictions.argmax(1) == labels
         place = np.clip(np.ceil(sure * self.bins).astype(int) - 1, 0, self.bins - 1)
         gaps = np.zeros(self.bins)

@@ -1,11 +1,9 @@
 """The distance of the clients' models in the form that theorems bound."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from fedax.core.directions import Mode
 from fedax.observe.base import Observer, View
 
 
@@ -18,11 +16,10 @@ class ConsensusSquare(Observer):
     The bounds are those of `fedax.theory.dfedavgm.consensus_bound`.
     """
 
+    lower_is_better = ("consensus_square",)
+
     def __call__(self, view: View) -> dict[str, Any]:
         if view.nodes is None:
             return {"consensus_square": jnp.zeros((), view.w.dtype)}
         off = view.nodes - view.nodes.mean(0, keepdims=True)
         return {"consensus_square": (off**2).sum(1).mean()}
-
-    def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return {"consensus_square": "min"}

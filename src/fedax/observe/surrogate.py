@@ -19,7 +19,7 @@ class SurrogateDiversity(Observer):
       \rVert$.
     - `surrogate_diversity`: $\tilde D$, with the shortest convex combination
       $d = \sum_k \tilde\lambda_k \nabla f_k$ below; infinite where one client is at a stationary
-      point of its own.
+      point.
     - `surrogate_distance`: $N + \chi^2 - 2 \chi = \sum_k (\tilde\lambda_k - p_k)^2 / p_k^2$;
       Theorem 4.1 as printed needs less than 0.382.
     - `surrogate_gap`: $\lVert d \rVert^2 - \min_k \langle d, \nabla f_k \rangle \ge 0$, the

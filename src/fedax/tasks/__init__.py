@@ -1,6 +1,6 @@
-"""Tasks: ready-made ones, and those of your own loss.
+"""Tasks: ready-made ones, and those of a user's loss or model.
 
-Of your own:
+From your loss, model or data:
 - `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
 - `from_flax`, `from_haiku`, `from_equinox`: a task of a model that is written with one of these
   libraries.
@@ -62,19 +62,19 @@ from fedax.tasks.own_models.from_equinox import from_equinox as from_equinox
 from fedax.tasks.own_models.from_flax import from_flax as from_flax
 from fedax.tasks.own_models.from_haiku import from_haiku as from_haiku
 from fedax.tasks.own_models.from_loss import from_loss as from_loss
-from fedax.tasks.ready import digits as digits
-from fedax.tasks.ready import mnist as mnist
-from fedax.tasks.ready import synthetic as synthetic
 from fedax.tasks.sources import cifar10 as cifar10
 from fedax.tasks.sources import client_files as client_files
+from fedax.tasks.sources import digits as digits
 from fedax.tasks.sources import fashion_mnist as fashion_mnist
 from fedax.tasks.sources import femnist as femnist
 from fedax.tasks.sources import femnist_letters as femnist_letters
+from fedax.tasks.sources import mnist as mnist
 from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers
 from fedax.tasks.sources import of_source as of_source
 from fedax.tasks.sources import shakespeare as shakespeare
 from fedax.tasks.sources import stored_clients as stored_clients
+from fedax.tasks.sources import synthetic as synthetic
 from fedax.tasks.sources import tinyshakespeare as tinyshakespeare
 from fedax.tasks.splits import with_held_back as with_held_back
 from fedax.tasks.splits import with_validation as with_validation

@@ -41,6 +41,15 @@ deviations of CIFAR-10 are means of the single images' deviations, so that its p
 
 DEFAULTS: dict[str, Any] = {"crop": 0, "flip": False, "frozen": False, "normalize": "none"}
 """The options that every task on images has."""
+CHANGES = (
+    "crop: zeros on every side of a training image, from which a window of the old size is cut at random; at least 0.",
+    "flip: mirrors training images left and right with probability 1/2, after the crop.",
+    """frozen: draws crops and flips once, before training, by `seed`; otherwise for every example of every step, and
+        losses over whole training sets are without them. Not without `crop` or `flip`.""",
+    """normalize: "none"; "dataset", by mean and deviation of each channel of the training images; or, of MNIST and
+        CIFAR-10, "published", by the constants in the papers' released code. Comes last, for test images too.""",
+)
+"""What they do, for docstrings."""
 
 
 def limits_of(name: str) -> dict[str, Hyper]:

@@ -10,7 +10,6 @@ from fedax.tasks import sources
 from fedax.tasks.hub import hub
 from fedax.tasks.language import language
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
-from fedax.tasks.ready import digits, mnist, synthetic
 from fedax.tasks.splits import COMMON, changed_by
 from fedax.tasks.tweets import sent140
 from fedax.utils.arguments import checked_call
@@ -18,16 +17,19 @@ from fedax.utils.arguments import checked_call
 SOURCES = (
     "cifar10",
     "client_files",
+    "digits",
     "fashion_mnist",
     "femnist",
     "femnist_letters",
+    "mnist",
     "mnist_devices",
     "mnist_writers",
     "shakespeare",
     "stored_clients",
+    "synthetic",
     "tinyshakespeare",
 )
-"""Data sets whose tasks have no options of their own beside model and l2."""
+"""Data sets of which `of_source` makes tasks."""
 
 
 @checked_call
@@ -38,9 +40,8 @@ def task_makers() -> dict[str, Callable[..., Task]]:
     True
     """
     convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
-    own = {"digits": digits, "mnist": mnist, "sent140": sent140, "synthetic": synthetic, "hub": hub, "language": language}
-    made = [getattr(sources, name) for name in SOURCES]
-    return convex | own | dict(zip(SOURCES, made))
+    texts = {"sent140": sent140, "hub": hub, "language": language}
+    return convex | texts | {name: getattr(sources, name) for name in SOURCES}
 
 
 @checked_call

@@ -1,7 +1,7 @@
 """Classification tasks made from the data sets of `fedax.data`, with a model and l2."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,23 @@ from fedax.core import DataError, Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import check, real
 from fedax.data.options import check_partition_options
-from fedax.models import Bigram, CharLSTM, Model
+from fedax.models import MLP, Bigram, CharLSTM, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
-from fedax.tasks.images import DEFAULTS, PICTURES, changed, check_changes
-from fedax.tasks.ready import MODELS
+from fedax.tasks.images import CHANGES, DEFAULTS, PICTURES, changed, check_changes
 from fedax.utils.arguments import check_call, checked_call
 
 Architecture = Callable[[int, int], Model]
+
+MODELS: dict[str, Architecture] = {
+    "softmax": Softmax,
+    "mlp": lambda features, classes: MLP((features, 200, 200, classes)),
+    "mlp_dropout": lambda features, classes: MLP((features, 128, classes), dropout=0.5),
+    "mnist_cnn": lambda features, classes: mnist_cnn(classes),
+    "lenet": lambda features, classes: lenet(classes),
+    "cifar_cnn": lambda features, classes: cifar_cnn(classes),
+    "resnet20": lambda features, classes: ResNet(classes=classes),
+}
+"""From features and classes, by the name that tasks and experiment files use."""
 
 TEXT_MODELS: dict[str, Architecture] = {
     "bigram": lambda length, vocabulary: Bigram(vocabulary),
@@ -25,9 +35,9 @@ TEXT_MODELS: dict[str, Architecture] = {
     "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
     "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
 }
-"""From the length of a window and the number of characters, by the name that tasks and experiment
-files use.
-"""
+"""From the length of a window and the size of the vocabulary, by the same names."""
+
+L2 = "l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0."
 
 
 @checked_call
@@ -36,9 +46,8 @@ def of_source(
 ) -> Callable[..., Task]:
     """Makes a task factory of a function that makes federated data.
 
-    Tasks have the function's options, and `model` and `l2` by keyword.
-
-    Those on images also have `crop`, `flip`, `frozen` and `normalize`, see `mnist`.
+    Tasks have the function's options, and `model` and `l2` by keyword. Those on images also have
+    `crop`, `flip`, `frozen` and `normalize`, see `mnist`.
 
     Args:
         source: makes the data from options.
@@ -57,6 +66,7 @@ def of_source(
     more = DEFAULTS if name in PICTURES else {}
 
     def task(*positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any) -> Task:
+        # every option is checked before any data are read
         check_call(name, task, positional, {"model": model, "l2": l2} | options)
         check(name, {"l2": real(low=0)}, {"l2": l2})
         changes = {key: options.pop(key, value) for key, value in more.items()}
@@ -76,34 +86,40 @@ def of_source(
         chosen = models[model](columns, federated.classes) if isinstance(model, str) else model
         return classification(federated, chosen, augment=augment, l2=l2)
 
+    about = [f"model: one of {', '.join(models)}; or a model.", L2, *(CHANGES if more else ())]
+    return like_source(task, source, {"model": default, "l2": 0.0} | more, about)
+
+
+def like_source(
+    task: Callable[..., Task], source: Callable[..., Any], added: Mapping[str, Any], about: list[str]
+) -> Callable[..., Task]:
+    """Gives a task factory the name, the signature and the docstring of the function of its data.
+
+    Args:
+        task: takes the source's arguments, and the others by keyword.
+        source: makes the data.
+        added: the other arguments with their defaults.
+        about: a line on each of them, for the docstring.
+    """
     own = list(inspect.signature(source).parameters.values())
     split = len(own) - sum(parameter.kind is parameter.VAR_KEYWORD for parameter in own)
-    added = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
-        for key, value in ({"model": default, "l2": 0.0} | more).items()
-    ]
-    task.__dict__["__signature__"] = inspect.Signature([*own[:split], *added, *own[split:]])
-    task.__name__ = task.__qualname__ = name
-    task.__doc__ = _described(source, models, tuple(more))
-    return task
-
-
-def _described(source: Callable[..., FederatedData], models: Mapping[str, Architecture], more: Sequence[str]) -> str:
-    """Composes the docstring of a task from that of its data, without examples.
-
-    With the arguments that the task adds.
-    """
+    keywords = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value) for key, value in added.items()]
+    task.__dict__["__signature__"] = inspect.Signature([*own[:split], *keywords, *own[split:]])
+    task.__name__ = task.__qualname__ = source.__name__
+    # the docstring is that of the data, without examples
     paragraphs = [each for each in (inspect.getdoc(source) or "").split("\n\n") if ">>>" not in each]
-    added = [f"    model: one of {', '.join(models)}; or a model.", "    l2: as in `digits`; at least 0."]
-    added += [f"    {', '.join(more)}: as in `mnist`."] * bool(more)
     place = next((i for i, each in enumerate(paragraphs) if each.startswith("Args:")), None)
     if place is None:
         place = 1
         paragraphs.insert(place, "Args:")
-    paragraphs[place] = "\n".join([paragraphs[place], *added])
-    return "\n\n".join([f"A task of `fedax.data.{source.__name__}`.", *paragraphs])
+    paragraphs[place] = "\n    ".join([paragraphs[place], *about])
+    task.__doc__ = "\n\n".join([f"Makes a task of `fedax.data.{source.__name__}`.", *paragraphs])
+    return task
 
 
+synthetic = of_source(data.synthetic)
+digits = of_source(data.digits)
+mnist = of_source(data.mnist)
 fashion_mnist = of_source(data.fashion_mnist)
 cifar10 = of_source(data.cifar10)
 mnist_writers = of_source(data.mnist_writers)

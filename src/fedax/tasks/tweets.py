@@ -17,7 +17,7 @@ from fedax.tasks.classify import classification
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
-    """Puts the words' vectors in place of their numbers, on the way into the model.
+    """Replaces the numbers of words by their vectors, on the way into the model.
 
     Args:
         table: a row for each word.

@@ -16,7 +16,7 @@ def check_call(name: str, function: Callable[..., Any], values: Sequence[Any], o
     """Refuses arguments that a call does not take.
 
     Args:
-        name: of what is called, for the message.
+        name: of the function or class, for the message.
         function: whose signature counts.
         values, options: the positional arguments and those by name.
 
@@ -69,7 +69,7 @@ def checked_arguments(owner: Owner) -> Owner:
         return make(cls) if make is object.__new__ else make(cls, *values, **options)
 
     owner.__new__ = staticmethod(new)
-    if type(owner) in (type, ABCMeta):  # other metaclasses have a signature of their own
+    if type(owner) in (type, ABCMeta):  # other metaclasses define a signature
         owner.__signature__ = _SignatureOf(constructor)
     return owner
 

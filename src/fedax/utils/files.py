@@ -103,7 +103,7 @@ def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 
     A reader, a crash or a loss of power sees the old content or the new one.
 
-    Nobody but the owner can read it before it has its `mode`, less the user's mask.
+    Only the owner can read it before it has its `mode`, less the user's mask.
 
     The content goes to a hidden file beside it, is forced to the disk, and takes the name in one
     step.

@@ -131,7 +131,7 @@ def _blocks(layout: Layout, vector: Array) -> list[Array]:
 
 
 class Part(eqx.Module):
-    """Some leaves of a model, as a flat vector of their own.
+    """Some leaves of a model, as a flat vector.
 
     Static and hashable, as the layout is.
 

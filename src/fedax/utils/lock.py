@@ -68,7 +68,7 @@ def _take(handle: int) -> bool:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(handle, 1000, os.SEEK_SET)  # a byte that nobody reads
+            os.lseek(handle, 1000, os.SEEK_SET)  # a byte beyond the text
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
             os.lseek(handle, 0, os.SEEK_SET)
         else:

@@ -7,7 +7,7 @@ cohorts and the same minibatches (common random numbers).
 
 The occurrence counts how often the *same* work function has run in this round. Two different work
 functions of one round share the streams of a client, which is what methods with two passes over the
-same minibatches need; a second pass of the same function draws anew.
+same minibatches need; a second pass of the same function draws from other streams.
 """
 
 import zlib

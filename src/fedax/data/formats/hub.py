@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice
+from fedax.data.limits import DEALT, SEED, checked, choice
 from fedax.data.partition import check_partition, partition_by
 from fedax.data.partition.base import Partition, labels_of
 from fedax.data.partition.sizes import named_users
@@ -19,7 +19,7 @@ from fedax.errors import install_hint
 from fedax.examples.arrays import as_array
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, seed=SEED, tokens=KIND, length=LENGTH)
+@checked(**DEALT, tokens=KIND, length=LENGTH)
 def hub(
     dataset: str,
     partition: str = "iid",
@@ -45,7 +45,7 @@ def hub(
 ) -> FederatedData:
     """Loads a data set of the Hugging Face hub as federated data; needs the extra `hub`.
 
-    What is in the cache of the `datasets` library is used without a network, also with
+    The cache of the `datasets` library is used without a network, also with
     `HF_HUB_OFFLINE=1`.
 
     Args:
@@ -68,7 +68,7 @@ def hub(
         cache: folder of the cache; by default that of the `datasets` library.
         flat: whether images become rows of numbers, as ready-made models take them; otherwise they
             keep their shape.
-        text: the column of texts, in place of `features`: x has their tokens, and `mask` is False
+        text: the column of texts, instead of `features`: x has their tokens, and `mask` is False
             for padding. Needs the extra `text`.
         tokens: "bytes", "characters" or "bpe", see `fedax.data.Tokens`; learned from the training
             texts of all clients.

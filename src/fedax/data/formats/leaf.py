@@ -130,9 +130,9 @@ def of_users(train: Users, test: Users | None, classes: int, change: Convert, na
 
 @checked_call
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
-    """Converts inputs and labels that are numbers already; labels such as 3.0 or "3" count as 3.
+    """Converts inputs `x` and labels `y` that are numbers already.
 
-    `where` names the user in messages.
+    Labels such as 3.0 or "3" count as 3. `where` names the user in messages.
 
     Raises:
         DataError: rows of unequal length, or labels that are no whole numbers.

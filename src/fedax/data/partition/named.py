@@ -27,7 +27,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 
 @checked_call
 def partition_options(name: str) -> dict[str, Any]:
-    """Returns the options of a partition, without clients and seed, with their defaults.
+    """Returns the options of the partition `name`, but clients and seed, with their defaults.
 
     Raises:
         UnknownName: no such partition.

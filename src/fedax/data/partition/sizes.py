@@ -13,7 +13,7 @@ from fedax.examples.client_names import grouped_by_name
 
 @checked(n=whole(low=1), clients=CLIENTS, seed=SEED)
 def iid(n: int, clients: int, seed: int = 0) -> Partition:
-    """Deals `n` examples at random to `clients`, in sizes that differ by at most one.
+    """Deals `n` examples at random, by `seed`, to `clients`, in sizes within one of each other.
 
     >>> sorted(len(part) for part in iid(10, clients=3))
     [3, 3, 4]

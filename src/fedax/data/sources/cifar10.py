@@ -8,7 +8,7 @@ import numpy as np
 from fedax.core import DataError
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, data_folder, read_whole, verify
-from fedax.data.limits import EXAMPLES, SPLIT, TEST_FRACTION, checked, choice
+from fedax.data.limits import POOLED, checked
 from fedax.data.partition import check_partition
 from fedax.data.sources.pool import Images, read_arrays
 
@@ -34,7 +34,7 @@ _HOW = (
 )
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True), examples=EXAMPLES)
+@checked(**POOLED)
 def cifar10(
     partition: str = "dirichlet",
     clients: int = 100,
@@ -76,8 +76,7 @@ def cifar10(
     Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_cifar10(folder).first(examples)
-    images = images.merged() if merged else images
+    images = read_cifar10(folder).chosen(examples, merged)
     return images.deal("CIFAR-10", partition, clients, seed, test_fraction, split, options)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from fedax.data.federated import FederatedData
-from fedax.data.limits import SPLIT, TEST_FRACTION, checked
+from fedax.data.limits import DEALT, checked
 from fedax.data.partition import check_partition, partition_by
 
 FEATURES = 64
 CLASSES = 10
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT)
+@checked(**DEALT)
 def digits(
     partition: str = "shards",
     clients: int = 20,

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData
 from fedax.data.folder import MOST_BYTES, data_file, read_whole, verify
-from fedax.data.limits import SPLIT, TEST_FRACTION, checked, whole
+from fedax.data.limits import DEALT, checked, whole
 from fedax.data.partition import check_partition, partition_by
 
 
@@ -65,7 +65,7 @@ def read_libsvm(
     return _parse(read_whole(path, _HOW), path, features)
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT)
+@checked(**DEALT)
 def libsvm(
     file: str = "a5a",
     partition: str = "index",

@@ -8,7 +8,7 @@ import numpy as np
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, verify
 from fedax.data.formats.idx import read_idx
-from fedax.data.limits import EXAMPLES, SEED, SPLIT, TEST_FRACTION, checked, choice, whole
+from fedax.data.limits import DEALT, POOLED, checked, choice, whole
 from fedax.data.partition import check_partition
 from fedax.data.partition.sizes import named_users
 from fedax.data.sources.pool import Images, read_arrays
@@ -25,7 +25,7 @@ _FOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", 
 _WRITERS_HOW = "Put mnist_writers.npz there: writer_train and writer_test, the ids of QMNIST's labels, one for each image."
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True), examples=EXAMPLES)
+@checked(**POOLED)
 def mnist(
     partition: str = "shards",
     clients: int = 100,
@@ -54,7 +54,7 @@ def mnist(
         merged: deals out the official test images too, after the training images; otherwise they
             are the holdout.
         folder: where the file lies; see `fedax.data.data_folder`.
-        examples: takes only the first so many training images, and at most as many test images, for
+        examples: takes only the first training images, so many, and at most as many test images, for
             a quick try; 0 is all.
         options: of the partition, such as `alpha` for dirichlet.
 
@@ -68,12 +68,11 @@ def mnist(
     Recognition, 1998.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("mnist", folder).first(examples)
-    images = images.merged() if merged else images
+    images = read_images("mnist", folder).chosen(examples, merged)
     return images.deal("MNIST", partition, clients, seed, test_fraction, split, options)
 
 
-@checked(test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True), examples=EXAMPLES)
+@checked(**POOLED)
 def fashion_mnist(
     partition: str = "shards",
     clients: int = 100,
@@ -109,12 +108,11 @@ def fashion_mnist(
     Source: Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747).
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("fashion_mnist", folder).first(examples)
-    images = images.merged() if merged else images
+    images = read_images("fashion_mnist", folder).chosen(examples, merged)
     return images.deal("Fashion-MNIST", partition, clients, seed, test_fraction, split, options)
 
 
-@checked(minimum=whole(low=1), seed=SEED, test_fraction=TEST_FRACTION, split=SPLIT, merged=choice(False, True))
+@checked(**DEALT, minimum=whole(low=1), merged=choice(False, True))
 def mnist_writers(
     minimum: int = 1,
     seed: int = 0,

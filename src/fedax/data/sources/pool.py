@@ -1,9 +1,8 @@
 """The common part of image sources with an official training and test part."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -14,8 +13,7 @@ from fedax.data.folder import read_npz, verify
 from fedax.data.partition import Partition, partition_by
 
 
-@dataclass(frozen=True)
-class Images:
+class Images(NamedTuple):
     """Images of bytes and labels, in an official training and test part.
 
     Images have shape (examples, height, width, ...).
@@ -35,22 +33,18 @@ class Images:
 
     def verify(self, name: str, path: Path, sha256: str, how: str) -> None:
         """Raises `DataError` unless the arrays, in the order of the fields, have the SHA-256."""
-        parts = [part.astype(np.uint8, copy=False) for part in (self.x, self.y, self.test_x, self.test_y)]
+        parts = [part.astype(np.uint8, copy=False) for part in self]
         verify(name, sha256, parts, path, how)
 
     def merged(self) -> "Images":
         """Returns all images in one training part, the official test images last."""
-        nothing = slice(0, 0)
         x, y = np.concatenate([self.x, self.test_x]), np.concatenate([self.y, self.test_y])
-        return Images(x, y, self.test_x[nothing], self.test_y[nothing])
+        return Images(x, y, self.test_x[:0], self.test_y[:0])
 
-    def first(self, examples: int) -> "Images":
-        """Returns the first training images, at most `examples`, and as many test images.
-
-        All if it is 0.
-        """
-        some = slice(examples or None)
-        return Images(self.x[some], self.y[some], self.test_x[some], self.test_y[some])
+    def chosen(self, examples: int, merged: bool) -> "Images":
+        """Returns the first `examples` images of each part, all if 0, in one part if `merged`."""
+        some = Images(*(part[: examples or None] for part in self))
+        return some.merged() if merged else some
 
     def deal(
         self,

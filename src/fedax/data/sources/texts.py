@@ -1,4 +1,4 @@
-"""Texts by client: plays by speaking role, LEAF's windows, and files of one's own."""
+"""Texts by client: plays by speaking role, LEAF's windows, and text files."""
 
 import os
 from pathlib import Path

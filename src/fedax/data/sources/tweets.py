@@ -169,7 +169,7 @@ def sent140(
         vocabulary: as in `words`; by default that of `tweet_vectors`.
         folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
         minimum: of the table, users with fewer tweets are left out, as LEAF's `-k` does.
-        clients: of the table, so many of the others, drawn at random; all by default.
+        clients: of the table, how many of the others are drawn at random; all by default.
         test_fraction: of the table, share of each user's tweets kept for testing, drawn at random
             with all tweets of the same text, in [0, 1).
         seed: of the draws.

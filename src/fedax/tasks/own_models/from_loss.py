@@ -113,7 +113,7 @@ def from_loss(
     predictions = None if predict is None else _adapt(predict, plain, "predict")
     if state is None and "state" in functions["loss"].takes:
         raise InvalidInput.of("from_loss(state=...)", None, "the state before the first step, for a loss that takes one")
-    # The arrays of a large base, which nobody else may hold, are let go one by one as they are placed.
+    # A large base must not be in memory twice: each array is released as soon as it is placed.
     start, rest, types = starting_point(params.take(), frozen, compute)
     functions = {key: dataclasses.replace(function, types=types) for key, function in functions.items()}
     return Task(
@@ -244,7 +244,7 @@ def _plain(leaf: Any, name: str, field: str = "from_loss(params=...)") -> Any:
     plain = as_array(leaf, where) if isinstance(leaf, np.ma.MaskedArray) or not leaf.dtype.isnative else leaf
     if plain.dtype.kind in "iu":
         check_range(plain, jax.dtypes.canonicalize_dtype(plain.dtype), where)
-    with np.errstate(over="ignore"):  # what is beyond the range is refused as infinite
+    with np.errstate(over="ignore"):  # numbers beyond the range are refused below as infinite
         return plain.astype(np.float64) if plain.dtype == np.longdouble else plain
 
 
@@ -334,7 +334,7 @@ class _Made:
     base: bool = False
 
     def __call__(self, key: Any) -> PyTree:
-        make = jax.jit(self._trained) if self.base else self._trained  # a program leaves out what nobody asks for
+        make = jax.jit(self._trained) if self.base else self._trained  # XLA removes leaves that are not used
         made = make(key)
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float), made)
 
