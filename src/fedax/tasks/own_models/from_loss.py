@@ -138,60 +138,84 @@ def _rows(client: Any) -> int:
 
 
 Types: TypeAlias = tuple[str | None, ...] | None
-"""For each leaf, in flat order, the float type in which functions get it, None for its own; None if
-that is so for all.
-"""
+"""Float type in which functions get each leaf, in flat order; None for its own, or for all alike."""
 
 
 def starting_point(
     params: PyTree, frozen: Which | None = None, compute: Any = None
 ) -> tuple[Callable[[Any], PyTree], PyTree, Types]:
-    """The starting point of the trained leaves, the pytree of all others (None if there are none), and
-    the types of leaves.
+    """Splits a model into the leaves that are trained and the others.
+
+    Returns:
+        A function of a random key that gives the trained leaves, the pytree of all others (None if
+        there are none), and the types in which functions get the leaves.
 
     Raises:
         InvalidInput: leaves that cannot be trained, each named, with advice.
     """
     leaves = jax.tree.leaves(params)
-    made = callable(params) and len(leaves) == 1 and leaves[0] is params
+    make = params if callable(params) and len(leaves) == 1 and leaves[0] is params else None
+    example = params if make is None else _made_by(make)
+    names, leaves, structure = _read_leaves(example)
+    example = jax.tree.unflatten(structure, leaves)
+    kept = _untrained(example, leaves, frozen)
+    for name, leaf, k in zip(names, leaves, kept, strict=True):
+        if not k:
+            _check_leaf(name, leaf)
+    if all(kept):
+        raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
+    # A large base must not be in memory twice: each array of NumPy goes before the next one is copied.
+    del example, params
+    trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
+    for i, k in enumerate(kept):
+        leaves[i] = _placed(leaves[i]) if k else None
+    rest = jax.tree.unflatten(structure, leaves) if any(kept) else None
+    masters, types = _float_types(trained, compute)
+    if make is not None:
+        return _Made(make, tuple(kept), masters, frozen is not None), rest, types
+    start = jax.tree.unflatten(structure, [None if leaf is None else _real(leaf, masters) for leaf in trained])
+    Layout.of(start)
+    return Given(start), rest, types
+
+
+def _made_by(make: Callable[[Any], PyTree]) -> PyTree:
     try:
-        example = params(jax.random.key(0)) if made else params
+        return make(jax.random.key(0))
     except Exception as error:
         hint = "A model of Flax, Haiku or Equinox goes into from_flax, from_haiku or from_equinox."
         got = f"a function that fails with a random key ({type(error).__name__}: {error})"
         raise InvalidInput.found("from_loss(params=...)", got, "a pytree, or a function of a random key", hint) from error
+
+
+def _read_leaves(example: PyTree) -> tuple[list[str], list[Any], Any]:
+    """Returns names and leaves, arrays of NumPy in the types of programs, and the structure."""
     names, (leaves, structure) = names_of(example), jax.tree.flatten(example)
-    library = any(isinstance(part, eqx.Module) for part in jax.tree.leaves(example, is_leaf=_is_module))
+    # modules of Equinox hold functions and settings among their leaves
+    library = any(map(_is_module, jax.tree.leaves(example, is_leaf=_is_module)))
     for i, name in enumerate(names):
         leaves[i] = _plain(leaves[i] if library else _numeric(leaves[i], name), name)
-    example = jax.tree.unflatten(structure, leaves)
+    return names, leaves, structure
+
+
+def _untrained(example: PyTree, leaves: list[Any], frozen: Which | None) -> list[bool]:
+    """Returns which leaves are not trained: frozen ones, settings, and arrays without entries."""
     out = [False] * len(leaves) if frozen is None else chosen(example, frozen, "from_loss(frozen=...)")
-    trains = _is_real_array if isinstance(example, eqx.Module) else _is_number
-    # An array without entries has nothing to train: it goes with the frozen ones.
-    kept = [out_ or not trains(leaf) or not np.size(leaf) for out_, leaf in zip(out, leaves, strict=True)]
-    trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
-    for name, leaf in zip(names, trained, strict=True):
-        if leaf is not None:
-            _check_leaf(name, leaf)
-    if all(kept):
-        raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
-    del example
-    make = params if made else None
-    del params
-    for i, k in enumerate(kept):  # each array of NumPy goes before the next one is copied
-        leaves[i] = _placed(leaves[i]) if k else None
-    rest = jax.tree.unflatten(structure, leaves) if any(kept) else None
+    trains = _is_real_array if _is_module(example) else _is_number
+    return [is_frozen or not trains(leaf) or not np.size(leaf) for is_frozen, leaf in zip(out, leaves, strict=True)]
+
+
+def _float_types(trained: list[Any], compute: Any) -> tuple[str | None, Types]:
+    """Returns the type of the masters, None for the leaves' own, and the types that functions get.
+
+    Masters are in one type, because algorithms see one flat vector: the widest of the leaves'.
+    """
     own = [None if leaf is None else str(jax.dtypes.canonicalize_dtype(_real(leaf).dtype)) for leaf in trained]
-    masters, types = None, None
-    if compute is not None or len({*own} - {None}) > 1:
-        types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
-        with jax.numpy_dtype_promotion("standard"):  # of types that are named, whatever the caller's setting
-            masters = str(accumulator(functools.reduce(jnp.promote_types, [jnp.dtype(kind) for kind in own if kind])))
-    if make is not None:
-        return _Made(make, _Mask(tuple(kept)), masters, frozen is not None), rest, types
-    start = jax.tree.unflatten(structure, [None if leaf is None else _real(leaf, masters) for leaf in trained])
-    Layout.of(start)
-    return Given(start), rest, types
+    if compute is None and len({*own} - {None}) <= 1:
+        return None, None
+    types = tuple(own) if compute is None else tuple(kind and _float_type(compute) for kind in own)
+    with jax.numpy_dtype_promotion("standard"):  # of types that are named, whatever the caller's setting
+        widest = functools.reduce(jnp.promote_types, [jnp.dtype(kind) for kind in own if kind])
+    return str(accumulator(widest)), types
 
 
 def _float_type(compute: Any) -> str:
@@ -307,29 +331,18 @@ def _real(leaf: Any, dtype: Any = None) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Mask:
-    """Leaves of a pytree, in flat order, that are not trained."""
-
-    kept: tuple[bool, ...]
-
-    def trained(self, params: PyTree) -> PyTree:
-        leaves, structure = jax.tree.flatten(params)
-        return jax.tree.unflatten(structure, [None if k else leaf for k, leaf in zip(self.kept, leaves, strict=True)])
-
-
-@dataclasses.dataclass(frozen=True)
 class _Made:
-    """A starting point that a function makes from the seed's key.
+    """Starting point that a function makes from the seed's key.
 
     Attributes:
         function: of the key.
-        mask: of the leaves.
+        kept: for each leaf, in flat order, whether it is not trained.
         masters: the type of all that are trained; None for their own.
         base: whether some of the rest may be large; then they are not made again.
     """
 
     function: Callable[[Any], PyTree]
-    mask: _Mask
+    kept: tuple[bool, ...]
     masters: str | None = None
     base: bool = False
 
@@ -339,7 +352,8 @@ class _Made:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, self.masters or getattr(leaf, "dtype", None) or float), made)
 
     def _trained(self, key: Any) -> PyTree:
-        return self.mask.trained(self.function(key))
+        leaves, structure = jax.tree.flatten(self.function(key))
+        return jax.tree.unflatten(structure, [None if k else leaf for k, leaf in zip(self.kept, leaves, strict=True)])
 
 
 @dataclasses.dataclass(frozen=True)
