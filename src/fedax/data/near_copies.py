@@ -17,9 +17,8 @@ and far from all others: r also refers to the distances from the examples of the
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -43,12 +42,11 @@ DIMENSION = 500
 COLUMNS = 256
 """Columns of rows of numbers that are compared, at most."""
 
-Images = Float[np.ndarray, "examples rows columns"]
-Features = Float[np.ndarray, "examples features"]
+Images = Float[np.ndarray, "_ rows columns"]
+Features = Float[np.ndarray, "_ features"]
 
 
-@dataclass(frozen=True)
-class NearCopies:
+class NearCopies(NamedTuple):
     """Held-out examples that look like changed training examples.
 
     Attributes:
@@ -87,9 +85,10 @@ def find_near_copies(arrays: Mapping[str, Any], trained: Rows, held_out: Rows) -
     owners = np.repeat(np.arange(len(trained)), [len(rows) for rows in trained])
     drawn = np.lexsort((rng.random(examples), rng.permutation(len(trained))[owners]))[:TRAINED]
     known, owners = known[drawn], owners[drawn]
-    found, nearest = np.zeros(len(asked), bool), np.zeros(len(asked), np.int64)
-    for features, versions, equal_count in _descriptions(np.asarray(values[known]), np.asarray(values[asked])):
-        found, nearest = _copies(features, versions, owners, equal_count)
+    described = _described(np.asarray(values[known]), np.asarray(values[asked]))
+    if described is None:
+        return None
+    found, nearest = _copies(*described, owners)
     # a copied example is in the sample by chance only
     share = min(1.0, float(found.mean()) * examples / len(known))
     return NearCopies(share, asked[found], known[nearest[found]])
@@ -123,45 +122,41 @@ def _is_comparable(values: Any) -> bool:
     return values.ndim >= 2 and values[:1].size >= 3 and (values.dtype.kind == "f" or values.dtype == np.uint8)
 
 
-def _descriptions(known: np.ndarray, asked: np.ndarray) -> Iterator[tuple[Features, list[Features], bool]]:
-    """Yields features of training examples, those of held-out ones in several versions, and `equal_count`."""
+def _described(known: np.ndarray, asked: np.ndarray) -> tuple[Features, list[Features], bool] | None:
+    """Returns the arguments of `_copies` for two samples; None if they cannot be compared."""
     if (images := _gray(known)) is not None:
         queries = _gray(asked)
         assert queries is not None, "of the same shape"
-        yield _spectra(images), [_spectra(_magnified(queries, scale)) for scale in SCALES], True
-        return
+        return _spectra(images), [_spectra(_magnified(queries, scale)) for scale in SCALES], True
     rows, others = (values.reshape(len(values), -1) for values in (known, asked))
     columns = np.sort(np.random.default_rng(0).permutation(rows.shape[1])[:COLUMNS])
     ordered = np.sort(rows[:, columns], axis=0)
     # a value in a twentieth of the rows fills a run of that length
     run = max(1, len(rows) // 20)
     columns = columns[(ordered[run:] != ordered[:-run]).all(axis=0)]
-    if len(columns) >= 3:
-        # equal rows of rounded numbers may well be different examples
-        yield rows[:, columns].astype(np.float64), [others[:, columns].astype(np.float64)], False
+    if len(columns) < 3:
+        return None
+    # equal rows of rounded numbers may well be different examples
+    return rows[:, columns].astype(np.float64), [others[:, columns].astype(np.float64)], False
 
 
 def _gray(values: np.ndarray) -> Images | None:
     """Returns images as small gray ones; None for rows that are no images.
 
-    Flat rows are images if their number is a square, or three times one, and neighbouring numbers
-    are alike.
+    Flat rows are images if their length is a square, or three times one, and neighbours are alike.
     """
-    shape = values.shape[1:]
-    if len(shape) == 3 and min(shape[0], shape[2]) <= 4:
-        images = values.mean(3 if shape[2] <= 4 else 1, dtype=np.float32)
-    elif len(shape) == 2:
-        images = values.astype(np.float32)
-    else:
-        sides = {channels: round((shape[0] / channels) ** 0.5) for channels in (1, 3)} if len(shape) == 1 else {}
-        channels = next((c for c, side in sides.items() if side >= 12 and c * side**2 == shape[0]), None)
-        if channels is None:
-            return None
-        side = sides[channels]
-        images = values.reshape(len(values), side, side, channels).mean(3, dtype=np.float32)
+    shape, flat = values.shape[1:], values.ndim == 2
+    if flat:  # gray or coloured
+        shape = next(((s, s, c) for c in (1, 3) if (s := round((shape[0] / c) ** 0.5)) >= 12 and c * s**2 == shape[0]), ())
+    if len(shape) == 2:
+        shape = (*shape, 1)
+    if len(shape) != 3 or min(shape[0], shape[2]) > 4:
+        return None
+    images = values.reshape(-1, *shape).mean(3 if shape[2] <= 4 else 1, dtype=np.float32)
+    if flat:
         centred = images - images.mean(0)
-        changes = [np.diff(centred, axis=axis) for axis in (1, 2)]
-        if max(float((change**2).mean()) for change in changes) > 1.4 * float((centred**2).mean()):
+        changes = max(float((np.diff(centred, axis=axis) ** 2).mean()) for axis in (1, 2))
+        if changes > 1.4 * float((centred**2).mean()):  # 2 of independent numbers
             return None
     if min(images.shape[1:]) < 8:
         return None
@@ -173,20 +168,13 @@ def _gray(values: np.ndarray) -> Images | None:
 
 def _magnified(images: Images, scale: float) -> Images:
     """Returns images of the same size, magnified about their centre by linear interpolation."""
-    if scale == 1:
-        return images
-    tall, wide = (_interpolation(size, scale) for size in images.shape[1:])
-    return tall @ images @ wide.T
-
-
-def _interpolation(size: int, scale: float) -> Float[np.ndarray, "size size"]:
-    centre = (size - 1) / 2
-    places = np.clip((np.arange(size) - centre) / scale + centre, 0, size - 1)
-    below = np.minimum(places.astype(int), size - 2)
-    matrix = np.zeros((size, size), np.float32)
-    matrix[np.arange(size), below] = 1 - (places - below)
-    matrix[np.arange(size), below + 1] += places - below
-    return matrix
+    matrices = []
+    for size in images.shape[1:]:
+        pixels, centre = np.arange(size), (size - 1) / 2
+        places = (pixels - centre) / scale + centre
+        matrices.append(np.array([np.interp(places, pixels, one) for one in np.eye(size)], np.float32))
+    # shapes: (old rows, rows) and (old columns, columns)
+    return matrices[0].T @ images @ matrices[1] if scale != 1 else images
 
 
 def _spectra(images: Images) -> Features:
@@ -195,33 +183,24 @@ def _spectra(images: Images) -> Features:
     Mirrored images have the magnitudes at (u, v) and (-u, v) exchanged: their sum and their absolute
     difference do not change.
     """
-    count, tall, wide = images.shape
     images = images - images.mean((1, 2), keepdims=True)
     images /= np.maximum(np.sqrt((images**2).mean((1, 2), keepdims=True)), 1e-12)
-    up, across = min(FREQUENCIES, tall // 2), min(FREQUENCIES, wide // 2)
-    rows = _waves(np.arange(across + 1), wide)
-    columns = _waves(np.arange(-up, up + 1), tall)
-    # large products of matrices: NumPy multiplies stacks of small ones one by one
-    half = (images.reshape(-1, wide) @ rows.T).reshape(count, tall, -1).swapaxes(1, 2)
-    size = np.abs((half.reshape(-1, tall) @ columns.T).reshape(count, across + 1, -1))
-    same, mirrored = size[:, :, up:], size[:, :, up::-1]
-    return np.concatenate([same + mirrored, np.abs(same - mirrored)], axis=2).reshape(count, -1)
-
-
-def _waves(frequencies: Int[np.ndarray, "some"], size: int) -> np.ndarray:
-    return np.exp(-2j * np.pi * np.outer(frequencies, np.arange(size)) / size).astype(np.complex64)
+    low = [np.arange(min(FREQUENCIES, size // 2) + 1) for size in images.shape[1:]]
+    sizes = np.abs(np.fft.rfft2(images)[:, :, low[1]])
+    same, mirrored = sizes[:, low[0]], sizes[:, -low[0]]
+    return np.concatenate([same + mirrored, np.abs(same - mirrored)], axis=1).reshape(len(images), -1)
 
 
 def _copies(
-    known: Features, versions: list[Features], owners: Int[np.ndarray, "trained"], equal_count: bool
+    known: Features, versions: list[Features], equal_count: bool, owners: Int[np.ndarray, "trained"]
 ) -> tuple[Bool[np.ndarray, "held_out"], Int[np.ndarray, "held_out"]]:
     """Returns which held-out examples are closer to a training example than by chance, and to which.
 
     Args:
         known: features of training examples.
         versions: features of held-out ones, as they are and changed.
+        equal_count: whether examples with equal features count as copies.
         owners: clients of the training examples.
-        equal_count: whether examples with equal features may be copies.
     """
     mean, spread = known.mean(0), known.std(0)
     scale = np.where(spread > 1e-6 * spread.max(), spread, np.inf).astype(known.dtype)
