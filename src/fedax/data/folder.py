@@ -1,16 +1,16 @@
 """The folder of data files on this machine, and the check of their content."""
 
+import contextlib
 import gzip
 import hashlib
 import os
 import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fedax.core import DataError
+from fedax.core import DataError, FedaxError
 from fedax.utils.arguments import checked_call
 
 
@@ -62,6 +62,24 @@ MOST_BYTES = 1 << 32
 """Of a data file, packed and unpacked."""
 
 
+@contextlib.contextmanager
+def reading(path: Path, allowed: str, how: str = "") -> Generator[None]:
+    """Turns errors while a file is read into a `DataError` that names the file.
+
+    Args:
+        path: of the file.
+        allowed: what it should be.
+        how: a sentence on how to get it.
+    """
+    try:
+        yield
+    except FedaxError:
+        raise
+    except Exception as error:  # zip, JSON, codecs, other libraries: any layer below can fail
+        got = f"a file at {path} that cannot be read ({str(error) or type(error).__name__})"
+        raise DataError.of(path.name, got, allowed, how) from error
+
+
 def read_whole(path: Path, how: str = "") -> bytes:
     """Reads a file, unpacked if it is gzipped; at most `MOST_BYTES`.
 
@@ -69,7 +87,7 @@ def read_whole(path: Path, how: str = "") -> bytes:
         DataError: no plain file (a pipe or device would never end), one that is too large or
             unreadable, or a gzip file that is truncated or damaged; the message names the path.
     """
-    try:
+    with reading(path, "a whole file", how):
         if path.exists() and not path.is_file():
             raise DataError.of(path.name, f"no plain file at {path}", "a data file", how)
         with path.open("rb") as raw:
@@ -77,8 +95,6 @@ def read_whole(path: Path, how: str = "") -> bytes:
             raw.seek(0)
             with gzip.open(raw) if packed else raw as source:
                 content = source.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a whole file", how) from error
     if len(content) > MOST_BYTES:
         raise DataError.of(
             path.name, f"more than {MOST_BYTES} bytes in {path}", f"at most {MOST_BYTES} bytes, unpacked", how
@@ -93,7 +109,7 @@ def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
         DataError: no plain file, or an archive that is too large or damaged; the message names the
             path.
     """
-    try:
+    with reading(path, "a whole .npz archive", how):
         if not os.path.isfile(path):
             raise ValueError("no plain file")
         with zipfile.ZipFile(path) as archive:
@@ -102,9 +118,6 @@ def read_npz(path: Path, how: str = "") -> dict[str, np.ndarray]:
             raise ValueError(f"{size} bytes unpacked; at most {MOST_BYTES} are read")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except Exception as error:  # zip, zlib, header: any layer below can fail
-        got = f"a file at {path} that cannot be read ({error})"
-        raise DataError.of(path.name, got, "a whole .npz archive", how) from error
 
 
 def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path, how: str = "") -> None:

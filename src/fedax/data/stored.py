@@ -13,7 +13,7 @@ import numpy as np
 from fedax.core import DataError
 from fedax.core.task import offsets_of
 from fedax.data.federated import MANY, MOST_CLASSES, FederatedData, Labelled
-from fedax.data.folder import MissingFile
+from fedax.data.folder import MissingFile, reading
 from fedax.data.limits import checked
 from fedax.examples.arrays import as_array, canonical
 from fedax.examples.client_names import ClientNames
@@ -129,11 +129,9 @@ def stored_clients(folder: str | Path) -> FederatedData:
     if not os.path.isfile(folder / ABOUT):
         hint = "fedax.data.write_clients writes one."
         raise MissingFile.found("stored_clients(folder=...)", f"no {ABOUT} in {folder}", "a folder of stored clients", hint)
-    try:
+    with reading(folder / ABOUT, "a whole file"):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         form, classes, name, clients = about["form"], int(about["classes"]), str(about["name"]), int(about["clients"])
-    except (ValueError, TypeError, LookupError, OSError) as error:
-        raise DataError.found(ABOUT, f"a file at {folder / ABOUT} that cannot be read ({error})", "a whole file") from error
     if form != FORM:
         raise DataError.of(f"{folder / ABOUT}: form", form, f"{FORM}, which this version of fedax reads")
     train = _read(folder / "train", clients)
@@ -145,10 +143,8 @@ def stored_clients(folder: str | Path) -> FederatedData:
 def _stored_names(folder: Path) -> list[str] | None:
     if not (folder / NAMES).is_file():
         return None
-    try:
+    with reading(folder / NAMES, "a whole file"):
         return [str(name) for name in json.loads((folder / NAMES).read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, OSError) as error:
-        raise DataError.found(NAMES, f"a file at {folder / NAMES} that cannot be read ({error})", "a whole file") from error
 
 
 def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, forms: Any) -> tuple[Any, int]:
@@ -247,12 +243,10 @@ class _Column:
 
 
 def _read(folder: Path, clients: int) -> Stacked:
-    try:
+    with reading(folder, "whole .npy files"):
         sizes = np.load(folder / "sizes.npy", allow_pickle=False)
         names = sorted(path.stem for path in folder.glob("*.npy") if path.name != "sizes.npy")
         arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in names}
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError.found(str(folder), f"files that cannot be read ({error})", "whole .npy files") from error
     lengths = {key: len(values) for key, values in arrays.items()}
     if sizes.ndim != 1 or len(sizes) != clients or set(lengths.values()) != {int(sizes.sum())}:
         got = f"{len(sizes)} clients with {int(sizes.sum())} examples, and arrays of {lengths}"

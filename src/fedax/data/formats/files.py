@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, read_npz, read_whole
+from fedax.data.folder import MissingFile, read_npz, read_whole, reading
 from fedax.data.limits import checked
 from fedax.errors import install_hint
 from fedax.examples.client_names import ClientNames, natural
@@ -56,7 +56,7 @@ def client_files(
     """
     folder, dropped = Path(folder), _names(drop, label)
     parts = folder / "train" if os.path.isdir(folder / "train") else folder
-    order = _Order(label, dropped)
+    order = Columns(label, dropped)
     train = _read_all(parts, label, order)
     if not train:
         hint = "Put one .npz, .csv or .parquet file for each client there."
@@ -92,10 +92,10 @@ def _names(drop: Any, label: str) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-class _Order:
+class Columns:
     """Names of the features of the first table; later ones have the same, and take their order."""
 
-    def __init__(self, label: str, drop: tuple[str, ...]) -> None:
+    def __init__(self, label: str = "y", drop: tuple[str, ...] = ()) -> None:
         self.label, self.drop, self.names = label, drop, None
         self.seen = set[str]()
 
@@ -105,6 +105,12 @@ class _Order:
             if name not in self.seen:
                 reason = f"none of the files has a column {name!r}"
                 raise InvalidInput.because("client_files(drop=...)", reason, f"They have {sorted(self.seen)}.")
+
+    def kept(self, columns: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Returns the columns that are not dropped, and remembers the names of all."""
+        every = list(columns)
+        self.seen.update(name for name, _ in every)
+        return [(name, values) for name, values in every if name not in self.drop]
 
     def __call__(self, path: Path, columns: dict[str, np.ndarray]) -> Labelled:
         labels = _with_label(path, self.label, columns)[self.label]
@@ -148,7 +154,7 @@ def _counts(values: np.ndarray, step: int | None = None) -> bool:
     return bool(len(values) and np.array_equal(values, np.floor(values)) and rises)
 
 
-def _read_all(folder: Path, label: str, order: _Order) -> dict[str, Labelled]:
+def _read_all(folder: Path, label: str, order: Columns) -> dict[str, Labelled]:
     if not os.path.isdir(folder):  # unlike the method, False also for a name that no folder can have
         raise MissingFile.of("client_files(folder=...)", f"no folder {folder}", "a folder with one file per client")
     found: dict[str, Labelled] = {}
@@ -163,40 +169,32 @@ def _read_all(folder: Path, label: str, order: _Order) -> dict[str, Labelled]:
             if suffix == ".npz":
                 found[client] = _npz(path, label, order)
             else:
-                found[client] = order(path, TABLES[suffix](path, order.drop, label, order.seen))
+                found[client] = order(path, TABLES[suffix](path, order))
     return {client: found[client] for client in sorted(found, key=natural)}
 
 
-def _npz(path: Path, label: str, order: _Order) -> Labelled:
-    every = read_npz(path)
-    order.seen.update(every)
-    held = {key: values for key, values in every.items() if key not in order.drop}
+def _npz(path: Path, label: str, order: Columns) -> Labelled:
+    held = dict(order.kept(read_npz(path).items()))
     for key, values in held.items():
         if not values.ndim:
             raise DataError.found(path.name, f"the scalar {key!r}", "arrays of one row per example", f"The file is {path}.")
     return {("y" if key == label else key): values for key, values in _with_label(path, label, held).items()}
 
 
-def _csv(path: Path, drop: Collection[str] = (), label: str = "y", seen: set[str] | None = None) -> dict[str, np.ndarray]:
-    try:
+def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
+    with reading(path, "a header of different names, and rows of as many numbers"):
         header, *rows = list(csv.reader(io.StringIO(read_whole(path).decode("utf-8-sig"), newline=""))) or [[]]
         if not header:
             raise ValueError("no header in the first line")
+        rows = [row for row in rows if row]
         for row in rows:
-            if row and len(row) != len(header):
+            if len(row) != len(header):
                 raise ValueError(f"{len(row)} fields in the row {', '.join(row)[:60]!r} under {len(header)} headings")
         bare = [name.strip() for name in header]
         if len(set(bare)) < len(bare):
             raise ValueError(f"the heading {next(name for name in bare if bare.count(name) > 1)!r} twice")
-    except (ValueError, csv.Error) as error:
-        got = f"a file at {path} that cannot be read ({error})"
-        raise DataError.of(path.name, got, "a header of different names, and rows of as many numbers") from error
-    (set() if seen is None else seen).update(header)
-    rows = [row for row in rows if row]
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {
-        name: _numbers(path, name, cells, label) for name, cells in zip(header, columns, strict=True) if name not in drop
-    }
+    return {name: _numbers(path, name, cells, order.label) for name, cells in order.kept(zip(header, columns))}
 
 
 def _numbers(path: Path, column: str, cells: Sequence[Any], label: str) -> np.ndarray:
@@ -228,31 +226,21 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
-def _parquet(
-    path: Path, drop: Collection[str] = (), label: str = "y", seen: set[str] | None = None
-) -> dict[str, np.ndarray]:
+def _parquet(path: Path, order: Columns) -> dict[str, np.ndarray]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
         hint = f"Run: {install_hint('parquet')}"
         raise DataError.of(path.name, "a Parquet file without pyarrow", "an installed pyarrow", hint) from error
     allowed = "a Parquet table of numbers"
-    try:
+    with reading(path, allowed):
         table = parquet.read_table(path)
-        (set() if seen is None else seen).update(table.column_names)
-        held = {column: table[column].to_numpy() for column in table.column_names if column not in drop}
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-    ) as error:  # pyarrow's own errors derive from these; KeyError: a name twice
-        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", allowed) from error
+        held = {name: table[name].to_numpy() for name, _ in order.kept((name, None) for name in table.column_names)}
     for column, values in held.items():
         if values.dtype.kind in "mM":
             raise DataError.found(path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}].")
     return {
-        column: _numbers(path, column, values.tolist(), label) if values.dtype.kind == "O" else values.astype(float)
+        column: _numbers(path, column, values.tolist(), order.label) if values.dtype.kind == "O" else values.astype(float)
         for column, values in held.items()
     }
 

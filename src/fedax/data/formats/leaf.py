@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, data_folder, read_whole
+from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
 from fedax.data.texts.text import LEAF_CHARACTERS, encode
 from fedax.utils.arguments import checked_call
@@ -48,15 +48,12 @@ def read_users(path: str | Path) -> Users:
 
 
 def _document(file: Path) -> Users:
-    allowed = "LEAF JSON with the keys users, num_samples and user_data"
-    try:
+    with reading(file, "LEAF JSON with the keys users, num_samples and user_data"):
         document = json.loads(read_whole(file), object_pairs_hook=_unique)
         if not isinstance(document["users"], list):
             raise TypeError(f"users of {type(document['users']).__name__}")
         held = {user: (document["user_data"][user]["x"], document["user_data"][user]["y"]) for user in document["users"]}
         promised = dict(zip(document["users"], document["num_samples"], strict=True))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError.of(file.name, f"a file at {file} that cannot be read ({error!r})", allowed) from error
     if len(held) < len(document["users"]):
         twice = next(user for user, count in Counter(document["users"]).items() if count > 1)
         raise DataError.of(file.name, f"user {twice!r} twice", "each user once")

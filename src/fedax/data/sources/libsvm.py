@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData
-from fedax.data.folder import MOST_BYTES, data_file, read_whole, verify
+from fedax.data.folder import MOST_BYTES, data_file, read_whole, reading, verify
 from fedax.data.limits import DEALT, checked, whole
 from fedax.data.partition import check_partition, partition_by
 
@@ -141,11 +141,8 @@ def _parse(
     from sklearn.datasets import load_svmlight_file  # takes a second to import, so only on demand
 
     form: dict[str, Any] = {"n_features": features, "dtype": np.float32, "zero_based": False}
-    try:
+    with reading(path, "lines 'label index:value ...' with indices from 1", _HOW):
         table, values = load_svmlight_file(io.BytesIO(text), **form)
-    except (ValueError, OverflowError) as error:
-        got = f"a file at {path} that cannot be read ({error})"
-        raise DataError.of(path.name, got, "lines 'label index:value ...' with indices from 1", _HOW) from error
     if not len(values):
         raise DataError.of(path.name, f"a file at {path} without a line", "at least one example", _HOW)
     if not np.isfinite(values).all() or not np.isfinite(table.data).all():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.core import DataError
-from fedax.data.folder import MissingFile, read_whole
+from fedax.data.folder import MissingFile, read_whole, reading
 from fedax.data.formats.leaf import leaf_folders, read_users
 from fedax.data.limits import checked
 from fedax.data.sources.play import roles_of, tinyshakespeare_text
@@ -88,7 +88,5 @@ def _is_text(path: Path) -> bool:
 
 
 def _read(path: Path) -> str:
-    try:
+    with reading(path, "text in UTF-8"):
         return read_whole(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "text in UTF-8") from error

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, data_file, data_folder, read_whole
+from fedax.data.folder import MissingFile, data_file, data_folder, read_whole, reading
 from fedax.data.formats.leaf import Convert, Users, leaf_folders, of_users, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
 from fedax.data.overlap import drawn
@@ -137,7 +137,7 @@ def read_tweets(path: str | Path) -> Users:
     """
     path, users = Path(path), Users()
     rows = csv.reader(io.StringIO(read_whole(path).decode("latin-1"), newline=""))
-    try:
+    with reading(path, "a table in CSV"):
         for row in rows:
             if len(row) != 6 or row[0] not in ("0", "4"):
                 allowed = "six values: label (0 or 4), id, date, query, user, text"
@@ -145,8 +145,6 @@ def read_tweets(path: str | Path) -> Users:
             x, y = users.setdefault(row[4], ([], []))
             x.append(row[1:])
             y.append(row[0])
-    except csv.Error as error:
-        raise DataError.of(path.name, f"a file at {path} that cannot be read ({error})", "a table in CSV") from error
     return users
 
 

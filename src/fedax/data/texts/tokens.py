@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fedax.core import DataError, InvalidInput
+from fedax.data.folder import reading
 from fedax.data.limits import checked, choice, whole
 from fedax.errors import install_hint
 from fedax.utils.arguments import checked_call
@@ -99,11 +100,8 @@ class Tokens:
             InvalidInput: a size that is too small for the file's tokens.
         """
         library = _library()
-        try:
+        with reading(Path(path), "a file of `tokenizers`"):
             found = library.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain ones
-            got = f"a file at {path} that cannot be read ({error})"
-            raise DataError.of("Tokens.load(path=...)", got, "a file of `tokenizers`") from error
         held = found.get_vocab_size() + 1
         if size is not None and size < held:
             raise InvalidInput.of("Tokens.load(size=...)", size, f"whole numbers >= {held}, or None")

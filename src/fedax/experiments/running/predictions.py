@@ -13,7 +13,7 @@ from jaxtyping import Int, PyTree
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
 from fedax.core.task import conformed, rows_of
 from fedax.data.folder import read_npz
-from fedax.data.formats.files import TABLES
+from fedax.data.formats.files import TABLES, Columns
 
 SPLITS = ("train", "validation", "test", "holdout", "held_back")
 """Examples of a task that predictions can be made of."""
@@ -64,7 +64,7 @@ def examples_of(task: Task, path: Path) -> Chosen:
     if path.suffix == ".npz":
         held = read_npz(path)
     elif path.suffix in TABLES:
-        columns = TABLES[path.suffix](path)
+        columns = TABLES[path.suffix](path, Columns())
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
             if name not in columns:
