@@ -12,7 +12,7 @@ import fedax
 from fedax import data
 from fedax.communication.attacks import SignFlip
 from fedax.core import DataError, InvalidInput, Ragged
-from fedax.data.federated import train_size
+from fedax.data.overlap import train_size
 from fedax.utils.shares import whole_part
 
 ONE = fedax.Simulation(devices=1)

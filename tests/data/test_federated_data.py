@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData, iid, power_law
-from fedax.data.federated import train_size
+from fedax.data.overlap import train_size
 
 
 def client(*labels, features=2):

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from fedax.core import DataError
 from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 from fedax.data.overlap import drawn, split_rows
-from fedax.data.overlap import train_size as train_size
 from fedax.data.partition.base import labels_of
 from fedax.errors import short
 from fedax.examples.arrays import Frames, as_array, as_ndarray
@@ -225,12 +223,11 @@ class FederatedData:
         """
         if self.validation is not None:
             raise DataError.of("with_validation", "data with validation examples", "data without")
-        together_all = Stacked.of(self.train)
-        assert together_all is not None, "looked at before"
-        offsets = np.concatenate([[0], np.cumsum(together_all.sizes)])
+        arrays, sizes = _stacked(self.train).arrays, self.sizes
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
         train, validation = (
-            Stacked({key: v[np.concatenate(rows)] for key, v in together_all.arrays.items()}, [len(own) for own in rows])
-            for rows in drawn(together_all.arrays, offsets, share, seed, split, together)
+            Stacked({key: v[np.concatenate(rows)] for key, v in arrays.items()}, [len(own) for own in rows])
+            for rows in drawn(arrays, offsets, share, seed, split, together)
         )
         return dataclasses.replace(self, train=train, validation=validation if share else None)
 
@@ -241,19 +238,18 @@ class FederatedData:
     @property
     def sizes(self) -> Int[np.ndarray, "clients"]:
         """Returns the number of training examples of each client."""
-        return _sizes(self.train)
+        return _stacked(self.train).sizes
 
     @property
     def test_sizes(self) -> Int[np.ndarray, "clients"]:
         """Returns the number of test examples of each client."""
-        return np.zeros(self.clients, int) if self.test is None else _sizes(self.test)
+        return np.zeros(self.clients, int) if self.test is None else _stacked(self.test).sizes
 
     @property
     def label_counts(self) -> Int[np.ndarray, "clients classes"]:
         """Counts each label among each client's training examples."""
-        together = Stacked.of(self.train)
-        assert together is not None, "looked at before"
-        cells = together.owners * self.classes + together.arrays["y"]
+        train = _stacked(self.train)
+        cells = train.owners * self.classes + train.arrays["y"]
         return np.bincount(cells, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
 
     def _together(self, split: str) -> Stacked:
@@ -300,7 +296,7 @@ class FederatedData:
             row = outside[0]
             raise DataError.of(f"{where}['y']", f"{y[row]} in row {row}", f"labels from 0 to {self.classes - 1}")
         arrays["y"] = y.astype(np.int32)
-        return MappingProxyType({name: _read_only(values) for name, values in arrays.items()})
+        return Stacked(arrays, [len(y)])[0]
 
 
 def _in_order(frames: Frames, client: Any, where: str) -> Any:
@@ -341,12 +337,10 @@ def _check_indices(partition: Sequence[Integer[np.ndarray, "_"]], examples: int)
             raise DataError.of(f"partition[{k}]", f"index {twice} again", "each example at most once")
 
 
-def _taken(client: Labelled, rows: Int[np.ndarray, "_"]) -> Labelled:
-    return {name: values[rows] for name, values in client.items()}
-
-
-def _sizes(clients: Sequence[Labelled]) -> Int[np.ndarray, "clients"]:
-    return clients.sizes if isinstance(clients, Stacked) else np.array([len(client["y"]) for client in clients])
+def _stacked(clients: Sequence[Labelled] | None) -> Stacked:
+    """Returns a part of the data as `__post_init__` has made it."""
+    assert isinstance(clients, Stacked)
+    return clients
 
 
 def _array(values: Any, where: str) -> np.ndarray:
@@ -354,9 +348,3 @@ def _array(values: Any, where: str) -> np.ndarray:
     if not array.ndim:
         raise DataError.of(where, values, "an array of one row per example")
     return array
-
-
-def _read_only(values: np.ndarray) -> np.ndarray:
-    view = values.view()
-    view.flags.writeable = False
-    return view

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
 from fedax.data import Tokens, texts_by_client
-from fedax.data.federated import train_size
 from fedax.data.limits import TEST_FRACTION, checked, real, whole
+from fedax.data.overlap import train_size
 from fedax.data.texts.tokens import LENGTH, SIZES
 from fedax.examples.client_names import ClientNames, client_name
 from fedax.models import Model, Transformer

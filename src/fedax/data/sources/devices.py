@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Real
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData, Labelled, train_size
+from fedax.data.federated import FederatedData, Labelled
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real, whole
+from fedax.data.overlap import train_size
 from fedax.data.partition import Partition
 from fedax.data.partition.base import labels_of
 from fedax.data.sources.mnist import read_images

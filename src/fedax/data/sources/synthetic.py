@@ -6,9 +6,10 @@ import numpy as np
 from jaxtyping import Float
 
 from fedax.core import InvalidInput
-from fedax.data.federated import FederatedData, Labelled, train_size
+from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MOST_BYTES
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real
+from fedax.data.overlap import train_size
 
 FEATURES = 60
 CLASSES = 10
