@@ -9,7 +9,7 @@ import fedax
 from fedax import data, tasks
 from fedax.core import InvalidInput
 from fedax.data.sources.cifar10 import read_cifar10
-from fedax.tasks.images import PICTURES, changed
+from fedax.tasks.images import IMAGE_FORMATS, preprocess
 
 SMALL = {"partition": "iid", "clients": 3, "seed": 5}
 
@@ -100,7 +100,7 @@ def test_pixels_of_the_data_sets(name, data_folder):
     if not all((data_folder / f"{file}.npz").is_file() for file in {name, "mnist"} - {"mnist_devices"}):
         pytest.skip(f"no images in {data_folder}")
     options = {"folder": data_folder} | ({"clients": 10} if name != "mnist_writers" else {})
-    for how in ("published", "dataset") if PICTURES[name].mean else ("dataset",):
+    for how in ("published", "dataset") if IMAGE_FORMATS[name].mean else ("dataset",):
         task = tasks.make_task(name, **options, normalize=how)
         images = shown(task)
         assert images.shape == (task.train.total, 784)
@@ -112,7 +112,7 @@ def test_pixels_of_cifar10(data_folder):
     """The published deviations are means over the images, so pixels come out wider."""
     if not (data_folder / "cifar10_test.npz").is_file():
         pytest.skip(f"no CIFAR-10 in {data_folder}")
-    source, known = read_cifar10(data_folder), PICTURES["cifar10"]
+    source, known = read_cifar10(data_folder), IMAGE_FORMATS["cifar10"]
     images = source.x
     single = np.stack([images[i : i + 5000].reshape(-1, 1024, 3).std(1).mean(0) for i in range(0, 50000, 5000)]).mean(0)
     np.testing.assert_allclose(images.reshape(-1, 3).mean(0) / 255, known.mean, atol=1e-4)
@@ -155,8 +155,8 @@ def test_a_source_made_into_a_task_has_the_options():
 def test_published_constants_and_changes_at_every_step_reach_the_model():
     """As the recipes on CIFAR-10 ask for, without its images."""
     none = data.FederatedData([{"x": np.zeros((2, 3072), np.float32), "y": np.arange(2)}], 10)
-    _, augment = changed("cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published")
-    known = PICTURES["cifar10"]
+    _, augment = preprocess("cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published")
+    known = IMAGE_FORMATS["cifar10"]
     assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (4, True, known.mean, known.deviation)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Int, Integer
 from fedax.core import DataError
 from fedax.core.task import rows_of
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
-from fedax.data.overlap import drawn, split_rows
+from fedax.data.overlap import draw_rows, split_rows
 from fedax.data.partition.base import labels_of
 from fedax.errors import short
 from fedax.examples.arrays import Frames, as_array, as_ndarray
@@ -227,7 +227,7 @@ class FederatedData:
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         train, validation = (
             Stacked({key: v[np.concatenate(rows)] for key, v in arrays.items()}, [len(own) for own in rows])
-            for rows in drawn(arrays, offsets, share, seed, split, together)
+            for rows in draw_rows(arrays, offsets, share, seed, split, together)
         )
         return dataclasses.replace(self, train=train, validation=validation if share else None)
 

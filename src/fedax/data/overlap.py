@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fedax.core import DataError
 from fedax.data.near_copies import warn_of_near_copies
-from fedax.data.series import hashes, places_of
+from fedax.data.series import hashes, window_places
 from fedax.utils.shares import whole_part
 
 FEW = 16
@@ -71,7 +71,7 @@ class Overlap:
             if values.ndim < 2 or values.shape[1] < 3 or len(values) < 3:
                 continue
             length = values.shape[1]
-            if (places := places_of(values, copies)) is not None:
+            if (places := window_places(values, copies)) is not None:
                 # what follows a window, such as its label, belongs to the series too
                 following = [v.shape[1] if v.ndim > 1 else 1 for v in plain.values() if v is not values]
                 return cls(
@@ -125,9 +125,9 @@ def divide(
     if not found.any:
         return plain
     if found.places is not None and block is not None:
-        plain = [_block(rows, count, found.places, block) for rows, count in zip(orders, counts, strict=True)]
+        plain = [_cut_block(rows, count, found.places, block) for rows, count in zip(orders, counts, strict=True)]
     elif block is not None:
-        return _together(found.copies, orders, counts)
+        return _draw_with_copies(found.copies, orders, counts)
     if found.places is None:  # in a given order, in which equal examples may come again
         return plain
     trained = np.concatenate([kept for kept, _ in plain])
@@ -169,7 +169,7 @@ def split_rows(
     return parts
 
 
-def drawn(
+def draw_rows(
     arrays: Mapping[str, Any],
     offsets: Int[np.ndarray, "bounds"],
     share: float | int,
@@ -206,7 +206,7 @@ def drawn(
     return [np.sort(kept) for kept, _ in parts], [np.sort(away) for _, away in parts]
 
 
-def drawn_clients(
+def choose_unseen_clients(
     copies: Int[np.ndarray, "examples"], sizes: Sequence[int], order: Int[np.ndarray, "clients"], count: int
 ) -> Int[np.ndarray, "some"]:
     """Returns clients to set apart, the first ones of an order.
@@ -219,7 +219,7 @@ def drawn_clients(
         order: of all clients.
         count: how many; fewer if those who share examples are more.
 
-    >>> drawn_clients(np.array([0, 1, 2, 0, 1]), [2, 1, 2], np.array([0, 1, 2]), 1).tolist()
+    >>> choose_unseen_clients(np.array([0, 1, 2, 0, 1]), [2, 1, 2], np.array([0, 1, 2]), 1).tolist()
     [1]
     """
     owners = np.repeat(np.arange(len(sizes)), sizes)
@@ -257,7 +257,7 @@ def train_size(examples: int, test_fraction: float | int) -> int:
     return max(1, whole_part(1 - test_fraction, examples))
 
 
-def _block(
+def _cut_block(
     rows: Int[np.ndarray, "_"], count: int, places: Int[np.ndarray, "_"], block: float
 ) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
     """Cuts a block of consecutive windows out; returns the other rows and the block."""
@@ -267,7 +267,7 @@ def _block(
     return np.delete(ordered, away), ordered[away]
 
 
-def _together(
+def _draw_with_copies(
     copies: Int[np.ndarray, "examples"], orders: Sequence[Int[np.ndarray, "_"]], counts: Sequence[int]
 ) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
     """Draws examples with all their copies, also across clients; leaves every client one."""

@@ -21,35 +21,35 @@ def hashes(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         step = max(1, _BLOCK // width)
         for begin in range(0, len(values), step):
             block = values[begin : begin + step, ...]
-            numbers = _digests(block) if width * values.itemsize >= 64 else _steps(block, whole=True)
-            total[begin : begin + step] += _mixed(numbers + np.uint64(turn + 1))
+            numbers = _row_digests(block) if width * values.itemsize >= 64 else _step_hashes(block, whole=True)
+            total[begin : begin + step] += _mix_bits(numbers + np.uint64(turn + 1))
     return total
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
+def _canonical_bits(values: np.ndarray) -> np.ndarray:
     """Returns numbers of which equal ones have equal bytes: -0 becomes 0."""
     return np.ascontiguousarray(values + values.dtype.type(0) if values.dtype.kind == "f" else values.astype(np.int64))
 
 
-def _digests(values: np.ndarray) -> np.ndarray:
+def _row_digests(values: np.ndarray) -> np.ndarray:
     """Computes a number for each row from its bytes."""
-    rows = _plain(values).reshape(len(values), -1).view(np.uint8)
+    rows = _canonical_bits(values).reshape(len(values), -1).view(np.uint8)
     digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
     return np.frombuffer(digests, np.uint64)
 
 
-def _steps(values: np.ndarray, whole: bool = False) -> np.ndarray:
+def _step_hashes(values: np.ndarray, whole: bool = False) -> np.ndarray:
     """Computes a number for each row and step of the second axis, or for each row if `whole`."""
-    plain = _plain(values)
+    plain = _canonical_bits(values)
     bits = plain.view(f"u{plain.dtype.itemsize}").astype(np.uint64)
     flat = bits.reshape(len(values), 1 if whole or values.ndim < 2 else values.shape[1], -1)
     with np.errstate(over="ignore"):
-        own = _mixed(np.arange(1, flat.shape[2] + 1, dtype=np.uint64) * _BASE)
-        numbers = _mixed(flat + own).sum(axis=2, dtype=np.uint64)
+        own = _mix_bits(np.arange(1, flat.shape[2] + 1, dtype=np.uint64) * _BASE)
+        numbers = _mix_bits(flat + own).sum(axis=2, dtype=np.uint64)
     return numbers[:, 0] if whole else numbers
 
 
-def _mixed(numbers: np.ndarray) -> np.ndarray:
+def _mix_bits(numbers: np.ndarray) -> np.ndarray:
     """Spreads the bits of 64-bit numbers (the finalizer of SplitMix64)."""
     with np.errstate(over="ignore"):
         numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -57,7 +57,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def places_of(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.ndarray | None:
+def window_places(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.ndarray | None:
     """Returns where each window begins in its series; None if the rows are no windows that overlap."""
     if (shift := _shift_in_order(values)) is not None:
         return _places_in_order(values, shift)
@@ -70,8 +70,8 @@ def places_of(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.nda
     if not longest:
         return None
     rows = np.sort(first)
-    after, shift = _successors(_steps(values[rows]), longest)
-    places = _walk(after, shift, values.shape[1])
+    after, shift = _successors(_step_hashes(values[rows]), longest)
+    places = _follow_chains(after, shift, values.shape[1])
     number = np.empty(len(first), np.int64)
     number[copies[rows]] = places
     return number[copies]
@@ -118,7 +118,7 @@ def _longest_shift(values: np.ndarray) -> int:
     Chance is what there is if the other rows are read backwards. A twentieth of the rows, and two,
     have to go on in others.
     """
-    length, steps = values.shape[1], _steps(values)
+    length, steps = values.shape[1], _step_hashes(values)
     by_chance, at = _successors(steps, length - 1, backwards=True)
     longest = length - 1
     if (by_chance >= 0).any():
@@ -138,8 +138,8 @@ def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tup
     count, length = steps.shape
     with np.errstate(over="ignore"):
         powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)]))
-        sums, others = (_summed(part * powers[:length]) for part in (steps, steps[:, ::-1] if backwards else steps))
-        changes = _summed(steps[:, 1:] != steps[:, :-1])
+        sums, others = (_cumulative_sums(part * powers[:length]) for part in (steps, steps[:, ::-1] if backwards else steps))
+        changes = _cumulative_sums(steps[:, 1:] != steps[:, :-1])
     after, shift = np.full(count, -1), np.zeros(count, np.int64)
     for s in range(1, longest + 1):
         open_ = np.flatnonzero(after < 0)
@@ -158,13 +158,13 @@ def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tup
     return after, shift
 
 
-def _summed(values: np.ndarray) -> np.ndarray:
+def _cumulative_sums(values: np.ndarray) -> np.ndarray:
     """Sums of the first 0, 1, ... columns."""
     total = np.cumsum(values, axis=1, dtype=np.uint64)
     return np.concatenate([np.zeros((len(values), 1), np.uint64), total], axis=1)
 
 
-def _walk(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
+def _follow_chains(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndarray:
     """Computes places along chains of windows; chains that end in others are laid beside them."""
     places = np.full(len(after), -1, np.int64)
     heads = np.setdiff1d(np.arange(len(after)), after[after >= 0])

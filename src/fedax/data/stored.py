@@ -157,8 +157,8 @@ def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, f
     sizes: list[np.ndarray] = []
     done = 0
     try:
-        for block in _blocks(clients):
-            ready = _checked(block, part, done, classes)
+        for block in _client_blocks(clients):
+            ready = _check_block(block, part, done, classes)
             own = {key: (v.shape[1:], v.dtype.str) for key, v in ready.arrays.items()}
             forms = own if forms is None else forms
             if own != forms:
@@ -178,7 +178,7 @@ def _write(folder: Path, part: str, clients: Iterable[Labelled], classes: int, f
     return forms, done
 
 
-def _blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
+def _client_blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
     """Yields lists of clients that are checked and written together."""
     block: list[Labelled] = []
     total = 0
@@ -192,12 +192,12 @@ def _blocks(clients: Iterable[Labelled]) -> Iterator[list[Labelled]]:
         yield block
 
 
-def _checked(block: list[Labelled], part: str, begin: int, classes: int) -> Stacked:
+def _check_block(block: list[Labelled], part: str, begin: int, classes: int) -> Stacked:
     """Returns the arrays of some clients as they are written.
 
     `FederatedData` checks them, and names the first that does not fit.
     """
-    some = block if part == "train" else [_one_of(client) for client in block]
+    some = block if part == "train" else [_with_example(client) for client in block]
     try:
         FederatedData(some, classes)
     except DataError as error:
@@ -211,7 +211,7 @@ def _checked(block: list[Labelled], part: str, begin: int, classes: int) -> Stac
     return Stacked(arrays, together.sizes)
 
 
-def _one_of(client: Labelled) -> Labelled:
+def _with_example(client: Labelled) -> Labelled:
     """Returns the client, with an example of zeros if it has none."""
     if not isinstance(client, Mapping) or any(len(values) for values in client.values()):
         return client

@@ -153,7 +153,7 @@ def load_params(
         if names is not None or transpose:
             raise InvalidInput.because("load_params(like=...)", "needed for names and transposed axes")
         return arrays
-    found = placed(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
+    found = place_arrays(arrays, like, str(path), names=names, transpose=transpose, strict=strict)
     return like.assembled(found) if isinstance(like, Task) else found
 
 
@@ -187,10 +187,10 @@ def state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
     """Extracts the state from the arrays of a file; see `load_state`."""
     held = {name.removeprefix(_STATE): values for name, values in arrays.items() if name.startswith(_STATE)}
     like = like.state if isinstance(like, Task) else like
-    return placed(held, like, f"{where}, state") if held and like is not None else None
+    return place_arrays(held, like, f"{where}, state") if held and like is not None else None
 
 
-def placed(
+def place_arrays(
     arrays: Mapping[str, Any], like: Any, where: str, *, names: Names = None, transpose: Axes = (), strict: bool = True
 ) -> PyTree:
     """Puts arrays by name into the structure of a model, checked; see `load_params`.

@@ -58,7 +58,7 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
         own = clients.test if test is None else test
         train = clients.train if isinstance(clients.train, Stacked) else [dict(client) for client in clients.train]
         parts = [
-            None if part is None else _matched(train, part, clients.names, where)
+            None if part is None else _match_listed(train, part, clients.names, where)
             for part, where in ((own, "test"), (validation, "validation"))
         ]
         own_validation = clients.validation if parts[1] is None else parts[1]
@@ -71,44 +71,44 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
             )
         clients, test = splits["train"], splits.get("test") if test is None else test
         validation = splits.get("validation") if validation is None else validation
-    train, names = _grouped(clients, column, "clients"), None
+    train, names = _group_by_client(clients, column, "clients"), None
     if not isinstance(train, dict):
-        train = _listed(train, "clients")
+        train = _as_list(train, "clients")
         parts = [
-            None if part is None else _matched(train, part, None, where)
+            None if part is None else _match_listed(train, part, None, where)
             for part, where in ((test, "test"), (validation, "validation"))
         ]
     else:
         if not train:
             raise DataError.found("clients", "no client", "at least one client")
-        parts = [_like(train, part, column, where) for part, where in ((test, "test"), (validation, "validation"))]
+        parts = [_match_named(train, part, column, where) for part, where in ((test, "test"), (validation, "validation"))]
         train, names = list(train.values()), list(train)
     return Clients(train, parts[0], validation=parts[1], names=names)
 
 
-def _like(train: dict[str, Any], part: Any, column: str | None, where: str) -> list[Any] | None:
+def _match_named(train: dict[str, Any], part: Any, column: str | None, where: str) -> list[Any] | None:
     """Brings another part of named clients' data into their order; a client may have none."""
     if part is None:
         return None
-    held = _grouped(part, column, where)
+    held = _group_by_client(part, column, where)
     if not isinstance(held, dict):
         raise DataError.found(where, f"a {type(part).__name__}", "examples in the form of the clients, by their names")
     for name in held:
         if name not in train:
             raise DataError.of(where, name, "names of clients with training examples")
-    return [held.get(name, _none_of(own)) for name, own in train.items()]
+    return [held.get(name, _no_rows(own)) for name, own in train.items()]
 
 
-def _matched(train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str) -> Sequence[Any]:
+def _match_listed(train: Sequence[Any], part: Any, names: Sequence[str] | None, where: str) -> Sequence[Any]:
     """Brings another part of listed clients' data into their order.
 
     Of a mapping by name, or number, a client may have none.
     """
     if not isinstance(part, Mapping):
-        return _listed(part, where)
+        return _as_list(part, where)
     held = {client_name(name, f"{where}, a name"): own for name, own in part.items()}
     places = {number_of(name, names, len(train), where): own for name, own in held.items()}
-    return [places[k] if k in places else _none_of(own) for k, own in enumerate(train)]
+    return [places[k] if k in places else _no_rows(own) for k, own in enumerate(train)]
 
 
 def is_table(value: Any) -> bool:
@@ -119,7 +119,7 @@ def is_table(value: Any) -> bool:
     return (hasattr(value, "groupby") and hasattr(value, "columns")) or hasattr(value, "column_names")
 
 
-def _grouped(clients: Any, column: str | None, where: str) -> Any:
+def _group_by_client(clients: Any, column: str | None, where: str) -> Any:
     """Returns named clients as a dict, and anything without names unchanged."""
     if not is_table(clients) and column is None:
         if isinstance(clients, Mapping):
@@ -128,7 +128,7 @@ def _grouped(clients: Any, column: str | None, where: str) -> Any:
                 raise DataError.of(where, list(clients), "a mapping of names to clients, not of the arrays of one", hint)
             return {client_name(name, f"{where}, a name"): own for name, own in clients.items()}
         return clients
-    arrays = _columns(clients, column, where)
+    arrays = _read_columns(clients, column, where)
     owners = arrays.pop(str(column))
     names, owner = grouped_by_name(owners, f"{where}[{column!r}]")
     order, sizes = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(names))
@@ -137,7 +137,7 @@ def _grouped(clients: Any, column: str | None, where: str) -> Any:
     return found if len(owners) else {}
 
 
-def _columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
+def _read_columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
     """Returns the columns of a table as arrays; the one with the clients is not converted."""
     names = [str(name) for name in getattr(table, "columns", ())]
     if len(set(names)) < len(names):
@@ -155,14 +155,16 @@ def _columns(table: Any, column: str | None, where: str) -> dict[str, Any]:
     if column not in columns:
         allowed = "one of the columns " + ", ".join(map(repr, columns))
         raise DataError.of("from_loss(client=...)", column, allowed, "It says which client a row belongs to.")
-    arrays = {name: values if name == column else _stacked(values, f"{where}[{name!r}]") for name, values in columns.items()}
+    arrays = {
+        name: values if name == column else _column_array(values, f"{where}[{name!r}]") for name, values in columns.items()
+    }
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError.of(where, lengths, "columns of the same length")
     return arrays
 
 
-def _stacked(values: Any, where: str) -> np.ndarray:
+def _column_array(values: Any, where: str) -> np.ndarray:
     """Converts a column to an array; rows may be numbers, lists, arrays or pictures."""
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         return as_array(values, where)
@@ -180,7 +182,7 @@ def _stacked(values: Any, where: str) -> np.ndarray:
     return as_array(np.asarray(rows), where)
 
 
-def _listed(clients: Any, where: str) -> Sequence[Any]:
+def _as_list(clients: Any, where: str) -> Sequence[Any]:
     if isinstance(clients, Stacked):
         return clients
     if isinstance(clients, Mapping):
@@ -191,7 +193,7 @@ def _listed(clients: Any, where: str) -> Sequence[Any]:
     return list(clients)
 
 
-def _none_of(client: Any) -> Any:
+def _no_rows(client: Any) -> Any:
     """Returns no rows, in the form of a client's."""
     if isinstance(client, Mapping):
         return {name: as_array(values, f"clients[...][{name!r}]")[:0] for name, values in client.items()}

@@ -17,7 +17,7 @@ Rows = Float[np.ndarray, "examples features"]
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageFormat:
     """Images of a data set: rows, columns and channels, and published constants to normalise them."""
 
     shape: tuple[int, int, int]
@@ -25,14 +25,14 @@ class Pictures:
     deviation: tuple[float, ...] | None = None
 
 
-_MNIST = Pictures((28, 28, 1), (0.1307,), (0.3081,))
-PICTURES = {
-    "cifar10": Pictures((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "digits": Pictures((8, 8, 1)),
-    "fashion_mnist": Pictures((28, 28, 1)),
-    "femnist": Pictures((28, 28, 1)),
+_MNIST = ImageFormat((28, 28, 1), (0.1307,), (0.3081,))
+IMAGE_FORMATS = {
+    "cifar10": ImageFormat((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "digits": ImageFormat((8, 8, 1)),
+    "fashion_mnist": ImageFormat((28, 28, 1)),
+    "femnist": ImageFormat((28, 28, 1)),
     "mnist": _MNIST,
-    "mnist_devices": Pictures((28, 28, 1)),  # standardised pixel by pixel already
+    "mnist_devices": ImageFormat((28, 28, 1)),  # standardised pixel by pixel already
     "mnist_writers": _MNIST,
 }
 """By the name of the task. The constants are those in the code released with FedBC and FedAWARE; the
@@ -52,29 +52,29 @@ CHANGES = (
 """What they do, for docstrings."""
 
 
-def limits_of(name: str) -> dict[str, Hyper]:
+def preprocessing_limits(name: str) -> dict[str, Hyper]:
     """Returns the ranges of the options; only some data sets have published constants."""
-    known = ("none", "dataset") if PICTURES[name].mean is None else ("none", "published", "dataset")
+    known = ("none", "dataset") if IMAGE_FORMATS[name].mean is None else ("none", "published", "dataset")
     truth = choice(False, True)
     return {
-        "crop": whole(low=0, high=max(PICTURES[name].shape[:2])),
+        "crop": whole(low=0, high=max(IMAGE_FORMATS[name].shape[:2])),
         "flip": truth,
         "frozen": truth,
         "normalize": choice(*known),
     }
 
 
-def check_changes(name: str, options: dict[str, Any]) -> None:
+def check_preprocessing(name: str, options: dict[str, Any]) -> None:
     """Refuses options out of range, and frozen images that nothing changes.
 
     Before any data are read.
     """
-    check(name, limits_of(name), options)
+    check(name, preprocessing_limits(name), options)
     if options["frozen"] and not (options["crop"] or options["flip"]):
         raise InvalidInput.of(f"{name}(frozen=...)", True, "False without crop or flip")
 
 
-def changed(
+def preprocess(
     name: str, data: FederatedData, seed: int, crop: int, flip: bool, frozen: bool, normalize: str
 ) -> tuple[FederatedData, Augmentation | None]:
     """Applies frozen changes to the data; returns them and the augmentation that remains.
@@ -82,14 +82,14 @@ def changed(
     Test images are normalised only. The statistics of the data set are those of the training images
     before any change.
     """
-    pictures, statistics = PICTURES[name], (None, None)
+    pictures, statistics = IMAGE_FORMATS[name], (None, None)
     if normalize != "none":
         statistics = pictures.mean, pictures.deviation
     if normalize == "dataset":
         statistics = _statistics(data, pictures.shape[2])
     if frozen:
         rng = np.random.default_rng([seed, 2])  # others draw the partition and the split
-        train = [{**client, "x": _redrawn(client["x"], pictures.shape, crop, flip, rng)} for client in data.train]
+        train = [{**client, "x": _crop_and_flip(client["x"], pictures.shape, crop, flip, rng)} for client in data.train]
         data = dataclasses.replace(data, train=train)
     at_steps = (0, False) if frozen else (crop, flip)
     if at_steps == (0, False) and normalize == "none":
@@ -105,7 +105,7 @@ def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], 
     return tuple(np.asarray(mean).tolist()), tuple(np.sqrt(square - np.asarray(mean) ** 2).tolist())
 
 
-def _redrawn(x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator) -> Rows:
+def _crop_and_flip(x: Rows, shape: tuple[int, int, int], crop: int, flip: bool, rng: np.random.Generator) -> Rows:
     """Crops each image at random from itself with zeros around it, and mirrors half of them."""
     images, place = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
     if crop:

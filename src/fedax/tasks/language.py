@@ -137,12 +137,12 @@ def language(
     >>> task.train.sizes.tolist(), task.test.sizes.tolist(), task.train.arrays["mask"].sum(1).tolist()
     ([2, 2], [1, 1], [8, 8, 2, 8])
     """
-    train, test, title = _texts(source, folder)
+    train, test, title = _read_texts(source, folder)
     named = isinstance(source, str | Path | Mapping)  # a list has numbers alone
     if isinstance(tokens, str):
         if tokens not in SIZES:
             raise UnknownName.among("language(tokens=...)", tokens, SIZES)
-        tokens = Tokens.of(_learned(train.values(), test is None, test_fraction), tokens, vocabulary)
+        tokens = Tokens.of(_training_texts(train.values(), test is None, test_fraction), tokens, vocabulary)
     elif vocabulary is not None and vocabulary != tokens.size:
         raise InvalidInput.of("language(vocabulary=...)", vocabulary, f"{tokens.size}, as the tokens have, or None")
     pieces = {client: tokens.sequences(own, length) for client, own in train.items()}
@@ -156,7 +156,7 @@ def language(
         cuts = {client: train_size(len(own["y"]), test_fraction) for client, own in pieces.items()}
         tested = [{key: rows[cuts[client] :] for key, rows in own.items()} for client, own in pieces.items()]
         pieces = {client: {key: rows[: cuts[client]] for key, rows in own.items()} for client, own in pieces.items()}
-    chosen, own = _model(model, length, tokens.size), Ragged.of(list(pieces.values()), where="train")
+    chosen, own = _make_model(model, length, tokens.size), Ragged.of(list(pieces.values()), where="train")
     return Task(
         start=Start(chosen),
         loss=NextTokenLoss(chosen),
@@ -165,7 +165,7 @@ def language(
         test=None
         if tested is None or not any(len(rows["y"]) for rows in tested)
         else Ragged.of(tested, where="test", allow_empty=True, like=own),
-        holdout=None if holdout is None else dict(tokens.sequences(_listed(holdout), length)),
+        holdout=None if holdout is None else dict(tokens.sequences(_as_list(holdout), length)),
         l2=l2,
         name=name or title,
         predict=NextTokenProbabilities(chosen),
@@ -173,7 +173,7 @@ def language(
     )
 
 
-def _texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
+def _read_texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]], dict[str, list[str]] | None, str]:
     """Reads training texts by client, those for testing if they are separate, and a name."""
     if isinstance(source, str | Path):
         found = texts_by_client(source, folder)
@@ -182,14 +182,14 @@ def _texts(source: Any, folder: str | Path | None) -> tuple[dict[str, list[str]]
         allowed = "texts by client, in a mapping or a list; or the name or path of such"
         raise InvalidInput.of("language(source=...)", source, allowed)
     clients = source if isinstance(source, Mapping) else {str(k): own for k, own in enumerate(source)}
-    return {client_name(client, "language(source=...)"): _listed(own) for client, own in clients.items()}, None, "language"
+    return {client_name(client, "language(source=...)"): _as_list(own) for client, own in clients.items()}, None, "language"
 
 
-def _listed(texts: Any) -> list[str]:
+def _as_list(texts: Any) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def _learned(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int) -> Iterable[str]:
+def _training_texts(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float | int) -> Iterable[str]:
     """Yields the texts that a vocabulary is learned from.
 
     Without the last part of each client's, if that is kept for testing.
@@ -201,7 +201,7 @@ def _learned(clients: Iterable[Sequence[str]], cuts: bool, test_fraction: float 
             yield text if left is None else text[: max(left - int(end) + len(text), 0)]
 
 
-def _model(model: str | Model, length: int, vocabulary: int) -> Model:
+def _make_model(model: str | Model, length: int, vocabulary: int) -> Model:
     if isinstance(model, str):
         if model not in LANGUAGE_MODELS:
             raise UnknownName.among("language(model=...)", model, LANGUAGE_MODELS)

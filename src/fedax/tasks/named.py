@@ -10,7 +10,7 @@ from fedax.tasks import sources
 from fedax.tasks.hub import hub
 from fedax.tasks.language import language
 from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
-from fedax.tasks.splits import COMMON, changed_by
+from fedax.tasks.splits import COMMON, apply_common_options
 from fedax.tasks.tweets import sent140
 from fedax.utils.arguments import checked_call
 
@@ -83,4 +83,4 @@ def make_task(name: str, **options: Any) -> Task:
     if not isinstance(options.get("model", ""), str | Model):
         raise InvalidInput.of(f"{name}(model=...)", options["model"], "the name of a model, or a model")
     own, common = ({k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True))
-    return changed_by(task_makers()[name](**own), name, options, **common)
+    return apply_common_options(task_makers()[name](**own), name, options, **common)

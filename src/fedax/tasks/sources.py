@@ -13,7 +13,7 @@ from fedax.data.limits import check, real
 from fedax.data.options import check_partition_options
 from fedax.models import MLP, Bigram, CharLSTM, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
-from fedax.tasks.images import CHANGES, DEFAULTS, PICTURES, changed, check_changes
+from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
 from fedax.utils.arguments import check_call, checked_call
 
 Architecture = Callable[[int, int], Model]
@@ -63,7 +63,7 @@ def of_source(
     4
     """
     name = source.__name__
-    more = DEFAULTS if name in PICTURES else {}
+    more = DEFAULTS if name in IMAGE_FORMATS else {}
 
     def task(*positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any) -> Task:
         # every option is checked before any data are read
@@ -71,7 +71,7 @@ def of_source(
         check(name, {"l2": real(low=0)}, {"l2": l2})
         changes = {key: options.pop(key, value) for key, value in more.items()}
         if more:
-            check_changes(name, changes)
+            check_preprocessing(name, changes)
         if isinstance(model, str) and model not in models:
             raise UnknownName.among(f"{name}(model=...)", model, models)
         bound = inspect.signature(source).bind(*positional, **options)
@@ -79,7 +79,7 @@ def of_source(
         federated, augment = source(*positional, **options), None
         if more:
             bound.apply_defaults()
-            federated, augment = changed(name, federated, bound.arguments.get("seed", 0), **changes)
+            federated, augment = preprocess(name, federated, bound.arguments.get("seed", 0), **changes)
         if federated.train[0]["x"].ndim < 2:
             raise DataError.found(f"{name}: x", "one number per example", "rows of features")
         columns = int(np.prod(federated.train[0]["x"].shape[1:]))

@@ -11,7 +11,7 @@ from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.core.task import Given
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, check
 from fedax.data.near_copies import warn_of_near_copies
-from fedax.data.overlap import Overlap, drawn, drawn_clients
+from fedax.data.overlap import Overlap, choose_unseen_clients, draw_rows
 from fedax.models.storage import load_params
 from fedax.utils.arguments import checked_call
 
@@ -62,8 +62,8 @@ def with_validation(task: Task, share: float, seed: int = 0, split: str = "shuff
     if task.validation is not None:
         raise InvalidInput.because("with_validation(task=...)", f"task {task.name!r} already has validation examples")
     arrays = {name: np.asarray(values) for name, values in task.train.arrays.items()}
-    kept, away = drawn(arrays, np.asarray(task.train.offsets), share, seed, split, together)
-    return dataclasses.replace(task, train=_rows(task.train, kept), validation=_rows(task.train, away))
+    kept, away = draw_rows(arrays, np.asarray(task.train.offsets), share, seed, split, together)
+    return dataclasses.replace(task, train=_select_rows(task.train, kept), validation=_select_rows(task.train, away))
 
 
 @checked_call
@@ -105,10 +105,10 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     parts: dict[str, Ragged] = {split: data for split in SPLITS if (data := getattr(task, split)) is not None}
     names = task.train.arrays
     found = Overlap.of({name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()]) for name in names})
-    out = drawn_clients(found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count)
+    out = choose_unseen_clients(found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count)
     rest = np.setdiff1d(np.arange(clients), out)
-    clear = _clear_of(found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out)))
-    left = out[[bool(clear["train"][_rows_of(task.train, k)].any()) for k in out.tolist()]]
+    clear = _mark_clear(found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out)))
+    left = out[[bool(clear["train"][_slice_of(task.train, k)].any()) for k in out.tolist()]]
     if not len(left):
         hint = "Give the clients different examples, or hold back a smaller share."
         raise DataError.of("held_back", share, "a share of clients who have examples that no other client trains on", hint)
@@ -119,15 +119,15 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     if found.places is None:
         arrays = {name: np.asarray(values) for name, values in names.items()}
         warn_of_near_copies(arrays, trained, [rows[clear["train"][rows]] for rows in unseen], "with_held_back")
-    away = dataclasses.replace(task, **_of_clients(task, left, clear), holdout=None)
-    return dataclasses.replace(task, **_of_clients(task, rest), held_back=away)
+    away = dataclasses.replace(task, **_select_clients(task, left, clear), holdout=None)
+    return dataclasses.replace(task, **_select_clients(task, rest), held_back=away)
 
 
-def _rows_of(data: Ragged, client: int) -> slice:
+def _slice_of(data: Ragged, client: int) -> slice:
     return slice(int(data.offsets[client]), int(data.offsets[client + 1]))
 
 
-def _clear_of(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarray, "_"]) -> Clear:
+def _mark_clear(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarray, "_"]) -> Clear:
     """Marks, for each part, the examples that overlap with none that is trained on."""
     clear, begin = {}, 0
     for split, data in parts.items():
@@ -137,7 +137,7 @@ def _clear_of(found: Overlap, parts: dict[str, Ragged], trained: Int[np.ndarray,
     return clear
 
 
-def changed_by(
+def apply_common_options(
     task: Task,
     name: str,
     options: Mapping[str, Any],
@@ -158,13 +158,13 @@ def changed_by(
     return parts if params is None else dataclasses.replace(parts, start=Given(load_params(params, like=parts)))
 
 
-def _rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
+def _select_rows(data: Ragged, rows: list[Int[np.ndarray, "_"]]) -> Ragged:
     """Selects rows of all arrays, by client."""
     flat = np.concatenate(rows)
     return Ragged.flat({name: np.asarray(a)[flat] for name, a in data.arrays.items()}, [len(own) for own in rows])
 
 
-def _of_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | None = None) -> dict[str, Any]:
+def _select_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | None = None) -> dict[str, Any]:
     """Selects the parts of a task that some of its clients have, and their names.
 
     Of the examples those that are `clear`.
@@ -178,7 +178,7 @@ def _of_clients(task: Task, clients: Int[np.ndarray, "some"], clear: Clear | Non
         if not any(offsets[k + 1] > offsets[k] for k in clients):
             return None
         rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]
-        return _rows(data, rows if clear is None else [part[clear[split][part]] for part in rows])
+        return _select_rows(data, rows if clear is None else [part[clear[split][part]] for part in rows])
 
     parts: dict[str, Any] = {split: own(split) for split in SPLITS}
     return parts | {"names": task.names and task.names.taken(clients)}

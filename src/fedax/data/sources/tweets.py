@@ -15,7 +15,7 @@ from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_file, data_folder, read_whole, reading
 from fedax.data.formats.leaf import Convert, Users, leaf_folders, of_users, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
-from fedax.data.overlap import drawn
+from fedax.data.overlap import draw_rows
 from fedax.utils.arguments import checked_call
 
 
@@ -239,7 +239,7 @@ def _users(
     texts = [tweet[-1] for x, _ in every.values() for tweet in x]
     same = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
     offsets = np.cumsum([0, *(len(y) for _, y in every.values())])
-    sides = drawn(same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)")
+    sides = draw_rows(same, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)")
     for part, side in zip(parts, sides, strict=True):
         for begin, rows, (user, (x, y)) in zip(offsets.tolist(), side, every.items(), strict=False):
             part[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]

@@ -70,7 +70,7 @@ class Tokens:
         """
         width = size_of(kind, size)
         library = _library()
-        every = [_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
+        every = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
         if kind == "characters":
             order = Counter(character for text in every for character in text)
             order.pop(_UNKNOWN, None)
@@ -119,7 +119,7 @@ class Tokens:
         Raises:
             DataError: texts that are none.
         """
-        every = [_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
+        every = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
         found = self.tokenizer.encode_batch(every, add_special_tokens=False)
         return [np.asarray(each.ids, np.int32) + 1 for each in found]
 
@@ -143,7 +143,7 @@ class Tokens:
         Raises:
             InvalidInput: a length below 1.
         """
-        x, mask = padded([tokens[:length] for tokens in self.encode(texts)], _length(length))
+        x, mask = pad([tokens[:length] for tokens in self.encode(texts)], _check_length(length))
         return {"x": x, "mask": mask}
 
     @checked_call
@@ -163,10 +163,10 @@ class Tokens:
         Raises:
             InvalidInput: a length below 1.
         """
-        step = _length(length)
+        step = _check_length(length)
         starts = [(tokens, i) for tokens in self.encode(texts) for i in range(0, len(tokens) - 1, step)]
-        x, _ = padded([tokens[i : min(i + step, len(tokens) - 1)] for tokens, i in starts], step)
-        y, mask = padded([tokens[i + 1 : i + 1 + step] for tokens, i in starts], step)
+        x, _ = pad([tokens[i : min(i + step, len(tokens) - 1)] for tokens, i in starts], step)
+        y, mask = pad([tokens[i + 1 : i + 1 + step] for tokens, i in starts], step)
         return {"x": x, "y": y, "mask": mask}
 
 
@@ -180,7 +180,7 @@ def size_of(kind: str, size: int | None) -> int:
     return size
 
 
-def padded(
+def pad(
     rows: Sequence[Int[np.ndarray, "_"]], length: int
 ) -> tuple[Int[np.ndarray, "rows length"], Bool[np.ndarray, "rows length"]]:
     """Pads rows of unequal lengths with `PADDING`; returns them with a mask of their entries."""
@@ -211,7 +211,7 @@ def _library() -> Any:
         raise DataError.of("Tokens", "no package tokenizers", "an installed one", hint) from error
 
 
-def _text(text: Any, where: str) -> str:
+def _check_text(text: Any, where: str) -> str:
     if not isinstance(text, str) or not _encodable(text):
         raise DataError.of(where, text, "text (str, of whole characters)")
     return text
@@ -225,7 +225,7 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _length(length: Any) -> int:
+def _check_length(length: Any) -> int:
     if not LENGTH.allows(length):
         raise InvalidInput.of("length", length, LENGTH.allowed)
     return int(length)

@@ -26,7 +26,7 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import compute_metrics, initial_params
 from fedax.engine.round.privacy import private_of
 from fedax.errors import InvalidInput, short
-from fedax.models.storage import leaf_names, placed, read_weights, state_in
+from fedax.models.storage import leaf_names, place_arrays, read_weights, state_in
 from fedax.observe.base import Observer
 from fedax.utils.arguments import checked_call
 from fedax.utils.layout import Layout
@@ -332,7 +332,7 @@ def with_initial_params(task: Task, params: Any) -> Task:
         return task
     if isinstance(params, str | Path):
         weights = read_weights(Path(params)).arrays
-        start = Given(placed(weights, task, str(params)))
+        start = Given(place_arrays(weights, task, str(params)))
         return dataclasses.replace(task.at(state_in(weights, task, str(params))), start=start)
     arrays = dict(zip(leaf_names(params), jax.tree.leaves(params), strict=True))
-    return dataclasses.replace(task, start=Given(placed(arrays, task, "run(params=...)")))
+    return dataclasses.replace(task, start=Given(place_arrays(arrays, task, "run(params=...)")))

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.models.storage import leaf_names, placed, read_weights, to_bytes
+from fedax.models.storage import leaf_names, place_arrays, read_weights, to_bytes
 from fedax.report import Record
 from fedax.utils.files import write
 from fedax.utils.memory_check import bytes_of
@@ -52,7 +52,7 @@ def own_model(path: Path, client: int, task: Task) -> PyTree:
     if not 0 <= client < task.train.clients:
         raise InvalidInput.of("--client", client, f"0 to {task.train.clients - 1}")
     arrays = {name: rows[client] for name, rows in read_weights(path).arrays.items()}
-    return task.assembled(placed(arrays, task, str(path)))
+    return task.assembled(place_arrays(arrays, task, str(path)))
 
 
 def keep_models(folder: Path, number: int, record: Record) -> None:

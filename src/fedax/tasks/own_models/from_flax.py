@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options, needed
-from fedax.tasks.own_models.outputs import Network, arrays_of, flag_of, from_network, mode
+from fedax.tasks.own_models.outputs import Network, find_training_flag, from_network, none_if_empty, training_argument
 from fedax.utils.arguments import checked_call
 
 
@@ -67,11 +67,11 @@ def from_flax(module: Any, loss: Callable[..., Any], clients: Any, **options: Un
 def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
     from flax import linen
 
-    flag = flag_of(type(module).__call__)
+    flag = find_training_flag(type(module).__call__)
 
     def start(key: Any) -> PyTree:
         streams = {name: jax.random.fold_in(key, i) for i, name in enumerate(("params", "dropout"))}
-        return module.init(streams, *inputs, **mode(flag, False))
+        return module.init(streams, *inputs, **training_argument(flag, False))
 
     def params(key: Any) -> PyTree:
         return start(key)["params"]
@@ -82,7 +82,7 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
                 kwargs = {"mask": _rows(mask, args[0])} | kwargs
             return call(*args, **kwargs)
 
-        variables, more = {"params": params, **(state or {})}, mode(flag, key is not None)
+        variables, more = {"params": params, **(state or {})}, training_argument(flag, key is not None)
         with linen.intercept_methods(masked):
             if key is None:
                 return module.apply(variables, *inputs, **more), state
@@ -91,14 +91,14 @@ def _linen(module: Any, inputs: tuple[Any, ...]) -> Network:
             return (found[0], {name: found[1][name] for name in mutable})
 
     rest = {name: values for name, values in start(jax.random.key(0)).items() if name != "params"}
-    return Network(apply, params, arrays_of(rest), sees_padding=True)
+    return Network(apply, params, none_if_empty(rest), sees_padding=True)
 
 
 def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
     from flax import nnx
 
     graph, params, streams, state = nnx.split(example, nnx.Param, nnx.RngState, ...)
-    form, flag = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams), flag_of(type(example).__call__)
+    form, flag = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), streams), find_training_flag(type(example).__call__)
     keys, structure = jax.tree.flatten(form, is_leaf=lambda node: isinstance(node, tuple))
 
     def drawn(key: Any) -> PyTree:
@@ -118,14 +118,14 @@ def _nnx(example: Any, made: Callable[[Any], Any] | None) -> Network:
         (model.eval if key is None else model.train)()
         if mask is not None:
             _mask_norms(model, mask)
-        outputs = model(*inputs, **mode(flag, key is not None))
+        outputs = model(*inputs, **training_argument(flag, key is not None))
         return outputs, state if key is None else nnx.split(model, nnx.Param, nnx.RngState, ...)[3]
 
     def start(key: Any) -> PyTree:
         assert made is not None
         return nnx.split(made(key), nnx.Param, ...)[1]
 
-    return Network(apply, start if made else params, arrays_of(state), sees_padding=True)
+    return Network(apply, start if made else params, none_if_empty(state), sees_padding=True)
 
 
 def _mask_norms(model: Any, mask: Any) -> None:

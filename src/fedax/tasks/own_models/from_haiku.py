@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 
 from fedax.core import InvalidInput, Task
 from fedax.tasks.own_models.libraries import Options, needed
-from fedax.tasks.own_models.outputs import Network, arrays_of, flag_of, from_network, mode
+from fedax.tasks.own_models.outputs import Network, find_training_flag, from_network, none_if_empty, training_argument
 from fedax.utils.arguments import checked_call
 
 
@@ -43,15 +43,17 @@ def from_haiku(module: Callable[..., Any], loss: Callable[..., Any], clients: An
 def _network(hk: Any, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Network:
     import jax
 
-    transformed, flag = hk.transform_with_state(function), flag_of(function)
+    transformed, flag = hk.transform_with_state(function), find_training_flag(function)
 
     def start(key: Any) -> PyTree:
-        return transformed.init(key, *inputs, **mode(flag, True))[0]  # its norms find out their shapes in training
+        return transformed.init(key, *inputs, **training_argument(flag, True))[
+            0
+        ]  # its norms find out their shapes in training
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
         del mask
-        outputs, new = transformed.apply(params, state or {}, key, *inputs, **mode(flag, key is not None))
+        outputs, new = transformed.apply(params, state or {}, key, *inputs, **training_argument(flag, key is not None))
         return outputs, state if state is None or key is None else new
 
-    state = transformed.init(jax.random.key(0), *inputs, **mode(flag, True))[1]
-    return Network(apply, start, arrays_of(state))
+    state = transformed.init(jax.random.key(0), *inputs, **training_argument(flag, True))[1]
+    return Network(apply, start, none_if_empty(state))

@@ -61,7 +61,7 @@ class OfOutputs:
     trains: bool
 
     def __call__(self, params: PyTree, examples: Any, *, key: Any = None, state: PyTree = None, mask: Any = None) -> Any:
-        inputs = alike(given(examples, self.inputs), params)
+        inputs = cast_inputs(select_inputs(examples, self.inputs), params)
         outputs, new = self.network.apply(params, state, inputs, key, mask)
         values = self.function(outputs, examples)
         return (values, new) if self.trains and self.network.state is not None and key is not None else values
@@ -77,7 +77,7 @@ class OfOutputs:
         return inspect.Signature([inspect.Parameter(name, kind) for name, kind in every])
 
 
-def given(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
+def select_inputs(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
     """Returns the arguments of a model."""
     if callable(inputs):
         found = inputs(examples)
@@ -93,7 +93,7 @@ def given(examples: Any, inputs: Inputs) -> tuple[Any, ...]:
     return tuple(examples[name] for name in ((inputs,) if isinstance(inputs, str) else inputs))
 
 
-def alike(inputs: tuple[Any, ...], params: PyTree) -> tuple[Any, ...]:
+def cast_inputs(inputs: tuple[Any, ...], params: PyTree) -> tuple[Any, ...]:
     """Casts inputs of real numbers to the precision of the parameters.
 
     Layers of 32 bits expect it.
@@ -142,9 +142,9 @@ def from_network(
     data = read_clients(clients, test, client, validation)
     if not data.train:
         raise InvalidInput.of("clients", "an empty list", "at least one client")
-    two = _two(data)
+    two = _two_examples(data)
     try:
-        arguments = given(two, inputs)
+        arguments = select_inputs(two, inputs)
     except (KeyError, StopIteration) as error:
         have = sorted(two) if isinstance(two, Mapping) else "one array"
         raise InvalidInput.of(f"{maker}(inputs=...)", inputs, f"names of arrays of the clients, who have {have}") from error
@@ -158,7 +158,7 @@ def from_network(
         got = f"a model that cannot be made on inputs of shapes {shapes} ({type(error).__name__}: {reason})"
         raise InvalidInput.found(f"{maker}(module=...)", got, "a model that fits the clients' data") from error
     functions = {key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()}
-    columns = _columns(network, two, arguments)
+    columns = _logit_columns(network, two, arguments)
     if columns > 1 and "accuracy" not in functions:
         functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
     made = data._replace(name=name or data.name, holdout=data.holdout if holdout is None else holdout)
@@ -180,7 +180,7 @@ def from_network(
     )
 
 
-def _two(data: Clients) -> Any:
+def _two_examples(data: Clients) -> Any:
     """Returns two examples, the first client's first and last."""
     own = data.train[0]
     named = own if isinstance(own, Mapping) else {"x": own}
@@ -192,7 +192,7 @@ def _two(data: Clients) -> Any:
     return two if isinstance(own, Mapping) else two["x"]
 
 
-def _columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
+def _logit_columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
     """Returns the number of columns of outputs that may be logits, else 0.
 
     They may be if there are whole labels y, one for each example.
@@ -238,7 +238,7 @@ def accuracy(outputs: Any, examples: Any) -> Any:
     return (jnp.argmax(outputs, axis=1).astype(examples["y"].dtype) == examples["y"]).astype(outputs.dtype)
 
 
-def flag_of(function: Callable[..., Any]) -> str | None:
+def find_training_flag(function: Callable[..., Any]) -> str | None:
     """Returns the argument that tells a model whether it trains; None if it takes none."""
     try:
         known = inspect.signature(function).parameters
@@ -247,11 +247,11 @@ def flag_of(function: Callable[..., Any]) -> str | None:
     return next((name for name in FLAGS if name in known), None)
 
 
-def mode(flag: str | None, training: bool) -> dict[str, bool]:
+def training_argument(flag: str | None, training: bool) -> dict[str, bool]:
     """Returns the keyword argument that tells a model whether it trains."""
     return {} if flag is None else {flag: training is not FLAGS[flag]}
 
 
-def arrays_of(tree: PyTree) -> PyTree | None:
+def none_if_empty(tree: PyTree) -> PyTree | None:
     """Returns a state, or None if it holds nothing."""
     return tree if jax.tree.leaves(tree) else None
