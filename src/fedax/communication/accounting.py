@@ -20,8 +20,9 @@ class Release(NamedTuple):
     Attributes:
         rate: the probability with which a client is drawn; 1 where sampling does not amplify.
         times: number of sums that are published of this draw.
-        population: for a draw of a fixed number of clients without replacement, the number of clients it is taken from; 0 where
-            every client is drawn independently of the others (Poisson sampling).
+        population: for a draw of a fixed number of clients without replacement, the number of
+            clients it is taken from; 0 where every client is drawn independently of the others
+            (Poisson sampling).
     """
 
     rate: float
@@ -36,8 +37,9 @@ class Ledger(NamedTuple):
     Attributes:
         first: releases of the first round.
         later: releases of every other round.
-        halved: whether neighbouring inputs replace one client's data by any other (local noise, draws of a fixed number). A clipped
-            upload then moves by up to 2C in place of C, which halves the noise multiplier.
+        halved: whether neighbouring inputs replace one client's data by any other (local noise,
+            draws of a fixed number). A clipped upload then moves by up to 2C in place of C, which
+            halves the noise multiplier.
     """
 
     first: tuple[Release, ...]
@@ -84,10 +86,10 @@ def _events(releases: tuple[Release, ...], noise: float, halved: bool) -> list[A
 
 @functools.lru_cache(maxsize=4096)
 def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndarray:
-    """Renyi divergences of one round at the orders of the accountant.
+    """Returns the Renyi divergences of one round at the orders of the accountant.
 
-    The bound for draws of a fixed number exceeds that without sampling where most clients are drawn. Both hold, and the smaller
-    one counts at each order.
+    The bound for draws of a fixed number exceeds that without sampling where most clients are
+    drawn. Both hold, and the smaller one counts at each order.
     """
     dp = _dp()
     from dp_accounting.rdp import RdpAccountant
@@ -99,7 +101,8 @@ def _renyi(releases: tuple[Release, ...], noise: float, halved: bool) -> np.ndar
             fixed = each.population and each.rate < 1
             relation = dp.NeighboringRelation.REPLACE_ONE if fixed else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
             accountant: Any = RdpAccountant(neighboring_relation=relation)
-            # has no public accessor; composing anew for every number of rounds takes half a second each
+            # has no public accessor; composing anew for every number of rounds takes half a second
+            # each
             found.append(accountant.compose(_events((each,), noise, halved)[0])._rdp)
         total = total + np.min(found, axis=0)
     return total
@@ -141,7 +144,8 @@ def epsilon_of_gaussians(multipliers: dict[float, int], delta: float) -> float:
     """Returns the privacy spent by Gaussian mechanisms without sampling.
 
     Args:
-        multipliers: for each noise multiplier the number of mechanisms that have it; 0 for one without noise.
+        multipliers: for each noise multiplier the number of mechanisms that have it; 0 for one
+            without noise.
         delta: of the guarantee, in (0, 1).
 
     >>> round(epsilon_of_gaussians({5.0: 1}, 1e-5), 2), epsilon_of_gaussians({}, 1e-5)
@@ -177,7 +181,7 @@ def _quietly() -> Iterator[None]:
 
 @checked_call
 def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float:
-    """The least noise multiplier with which some rounds spend at most so much, to a relative 1e-3.
+    """Returns the least noise multiplier with which rounds spend at most epsilon, to a relative 1e-3.
 
     Args:
         ledger: of the releases of a round.
@@ -201,7 +205,7 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
 
 @checked_call
 def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: int) -> int:
-    """The most rounds, up to `most`, that spend no more than a budget.
+    """Returns how many rounds, up to `most`, spend no more than a budget.
 
     Args:
         ledger: of the releases of a round.

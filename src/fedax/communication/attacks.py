@@ -17,7 +17,9 @@ from fedax.utils.shares import whole_part
 
 @checked_arguments
 class Attack(eqx.Module):
-    """A part of the clients does harm, the same in every round; see `fedax.attacks` for the known ways.
+    """A part of the clients does harm, the same in every round.
+
+    See `fedax.attacks` for the known ways.
 
     A new attack overrides `sent`, or `poisoned`.
 
@@ -48,11 +50,14 @@ class Attack(eqx.Module):
             raise InvalidInput.of(f"{type(self).__name__}(share=...)", self.share, allowed)
 
     def sent(self, v: Float[Array, "dim"], near: Float[Array, "dim"], key: Key[Array, ""]) -> Float[Array, "dim"]:
-        """The vector that a hostile client sends in place of v; `near` is the vector that v is a change of, 0 if there is none."""
+        """Returns the vector that a hostile client sends instead of v.
+
+        `near` is the vector that v is a change of, 0 if there is none.
+        """
         return v
 
     def poisoned(self, task: Task, first: int, clients: int) -> Task:
-        """The task with the hostile clients' training examples as they have them.
+        """Returns the task with the training examples of hostile clients poisoned.
 
         Args:
             task: with the examples of client `first` on: everybody's, or one peer's.
@@ -75,8 +80,9 @@ class SignFlip(Attack):
         >>> import fedax
         >>> channel = fedax.Channel(attack=fedax.attacks.SignFlip(share=0.2, scale=4.0))
 
-    Source: Li, Xu, Chen, Giannakis and Ling, RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from
-    Heterogeneous Datasets, AAAI 2019, Sec. 5 (sign-flipping attack, s = 4).
+    Source: Li, Xu, Chen, Giannakis and Ling, RSA: Byzantine-Robust Stochastic Aggregation Methods
+    for Distributed Learning from Heterogeneous Datasets, AAAI 2019, Sec. 5 (sign-flipping attack, s
+    = 4).
     """
 
     scale: Scalar = hyper(1.0, low=0.0, open_low=True, doc="length of the wrong step in lengths of the right one")
@@ -96,7 +102,8 @@ class Noise(Attack):
         >>> import fedax
         >>> channel = fedax.Channel(attack=fedax.attacks.Noise(share=0.2, std=10.0))
 
-    Source: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries, NIPS 2017, Sec. 6 (Gaussian attack).
+    Source: Blanchard, El Mhamdi, Guerraoui and Stainer, Machine Learning with Adversaries, NIPS
+    2017, Sec. 6 (Gaussian attack).
     """
 
     std: Scalar = hyper(1.0, low=0.0, open_low=True, doc="standard deviation of the noise")
@@ -106,21 +113,23 @@ class Noise(Attack):
 
 
 class LabelFlip(Attack):
-    r"""Hostile clients learn, honestly, from training labels $C - 1 - y$ in place of y. Test examples stay as they are.
+    r"""Hostile clients learn, honestly, from training labels $C - 1 - y$ in place of y.
+
+    Test examples stay as they are.
 
     Losses on training examples are then those on the flipped ones.
 
     Args:
         share, seed: as in `Attack`.
-        classes: C, at least 2; with 0, the default, the number of classes that the task predicts, or one more than its largest
-            label if it has no predictions.
+        classes: C, at least 2; with 0, the default, the number of classes that the task predicts,
+            or one more than its largest label if it has no predictions.
 
     Example:
         >>> import fedax
         >>> channel = fedax.Channel(attack=fedax.attacks.LabelFlip(share=0.2, classes=10))
 
-    Source: Fang, Cao, Jia and Gong, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning, USENIX Security 2020,
-    Sec. 5 (label flipping attack).
+    Source: Fang, Cao, Jia and Gong, Local Model Poisoning Attacks to Byzantine-Robust Federated
+    Learning, USENIX Security 2020, Sec. 5 (label flipping attack).
     """
 
     classes: int = hyper(0, low=0, doc="number of classes; 0 is that of the task")
@@ -140,7 +149,10 @@ class LabelFlip(Attack):
         return eqx.tree_at(lambda t: t.train.arrays["y"], task, labels)
 
     def _classes(self, task: Task, labels: np.ndarray, clients: int) -> int:
-        """Returns the number of classes; refuses one by which a label would become none of the task's."""
+        """Returns the number of classes.
+
+        Refuses one by which a label would become none of the task's.
+        """
         field, needed = "LabelFlip(classes=...)", int(labels.max()) + 1
         predicted, whole = _predicted(task), task.train.clients == clients
         if predicted is None and not self.classes and not whole:
@@ -156,7 +168,7 @@ class LabelFlip(Attack):
 
 
 def _predicted(task: Task) -> int | None:
-    """The number of classes that a task predicts the probabilities of; None if it has no such predictions."""
+    """Returns the number of classes that a task predicts; None if it predicts no probabilities."""
     if (predictions := task.predictions) is None:
         return None
     arrays = {name: jax.ShapeDtypeStruct((1, *values.shape[1:]), values.dtype) for name, values in task.train.arrays.items()}
@@ -165,7 +177,7 @@ def _predicted(task: Task) -> int | None:
 
 
 def _largest(task: Task) -> int:
-    """The largest label among all examples of a task."""
+    """Returns the largest label among all examples of a task."""
     parts = [part.arrays for part in (task.train, task.test, task.validation) if part is not None]
     parts += [] if task.holdout is None else [task.holdout]
     return max(int(np.max(part["y"], initial=0)) for part in parts)
@@ -177,7 +189,7 @@ ATTACKS: dict[str, type[Attack]] = {"sign_flip": SignFlip, "noise": Noise, "labe
 
 @checked_call
 def make_attack(name: str, **options: Any) -> Attack:
-    """An attack by name.
+    """Makes an attack by name.
 
     >>> make_attack("sign_flip", share=0.1).share
     0.1

@@ -21,7 +21,8 @@ from fedax.utils.arguments import checked_arguments
 class Codec(eqx.Module):
     """Turns a vector into what a network carries, and back; see `fedax.codecs` for the known ones.
 
-    `message` and `restore` run inside compiled programs; `encode` and `decode` are the bytes of a real network.
+    `message` and `restore` run inside compiled programs; `encode` and `decode` are the bytes of a
+    real network.
     """
 
     def __check_init__(self) -> None:
@@ -29,40 +30,42 @@ class Codec(eqx.Module):
 
     @abstractmethod
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[PyTree, Int[Array, ""] | None]:
-        """The parts sent for v, and how many entries did not fit and were clipped (None if that cannot happen)."""
+        """Returns the parts sent for v, and how many entries were clipped (None if it cannot clip)."""
 
     @abstractmethod
     def restore(self, parts: PyTree, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        """The receiver's reading of them."""
+        """Returns the vector that the receiver makes of the parts."""
 
     @abstractmethod
     def bits(self, dim: int, width: int = 32) -> int:
-        """Bits of one message for `dim` numbers; `width` is the size of an uncompressed one."""
+        """Returns the bits of a message for `dim` numbers of `width` bits uncompressed."""
 
     @abstractmethod
     def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        r"""A bound on $E \lVert Q(v) - v \rVert^2$, as long as nothing is clipped."""
+        r"""Returns a bound on $E \lVert Q(v) - v \rVert^2$ that holds while nothing is clipped."""
 
     @abstractmethod
     def encode(self, parts: PyTree, dim: int) -> bytes:
-        """The bytes of a message: its bits, rounded up to whole bytes."""
+        """Returns the bytes of a message: its bits, rounded up to whole bytes."""
 
     @abstractmethod
     def decode(self, data: bytes, dim: int) -> PyTree:
-        """The inverse of `encode`."""
+        """Inverts `encode`."""
 
     def message(self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None) -> "Message":
-        """The message for v, or for its difference to a vector that both sides know."""
+        """Returns the message for v, or for its difference to a vector that both sides know."""
         parts, clipped = self.compress(v if near is None else v - near, key)
         return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
 
     def roundtrip(self, key: Key[Array, ""], v: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """The vector that arrives if v is sent."""
+        """Returns the vector that arrives if v is sent."""
         return self.message(v, key).value
 
 
 class Message(eqx.Module):
-    """A vector on its way, as a codec sends it. In an `Upload` it stands in place of the vector; the engine opens it.
+    """A vector on its way, as a codec sends it.
+
+    In an `Upload` it stands in place of the vector; the engine opens it.
 
     Attributes:
         parts: what the codec makes of the vector.
@@ -95,7 +98,7 @@ def is_message(node: Any) -> bool:
 
 
 def decode(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
-    """A pytree with what arrives in place of its messages, and how many entries were clipped (None without such a message)."""
+    """Decodes the messages of a pytree, and counts clipped entries (None if no codec can clip)."""
     messages = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_message) if is_message(leaf)]
     clipped = [message.clipped for message in messages if message.clipped is not None]
     value = jax.tree.map(lambda leaf: leaf.value if is_message(leaf) else leaf, tree, is_leaf=is_message)
@@ -103,7 +106,7 @@ def decode(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
 
 
 def bits_of(tree: PyTree) -> int:
-    """Bits of a pytree as it would be sent: its messages as coded, its arrays without compression."""
+    """Counts the bits of a pytree as it is sent: messages as coded, arrays without compression."""
 
     def bits(leaf: Any) -> int:
         return leaf.bits if is_message(leaf) else math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8
@@ -118,11 +121,13 @@ class Channel(eqx.Module):
     Single numbers stay as they are, and so do messages that the algorithm has coded itself.
 
     Args:
-        up: codec of what clients send; one with feedback adds what a client's last message lost to its next one.
+        up: codec of what clients send; one with feedback adds what a client's last message lost to
+            its next one.
         down: codec of what the server sends; the same message goes to everybody. No feedback.
-        attack: harm that a part of the clients does, before anything is coded; see `fedax.attacks`. Single numbers, and what a
-            client keeps for itself, are honest.
-        privacy: clipping and noise that hide which clients took part, for methods whose uploads are means; see `Privacy`.
+        attack: harm that a part of the clients does, before anything is coded; see `fedax.attacks`.
+            Single numbers, and what a client keeps for itself, are honest.
+        privacy: clipping and noise that hide which clients took part, for methods whose uploads are
+            means; see `Privacy`.
 
     Example:
         >>> import fedax
@@ -153,7 +158,9 @@ class Channel(eqx.Module):
 def encode(
     tree: PyTree, codec: Codec, key: Key[Array, ""], near: Float[Array, "dim"] | None = None, lost: Any = None
 ) -> tuple[PyTree, Any]:
-    """A pytree with a message in place of every vector, and what these lost; what was lost before is added to them.
+    """Encodes every vector of a pytree; returns the messages and what they lost.
+
+    With feedback, `lost` is what earlier messages lost; it is added to the vectors first.
 
     Of the first one its difference to `near` is sent.
     """
@@ -171,7 +178,10 @@ def encode(
 def apply_attack(
     tree: PyTree, attack: Attack, hostile: Bool[Array, ""], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
 ) -> PyTree:
-    """A pytree with the attack's vector in place of every one if the client is hostile; the first one is a change of `near`."""
+    """Replaces the vectors of an upload by the attack's if the client is hostile.
+
+    The first vector is a change of `near`.
+    """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
     if any(map(is_message, leaves)):
         raise InvalidInput.of("Channel(attack=...)", attack, "None for methods that code their messages themselves")
@@ -183,5 +193,5 @@ def apply_attack(
 
 
 def is_vector(leaf: Any) -> bool:
-    """Whether a channel codes it."""
+    """Returns whether a leaf is a vector, which a channel codes."""
     return not is_message(leaf) and jnp.ndim(leaf) == 1 and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)

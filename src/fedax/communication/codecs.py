@@ -55,14 +55,16 @@ class Quantizer(Codec):
     $$ q(a) = \lfloor a / s \rfloor s, \qquad \text{or stochastic: } (\lfloor a / s \rfloor + 1) s
        \text{ with probability } a / s - \lfloor a / s \rfloor. $$
 
-    The pair (s, q) costs 32 + d b bits. Entries beyond the grid are clipped to it and counted. Stochastic rounding is unbiased with
-    $E \lVert Q(v) - v \rVert^2 \le d s^2 / 4$; the paper claims this also for rounding down, whose error reaches $d s^2$. As s is
-    sent in 32 bits, rounding down takes an entry as a point of the grid that is one up to a relative error of $2^{-22}$; so the
-    largest entry of a message whose step is chosen for it keeps its value.
+    The pair (s, q) costs 32 + d b bits. Entries beyond the grid are clipped to it and counted.
+    Stochastic rounding is unbiased with $E \lVert Q(v) - v \rVert^2 \le d s^2 / 4$; the paper
+    claims this also for rounding down, whose error reaches $d s^2$. As s is sent in 32 bits,
+    rounding down takes an entry as a point of the grid that is one up to a relative error of
+    $2^{-22}$; so the largest entry of a message whose step is chosen for it keeps its value.
 
     Args:
         b: bits of an entry, 1 to 32; at least 2 if the step is chosen per message.
-        step: s, above 0; or 0 for $s = \max_i |v_i| / (2^{b-1} - 1)$ anew in every message, with which nothing is clipped.
+        step: s, above 0; or 0 for $s = \max_i |v_i| / (2^{b-1} - 1)$ anew in every message, with
+            which nothing is clipped.
         rounding: "stochastic" or "floor".
 
     >>> Quantizer(b=8).bits(100)
@@ -115,14 +117,14 @@ class Quantizer(Codec):
         return self._fitting(jnp.abs(v).max())
 
     def _fitting(self, largest: Float[Array, ""]) -> Float[Array, ""]:
-        """The 32-bit step whose highest level is at `largest` or, where it has to be rounded, next above it."""
+        """Returns the 32-bit step whose highest level is `largest`, rounded up."""
         top = self._range(largest.dtype)[1]
         step = (largest / top).astype(jnp.float32)
         low = (step <= 0) | (largest / step.astype(largest.dtype) > top)
         return jnp.where(largest > 0, jnp.where(low, jnp.nextafter(step, jnp.float32(np.inf)), step), jnp.float32(0))
 
     def _range(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The lowest and the highest level; the highest one is the largest that the float type can hold."""
+        """Returns the lowest and the highest level; the float type must hold the highest one."""
         exact = (1 << (self.b - 1)) - 1
         top = np.asarray(exact, dtype)
         return np.asarray(-(1 << (self.b - 1)), dtype), top if int(top) <= exact else np.asarray(np.nextafter(top, 0 * top))
@@ -131,14 +133,15 @@ class Quantizer(Codec):
 class QSGD(Quantizer):
     r"""Stochastic rounding of $v_i / \lVert v \rVert$ to multiples of $1 / (2^{b-1} - 1)$, with sign; 32 + d b bits.
 
-    $E \lVert Q(v) - v \rVert^2 \le \min(d / n^2, \sqrt d / n) \lVert v \rVert^2$ with $n = 2^{b-1} - 1$. The code has fixed
-    length; it is not Elias's.
+    $E \lVert Q(v) - v \rVert^2 \le \min(d / n^2, \sqrt d / n) \lVert v \rVert^2$ with $n = 2^{b-1}
+    - 1$. The code has fixed length; it is not Elias's.
 
     Args:
         b: bits of an entry, as in `Quantizer`.
         step, rounding: 0 and "stochastic", its definition; others are refused.
 
-    Source: Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding, NeurIPS 2017, sec. 3.1.
+    Source: Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and
+    Encoding, NeurIPS 2017, sec. 3.1.
     """
 
     def __check_init__(self) -> None:
@@ -159,7 +162,8 @@ class QSGD(Quantizer):
 class TopK(Codec):
     r"""The largest entries by magnitude, with their places: $k (32 + \lceil \log_2 d \rceil)$ bits.
 
-    Biased: $\lVert C(v) - v \rVert^2 \le (1 - k/d) \lVert v \rVert^2$; what was left out is added to the client's next message.
+    Biased: $\lVert C(v) - v \rVert^2 \le (1 - k/d) \lVert v \rVert^2$; what was left out is added
+    to the client's next message.
 
     Args:
         fraction: k/d, in (0, 1]; at least one entry is sent.
@@ -175,7 +179,7 @@ class TopK(Codec):
     feedback: bool = hyper(True, doc="whether what was left out is added to the next message")
 
     def count(self, dim: int) -> int:
-        """The number of entries that are sent."""
+        """Returns the number of entries that are sent."""
         return max(1, round(float(self.fraction) * dim))
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
@@ -214,7 +218,8 @@ class Sign(Codec):
     >>> Sign().bits(100)
     132
 
-    Source: Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes, ICML 2019, Alg. 1.
+    Source: Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes,
+    ICML 2019, Alg. 1.
     """
 
     feedback: bool = hyper(True, doc="whether what was lost is added to the next message")
@@ -251,7 +256,7 @@ CODECS: dict[str, type[Codec]] = {
 
 @checked_call
 def make_codec(name: str, **options: Any) -> Codec:
-    """A codec by name.
+    """Makes a codec by name.
 
     >>> make_codec("quantizer", b=4).bits(8)
     64
@@ -265,14 +270,14 @@ def make_codec(name: str, **options: Any) -> Codec:
 
 @checked_call
 def packed(values: np.ndarray, width: int) -> bytes:
-    """Whole `values` from 0 to 2^width - 1, with `width` bits each, one after the other, the highest bit first."""
+    """Packs whole numbers from 0 to 2^width - 1 into `width` bits each, the highest bit first."""
     shifts = np.arange(width - 1, -1, -1, dtype=np.int64)
     return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 
 
 @checked_call
 def unpacked(data: bytes, width: int, count: int) -> np.ndarray:
-    """The inverse of `packed`: the first `count` numbers of `width` bits in `data`."""
+    """Inverts `packed`: returns the first `count` numbers of `width` bits in `data`."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=count * width).reshape(count, width).astype(np.int64)
     return bits @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
 

@@ -25,34 +25,44 @@ WHERE = ("server", "client")
 class Privacy(eqx.Module):
     r"""Differential privacy of whole clients, as a part of a `fedax.Channel`.
 
-    Every part $u_k$ of an upload (a vector or a number; of a trained model its change) is clipped, $\bar u_k = u_k \min(1, C /
-    \lVert u_k \rVert)$, and the mean is
+    Every part $u_k$ of an upload (a vector or a number; of a trained model its change) is clipped,
+    $\bar u_k = u_k \min(1, C / \lVert u_k \rVert)$, and the mean is
 
     $$ \frac{1}{m} \Bigl( \sum_k \bar u_k + \mathcal{N}(0, J z^2 C^2 I) \Bigr), $$
 
-    with m the number of clients that is expected (`cohort`, or all) and J the number of parts, so that one phase is a Gaussian
-    mechanism with noise multiplier z. All clients count alike: the schedule has `weights="equal"`. With `where="client"` each
-    client adds $\mathcal{N}(0, J z^2 C^2 I)$ to its own parts before they leave it.
+    with m the number of clients that is expected (`cohort`, or all) and J the number of parts, so
+    that one phase is a Gaussian mechanism with noise multiplier z. All clients count alike: the
+    schedule has `weights="equal"`. With `where="client"` each client adds $\mathcal{N}(0, J z^2 C^2
+    I)$ to its own parts before they leave it.
 
-    $\varepsilon$ compares two populations. With everyone or Poisson sampling, one client's uploads are 0 in one of them (it
-    takes no part), and the number of clients stays. With draws of a fixed number (`sampling="uniform"`) and with
-    `where="client"`, one client has any other data in its place. A sum then moves by up to 2C in place of C.
+    $\varepsilon$ compares two populations. With everyone or Poisson sampling, one client's uploads
+    are 0 in one of them (it takes no part), and the number of clients stays. With draws of a fixed
+    number (`sampling="uniform"`) and with `where="client"`, one client has any other data in its
+    place. A sum then moves by up to 2C in place of C.
 
-    Simulations, and the MPI engine, draw cohorts and noise from the seed, so that a run can be repeated. They show what privacy
-    costs; their models protect nobody from a reader who knows the seed. Over Flower noise and cohorts are secret.
+    Simulations, and the MPI engine, draw cohorts and noise from the seed, so that a run can be
+    repeated. They show what privacy costs; their models protect nobody from a reader who knows the
+    seed. Over Flower noise and cohorts are secret.
 
     Args:
-        clip: C, above 0; or one for each part of a round's uploads, in their order. Infinity is no clipping, for noise 0.
+        clip: C, above 0; or one for each part of a round's uploads, in their order. Infinity is no
+            clipping, for noise 0.
         noise: z, finite and at least 0.
-        delta: of the guarantee $(\varepsilon, \delta)$, above 0 and below one over the number of clients.
-        where: `"server"` (a server that is trusted, or sees sums only), or `"client"` (local differential privacy).
-        quantile: of the lengths, to which each C is adapted from round to round, in [0, 1]; None keeps C. With `"server"` only.
-        clip_rate: $\eta_C$ of this adaptation, $C \leftarrow C \exp(-\eta_C (\tilde b - \text{quantile}))$ with $\tilde b$ the
-            noisy share of parts that were not longer than C; above 0.
-        count_noise: $\sigma_b$, of the noise on the sum of $b_k - 1/2$, with $b_k$ = 1 for a part that was not longer than C, else
-            0. One client changes this sum by 1/2. Above z/2, because the noise takes a part of z; by default m/20.
-        budget: the most $\varepsilon$ that a run may spend; it ends before the round that would exceed it. With `where="client"`
-            over Flower every client also counts what it sends in all runs, and sends nothing beyond its budget. Above 0.
+        delta: of the guarantee $(\varepsilon, \delta)$, above 0 and below one over the number of
+            clients.
+        where: `"server"` (a server that is trusted, or sees sums only), or `"client"` (local
+            differential privacy).
+        quantile: of the lengths, to which each C is adapted from round to round, in [0, 1]; None
+            keeps C. With `"server"` only.
+        clip_rate: $\eta_C$ of this adaptation, $C \leftarrow C \exp(-\eta_C (\tilde b -
+            \text{quantile}))$ with $\tilde b$ the noisy share of parts that were not longer than C;
+            above 0.
+        count_noise: $\sigma_b$, of the noise on the sum of $b_k - 1/2$, with $b_k$ = 1 for a part
+            that was not longer than C, else 0. One client changes this sum by 1/2. Above z/2,
+            because the noise takes a part of z; by default m/20.
+        budget: the most $\varepsilon$ that a run may spend; it ends before the round that would
+            exceed it. With `where="client"` over Flower every client also counts what it sends in
+            all runs, and sends nothing beyond its budget. Above 0.
 
     Example:
         >>> import fedax
@@ -61,9 +71,10 @@ class Privacy(eqx.Module):
     Raises:
         InvalidInput: a value out of its range.
 
-    Source: McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1 (flat
-    clipping, the estimator with a fixed denominator); Andrew, Thakkar, McMahan and Ramaswamy, Differentially Private Learning with
-    Adaptive Clipping, NeurIPS 2021, Alg. 1, Theorem 1.
+    Source: McMahan, Ramage, Talwar and Zhang, Learning Differentially Private Recurrent Language
+    Models, ICLR 2018, Alg. 1 (flat clipping, the estimator with a fixed denominator); Andrew,
+    Thakkar, McMahan and Ramaswamy, Differentially Private Learning with Adaptive Clipping, NeurIPS
+    2021, Alg. 1, Theorem 1.
     """
 
     clip: float | tuple[float, ...] = eqx.field(static=True, default=1.0)
@@ -107,7 +118,7 @@ class Privacy(eqx.Module):
         return math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,))
 
     def bounds(self, parts: int) -> tuple[float, ...]:
-        """C of every part of a round.
+        """Returns the bounds C of all parts of a round.
 
         Raises:
             InvalidInput: another number of them was given.
@@ -120,7 +131,7 @@ class Privacy(eqx.Module):
         return tuple(map(float, self.clip))
 
     def count_noise_of(self, expected: int) -> float:
-        r"""$\sigma_b$ in a phase with so many expected clients.
+        r"""Returns $\sigma_b$ of a phase with this expected number of clients.
 
         Raises:
             InvalidInput: the default is not above half the noise.
@@ -134,7 +145,9 @@ class Privacy(eqx.Module):
         return usual
 
     def noise_of_values(self, expected: int) -> float:
-        r"""The multiplier of the uploads' own noise, $(z^{-2} - (2 \sigma_b)^{-2})^{-1/2}$ where C is adapted, z otherwise.
+        r"""Returns the noise multiplier of the uploads themselves.
+
+        It is $(z^{-2} - (2 \sigma_b)^{-2})^{-1/2}$ where C is adapted, z otherwise.
 
         Source: Andrew et al. 2021, Theorem 1.
         """
@@ -152,8 +165,9 @@ class Bounded(eqx.Module):
 
     Attributes:
         value: the parts.
-        inside: for each part 1/2 if its length before was within the bound and -1/2 if not, or the sum of these. Centred indicators
-            halve what one client changes, which the accounting of adaptive clipping counts on; a client that is absent adds 0.
+        inside: for each part 1/2 if its length before was within the bound and -1/2 if not, or the
+            sum of these. Centred indicators halve what one client changes, which the accounting of
+            adaptive clipping counts on; a client that is absent adds 0.
     """
 
     value: PyTree
@@ -161,7 +175,10 @@ class Bounded(eqx.Module):
 
 
 def bounded(value: PyTree, bounds: Float[Array, "parts"], near: Float[Array, "dim"] | None = None) -> Bounded:
-    """An upload's parts, each at most as long as its bound; the first vector is the difference to `near`, if that is given."""
+    """Clips each part of an upload to its bound.
+
+    The first vector is the difference to `near`, if that is given.
+    """
     leaves, structure = jax.tree.flatten(value)
     inside = []
     for i, leaf in enumerate(leaves):
@@ -225,8 +242,8 @@ class LocalNoise(eqx.Module):
     Attributes:
         privacy: with `where="client"`.
         bounds: C of every part of this phase.
-        gaussians: for each part standard Gaussian numbers from the operating system, for one message of a deployed client; None in
-            a simulation, whose noise follows from the seed.
+        gaussians: for each part standard Gaussian numbers from the operating system, for one
+            message of a deployed client; None in a simulation, whose noise follows from the seed.
     """
 
     privacy: Privacy
@@ -234,7 +251,10 @@ class LocalNoise(eqx.Module):
     gaussians: Any = None
 
     def __call__(self, value: PyTree, near: Float[Array, "dim"] | None, key: Key[Array, ""]) -> PyTree:
-        """Returns the parts as they leave the client. The first vector is added to `near` again, if that is given."""
+        """Returns the parts as they leave the client.
+
+        The first vector is added to `near` again, if that is given.
+        """
         parts = bounded(value, jnp.asarray(self.bounds, float), near).value
         share = self.privacy.noise * math.sqrt(len(self.bounds))
         deviations = [share * c for c in self.bounds] if share else [0.0] * len(self.bounds)
@@ -249,7 +269,7 @@ def hidden(key: Key[Array, ""], secret: Any) -> Key[Array, ""]:
 
 
 def moved(tree: PyTree, near: Float[Array, "dim"] | None) -> PyTree:
-    """A pytree whose first vector is added to `near`, if that is given."""
+    """Adds `near`, if it is given, to the first vector of a pytree."""
     leaves, structure = jax.tree.flatten(tree)
     for i, leaf in enumerate(leaves):
         if near is not None and jnp.ndim(leaf) == 1:

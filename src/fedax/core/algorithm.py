@@ -27,7 +27,8 @@ class Personal(NamedTuple):
     """The model that every client uses itself.
 
     Attributes:
-        work: a work function that returns the model, `work(client, *down[, own memory])`, without uploading anything.
+        work: a work function that returns the model, `work(client, *down[, own memory])`, without
+            uploading anything.
         down: what it is sent.
         memory: the clients' memories, if it needs its own.
     """
@@ -38,7 +39,7 @@ class Personal(NamedTuple):
 
     @classmethod
     def remembered(cls, memory: Memory) -> "Personal":
-        """The models are what the clients' memories hold."""
+        """Returns the models that the clients' memories hold."""
         return cls(lambda client, own: own, (), memory)
 
 
@@ -93,7 +94,9 @@ class Reduction:
 @checked_arguments
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A citation, and special cases. What a round sends and computes is traced, see `fedax.footprint`.
+    """A citation, and special cases.
+
+    What a round sends and computes is traced, see `fedax.footprint`.
 
     Attributes:
         paper: authors, title, place and year.
@@ -110,8 +113,8 @@ class Card:
 class Algorithm(eqx.Module, Generic[State]):
     """An immutable record of hyperparameters with three pure functions over a federation.
 
-    `round` is straight-line code; its work functions are methods that see only their client, what was sent down, and their own
-    memory. A minimal method:
+    `round` is straight-line code; its work functions are methods that see only their client, what
+    was sent down, and their own memory. A minimal method:
 
         class FedAvg(Algorithm[Vector]):
             def round(self, fed, state):
@@ -139,7 +142,7 @@ class Algorithm(eqx.Module, Generic[State]):
         check_declared(self)
 
     def fitted(self, constants: Constants) -> "Algorithm[State]":
-        """The method with numbers in place of words such as "theory", which a run asks for before anything is compiled.
+        """Resolves symbolic hyperparameters such as "theory" to numbers, before anything is compiled.
 
         Args:
             constants: of the run's task and schedule.
@@ -147,7 +150,9 @@ class Algorithm(eqx.Module, Generic[State]):
         return self
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
-        """Refuses a schedule that the method cannot work with; `sizes` are the clients' training examples.
+        """Refuses a schedule that the method cannot work with.
+
+        `sizes` are the clients' training examples.
 
         Raises:
             InvalidInput: it is one; raised before anything is compiled.
@@ -163,24 +168,25 @@ class Algorithm(eqx.Module, Generic[State]):
     def init(self, fed: Federation, w: Float[Array, "dim"]) -> State:
         """Returns the state before round 0, from the model's starting point.
 
-        Its random streams (`fed.key`, `fed.sample`, `client.key`) are different from those of every round.
+        Its random streams (`fed.key`, `fed.sample`, `client.key`) are different from those of every
+        round.
         """
         return w  # type: ignore[return-value]
 
     @abstractmethod
     def round(self, fed: Federation, state: State) -> State:
-        """One communication round."""
+        """Runs one communication round and returns the new state."""
 
     def model(self, state: State) -> Float[Array, "dim"]:
-        """The global model held by a state: its `w`, or the state itself if it has none."""
+        """Returns the global model of a state: its `w`, or the state itself if it has none."""
         return getattr(state, "w", state)  # type: ignore[return-value]
 
     def personal(self, state: State) -> Personal | None:
-        """The clients' own models, for methods that have such; by default they use the global one."""
+        """Returns how clients compute the models that they use; None if that is the global one."""
         return None
 
     def nodes(self, state: State) -> Memory | None:
-        """The clients' models, one flat vector each, of a method that keeps them (without a server, on a graph)."""
+        """Returns the clients' models, flat, of a method without a server; else None."""
         return None
 
     @property
@@ -189,19 +195,21 @@ class Algorithm(eqx.Module, Generic[State]):
         return False
 
     def weights(self, state: State) -> Memory | None:
-        """The weights that the clients' uploads have in a mean, a number each, of a method that remembers its own."""
+        """Returns the weights of the clients' uploads, if the method stores them; else None."""
         return None
 
     def constraints(self, state: State) -> Memory | None:
-        """The `Constraint` of every client, of a method that holds local models near the global one by multipliers."""
+        """Returns every client's `Constraint`, of a method with multipliers; else None."""
         return None
 
     def solved(
         self, client: Client, w: Float[Array, "dim"], gradient: Float[Array, "dim"], held: Constraint | None
     ) -> Solved | None:
-        r"""The local problem that the method's theory speaks of and the client's solution, if everybody worked in the next round.
+        r"""Returns the local problem of the method's theory, and the client's solution of it.
 
-        `gradient` is $\nabla f(w)$, `held` the client's `constraints` or None where they are not asked about. None for methods
-        without a theory of what is asked.
+        All clients count as working in the next round.
+
+        `gradient` is $\nabla f(w)$, `held` the client's `constraints` or None where they are not
+        asked about. None for methods without a theory of what is asked.
         """
         return None

@@ -17,13 +17,14 @@ Policy: TypeAlias = Literal["average", "local", "frozen"]
 PerExample: TypeAlias = Callable[..., Any]
 """`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no augmentation.
 
-A function may have an attribute `takes`, a set of names of further arguments that it gets by keyword: `"mask"`, shape (batch,),
-which is False for padding, and `"state"`. One that takes the state returns its values and the new state in training.
+A function may have an attribute `takes`, a set of names of further arguments that it gets by
+keyword: `"mask"`, shape (batch,), which is False for padding, and `"state"`. One that takes the
+state returns its values and the new state in training.
 """
 
 
 def takes(function: Any) -> frozenset[str]:
-    """The names of the further arguments that a per-example function gets."""
+    """Returns the names of the further arguments that a per-example function gets."""
     return frozenset(getattr(function, "takes", ()))
 
 
@@ -32,7 +33,8 @@ class Bound(eqx.Module):
 
     Attributes:
         function: of all parameters.
-        frozen: the leaves that are not trained, with None in the place of those that are; None if all are trained.
+        frozen: the leaves that are not trained, with None in the place of those that are; None if
+            all are trained.
         state: the model's state, None if it has none.
     """
 
@@ -49,7 +51,7 @@ class Bound(eqx.Module):
         return self.update(params, examples, key, None)[0]
 
     def update(self, params: PyTree, examples: Any, key: Any, mask: Bool[Array, "batch"] | None) -> tuple[Any, PyTree]:
-        """The values, and the state after them; the state there was if the function gives none."""
+        """Returns the values, and the new state (the old one if the function returns none)."""
         more, wanted = dict[str, Any](), takes(self.function)
         if "mask" in wanted:
             more["mask"] = jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
@@ -60,12 +62,15 @@ class Bound(eqx.Module):
 
 
 def assembled(params: PyTree, frozen: PyTree) -> PyTree:
-    """The user's own pytree of trained and frozen leaves."""
+    """Combines trained and frozen leaves to the user's pytree."""
     return params if frozen is None else eqx.combine(params, frozen)
 
 
 def state_in_reals(state: PyTree) -> PyTree:
-    """The state in real numbers, of which there are means; whole numbers such as counts come back by `state_from_mean`."""
+    """Converts a state to real numbers, so that it can be averaged.
+
+    Whole numbers such as counts come back by `state_from_mean`.
+    """
 
     def real(leaf: Any) -> Any:
         return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(accumulator(jnp.result_type(float)))
@@ -74,7 +79,7 @@ def state_in_reals(state: PyTree) -> PyTree:
 
 
 def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
-    """The mean of lifted states in the types of a state; whole numbers are rounded."""
+    """Converts a mean of states to the types of a state; whole numbers are rounded."""
 
     def of(value: Any, old: Any) -> Any:
         whole = not jnp.issubdtype(old.dtype, jnp.floating)
@@ -84,7 +89,11 @@ def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
 
 
 def evaluated_state(state: Any) -> PyTree:
-    """The state in which the global model is looked at: as it is, or of states that clients keep here, their mean; else None."""
+    """Returns the state in which the global model is evaluated.
+
+    Where clients store states in this process it is their mean. None if the clients' states are in
+    other processes.
+    """
     if isinstance(state, Memory):
         return state_from_mean(state.each(state_in_reals).mean(), state.of(0)) if state.in_process else None
     return state

@@ -33,11 +33,11 @@ class Minibatch(ABC):
 
     @abstractmethod
     def loss(self, params: PyTree) -> Float[Array, ""]:
-        """Mean loss over the batch, with the task's l2."""
+        """Returns the mean loss over the batch, with the task's l2."""
 
     @abstractmethod
     def gradient(self, params: PyTree) -> PyTree:
-        """Gradient of `loss`."""
+        """Returns the gradient of `loss`."""
 
     @abstractmethod
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
@@ -88,14 +88,14 @@ class Client(ABC):
 
     @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        """f_k(w): mean loss over all its training examples, with the task's l2."""
+        """Returns f_k(w), the mean loss over all training examples, with the task's l2."""
 
     @abstractmethod
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """The full local gradient of f_k at w."""
+        """Returns the gradient of f_k at w, over all training examples."""
 
     def gradient_of(self, problem: LocalProblem, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """The gradient of a local problem at w, over all training examples."""
+        """Returns the gradient of a local problem at w, over all training examples."""
         added = problem.added_gradient(self.layout, self.layout.unravel(self.gradient(w)), self.layout.unravel(w))
         return self.layout.ravel(added)
 
@@ -121,7 +121,10 @@ class Client(ABC):
         return carry
 
     def repeat(self, count: int, step: Callable[[Carry], Carry], carry: Carry) -> Carry:
-        """`step` applied to `carry` so many times, within a step of `for_each_minibatch`; it may take gradients."""
+        """Applies `step` to `carry` `count` times, within a step of `for_each_minibatch`.
+
+        `step` may take gradients.
+        """
         if self.model_state is None:
             return jax.lax.fori_loop(0, count, lambda _, carry: step(carry), carry)
 
@@ -133,12 +136,16 @@ class Client(ABC):
         return carry
 
     def take_over(self, state: PyTree) -> None:
-        """The model's state after a training step, if it is one of the step that runs and the state is not frozen."""
+        """Sets the model's state after a training step.
+
+        Does nothing if the state is frozen, or if the gradient was taken inside a transformation
+        such as `jax.jvp`, where the state is a tracer that must not leak.
+        """
         if self.task.state_policy != "frozen" and self._place == get_opaque_trace_state():
             self.model_state = state
 
     def _threaded(self, state: PyTree, work: Callable[[], Any]) -> tuple[Any, PyTree]:
-        """A piece of work from a state on, and the state after it."""
+        """Runs work from a model's state on; returns the result and the state after it."""
         before = self.model_state, self._place
         self.model_state, self._place = state, get_opaque_trace_state()
         try:
@@ -148,14 +155,14 @@ class Client(ABC):
 
     @abstractmethod
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        """As `for_each_minibatch`, of which it is the engine's part: `step` takes care of the model's state."""
+        """Runs the steps of `for_each_minibatch`, which carry the model's state themselves."""
 
     @abstractmethod
     def first(self, count: int, split: Literal["train", "test"] = "train") -> Minibatch:
-        """Its first `count` examples, or all that it has, in the given order; nothing of a split that it does not have."""
+        """Returns the first `count` examples, or all if there are fewer, in the given order."""
 
     def adapted(self, w: Float[Array, "dim"], rate: Any, count: int, split: Literal["train", "test"]) -> Float[Array, "dim"]:
-        """The model after one gradient step of size `rate` on the client's first examples."""
+        """Returns the model after one gradient step of size `rate` on the client's first examples."""
         return w - rate * self.layout.ravel(self.first(count, split).gradient(self.layout.unravel(w)))
 
     def minimize(self, problem: LocalProblem | None = None, *, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
@@ -163,7 +170,10 @@ class Client(ABC):
         return self.solver.minimize(self, problem or LocalProblem(), start)
 
     def minimize_only(self, part: Part, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """The model after the solver's work on its own loss by some leaves alone: others neither move nor are differentiated."""
+        """Runs the solver on the client's loss for some leaves only.
+
+        The other leaves are neither moved nor differentiated.
+        """
         if not any(part.chosen):
             return w
         own, others = copy.copy(self), part.others
@@ -173,11 +183,11 @@ class Client(ABC):
         return w
 
     def key(self, purpose: str) -> Key[Array, ""]:
-        """This client's random stream of this round for one purpose."""
+        """Returns this client's random stream of this round for one purpose."""
         return stream(self._streams, purpose)
 
     def mine(self, value: PerClient | Word) -> Any:
-        """Its own entry of a per-client hyperparameter, or the common value."""
+        """Returns the client's entry of a per-client hyperparameter, or the common value."""
         return entry(value, self.index)
 
     @property
@@ -229,27 +239,33 @@ class Solver(eqx.Module):
 
     @abstractmethod
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        """The local model after this round's work."""
+        """Returns the local model after this round's work."""
 
     def fitted(self, constants: Constants) -> "Solver":
-        """The solver with numbers in place of words; `constants` are those of the run's task and schedule."""
+        """Resolves symbolic hyperparameters by the constants of the run's task and schedule."""
         return self
 
     def factor(self, round: Index, dtype: Any) -> Any:
-        """The factor on the learning rate in all steps of a round."""
+        """Returns the factor on the learning rate in all steps of a round."""
         return 1.0
 
     def step_size(self) -> Scalar:
-        """The size of plain gradient steps, before the factor of the round; refused by solvers that take others."""
+        """Returns the size of plain gradient steps, before the factor of the round.
+
+        Raises `InvalidInput` for solvers that take other steps.
+        """
         allowed = "SGD without momentum, clipping, weight decay or decay by step, which this method's formulas need"
         raise InvalidInput.found("run(solver=...)", self._said(), allowed)
 
     def nominal_step_size(self) -> Scalar:
-        """The learning rate as set, before the factor of the round, whatever momentum, clipping or decay do to a step."""
+        """Returns the learning rate as set, before the round's factor, momentum, clipping and decay."""
         raise InvalidInput.found("run(solver=...)", self._said(), "SGD, whose learning rate this method's formulas need")
 
     def _said(self) -> str:
-        """For messages: the settings that are not the defaults, but for the learning rate, which is traced there and no number."""
+        """Returns the solver with settings that are not the defaults, for messages.
+
+        The learning rate is left out: where messages are made it is a tracer.
+        """
         fields = ((field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self))
         settings = [
             f"{name}={value!r}" for name, value, usual in fields if isinstance(value, int | float) and value != usual
@@ -257,7 +273,7 @@ class Solver(eqx.Module):
         return f"{type(self).__name__}({', '.join(settings)})"
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
-        r"""$\lVert a \rVert_1$: the sum of the weights with which the gradients of $f_k$ enter the change of the model.
+        r"""Returns $\lVert a \rVert_1$, the sum of the weights of gradients in the model's change.
 
         `prox` is the weight of a proximal term beside them.
         """

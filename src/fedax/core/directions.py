@@ -1,4 +1,7 @@
-"""Directions of metrics: whether more or less of a score is better. Each is stated where the score is defined."""
+"""Directions of metrics: whether more or less of a score is better.
+
+Each is stated where the score is defined.
+"""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +50,10 @@ def find_mode(
 
 
 def is_better(value: float, than: float | None, mode: Mode) -> bool:
-    """Returns whether a value is better than another; None is worse than every finite value, and no other value is better."""
+    """Returns whether a value is better than another.
+
+    None is worse than every finite value, and no other value is better.
+    """
     if not math.isfinite(value):
         return False
     return than is None or (value > than if mode == "max" else value < than)

@@ -23,12 +23,14 @@ class Upload(eqx.Module, Generic[Value]):
     """The result of a work function.
 
     Attributes:
-        value: any pytree of real arrays, or of a codec's messages in their place; sent to the server or the neighbours.
-        weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes the mean an estimate of
-            sum_k p_k. Sent to the server if given.
+        value: any pytree of real arrays, or of a codec's messages in their place; sent to the
+            server or the neighbours.
+        weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes
+            the mean an estimate of sum_k p_k. Sent to the server if given.
         memory: the client's own memory after the work, None for what it was; stays with the client.
-        reference: a vector that the receiver has as well, near the first vector of `value`: a channel codes their difference,
-            such as that of a trained model to the one it started from.
+        reference: a vector that the receiver has as well, near the first vector of `value`: a
+            channel codes their difference, such as that of a trained model to the one it started
+            from.
     """
 
     value: Value
@@ -46,23 +48,26 @@ class Memory(eqx.Module):
     _rows: PyTree
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        """The memories of some clients, with a first axis (some,); for engines."""
+        """Returns the memories of some clients, with a first axis (some,); for engines."""
         return jax.tree.map(lambda rows: jnp.asarray(rows)[ids], self._rows)
 
     def of(self, client: Index) -> PyTree:
-        """One client's memory; for engines."""
+        """Returns one client's memory; for engines."""
         return jax.tree.map(lambda rows: rows[0], self.take(jnp.asarray(client)[None]))
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> "Memory":
-        """With other memories of some clients; numbers that no client has are passed over; for engines."""
+        """Returns a copy with the memories of `ids` replaced; for engines.
+
+        Out-of-range ids are ignored.
+        """
         return self._with(jax.tree.map(lambda all_, new: jnp.asarray(all_).at[ids].set(new, mode="drop"), self._rows, rows))
 
     def all(self) -> PyTree:
-        """Everybody's, with a first axis (clients,); for engines and observers."""
+        """Returns all memories, with a first axis (clients,); for engines and observers."""
         return jax.tree.map(jnp.asarray, self._rows)
 
     def each(self, function: Callable[[Any], Any]) -> "Memory":
-        """The values of a pure function of each client's memory; as opaque as before."""
+        """Applies a pure function to each client's memory; the result is opaque too."""
         return self._with(jax.vmap(function)(jax.tree.map(jnp.asarray, self._rows)))
 
     @property
@@ -71,26 +76,29 @@ class Memory(eqx.Module):
         return len(jax.tree.leaves(self._rows))
 
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
-        """The clients whose memories are kept, None for all, and the arrays of their rows; for checkpoints."""
+        """Returns the clients that have rows (None for all), and the rows; for checkpoints."""
         return None, [np.asarray(rows) for rows in jax.tree.leaves(self._rows)]
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "Memory":
-        """This memory, of the same run before its first round, with what `written` gave; numbers of others are passed over."""
+        """Returns a copy with the rows that `written` gave; for checkpoints.
+
+        Out-of-range ids are ignored.
+        """
         own, structure = jax.tree.flatten(self._rows)
         arrays = [jnp.asarray(rows_as(kept, like.dtype, like.shape[1:])) for kept, like in zip(rows, own, strict=True)]
         given = jax.tree.unflatten(structure, arrays)
         return self._with(given) if ids is None else self.put(jnp.asarray(ids), given)
 
     def copied(self) -> "Memory":
-        """A copy that no program changes; for engines."""
+        """Returns a copy that no program changes; for engines."""
         return self._with(jax.tree.map(jnp.array, self._rows))
 
     def here(self) -> "Memory":
-        """The same with its rows on the device, for engines that keep them there."""
+        """Moves the rows to the device, for engines that keep them there."""
         return self
 
     def mean(self) -> PyTree:
-        """The mean over all clients with equal weights: without a server, the model that stands for all."""
+        """Returns the mean over all clients, with equal weights."""
         return jax.tree.map(lambda rows: rows.mean(0), self.all())
 
     def _with(self, rows: PyTree) -> "Memory":
@@ -108,7 +116,7 @@ def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
 
 
 def rows_as(kept: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Rows of some type and shape from a file that holds them, or their bytes."""
+    """Converts rows read from a file, or their bytes, to a type and a shape."""
     rows = np.ascontiguousarray(kept).view(dtype)
     return rows.reshape(len(rows), *shape)
 
@@ -120,8 +128,10 @@ class Cohort(eqx.Module):
         ids: their numbers; those from `count` on are padding and do not work.
         count: how many work.
         weights: default weights of their uploads, for a mean that estimates $\sum_k p_k$.
-        objective_weights: the $p_k$ of the objective (up to a common factor) of each client once: 0 where it was drawn before.
-        coverage: their part of the federation, the sum of `objective_weights` over the sum of everybody's; in (0, 1].
+        objective_weights: the $p_k$ of the objective (up to a common factor) of each client once: 0
+            where it was drawn before.
+        coverage: their part of the federation, the sum of `objective_weights` over the sum of
+            everybody's; in (0, 1].
     """
 
     ids: Int[Array, "capacity"]
@@ -137,21 +147,27 @@ class Cohort(eqx.Module):
 
     @staticmethod
     def either(condition: Bool[Array, ""] | bool, one: "Cohort", other: "Cohort") -> "Cohort":
-        """`one` if the condition holds, else `other`; in a compiled program with as many places as the larger of them."""
+        """Returns `one` if the condition holds, else `other`.
+
+        A traced condition gives the larger capacity of both.
+        """
         if isinstance(condition, bool):
             return one if condition else other
         capacity = max(one.ids.shape[0], other.ids.shape[0])
         return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity))
 
     def padded(self, capacity: int) -> "Cohort":
-        """The same clients among more places; the further ones are padding."""
+        """Returns the cohort padded to a larger capacity."""
         ids, weights, terms = (
             jnp.pad(a, (0, capacity - a.shape[0])) for a in (self.ids, self.weights, self.objective_weights)
         )
         return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.coverage)
 
     def with_mixed_weights(self, key: Key[Array, ""]) -> "Cohort":
-        """Permutes the weights at random among the clients that work. The terms of the objective stay."""
+        """Permutes the weights at random among the clients that work.
+
+        The terms of the objective stay.
+        """
         tickets = jax.random.uniform(key, self.weights.shape)
         weights = self.weights[jnp.lexsort((tickets, ~self.works))]
         return Cohort(self.ids, self.count, weights, self.objective_weights, self.coverage)
@@ -161,8 +177,8 @@ class Cohort(eqx.Module):
     ) -> Int[Array, "capacity"]:
         """Ranks the clients in the order in which they were drawn.
 
-        A draw by weights without replacement is in that order already. A cohort of all clients, or one that the schedule drew,
-        has no such order: it gets a random one.
+        A draw by weights without replacement is in that order already. A cohort of all clients, or
+        one that the schedule drew, has no such order: it gets a random one.
 
         Args:
             key: random stream of that order.
@@ -179,9 +195,10 @@ class Cohort(eqx.Module):
     def distinct(self) -> "Cohort":
         r"""The same devices, weighted by `objective_weights`.
 
-        For methods that keep a sum $\sum_k p_k c_k$ over all clients' memories. Of such a sum only the cohort's terms change,
-        once each however often a client was drawn: it moves by `coverage` times the mean change that `average` gives for this
-        cohort. The default weights do that for draws that know no sizes only.
+        For methods that keep a sum $\sum_k p_k c_k$ over all clients' memories. Of such a sum only
+        the cohort's terms change, once each however often a client was drawn: it moves by
+        `coverage` times the mean change that `average` gives for this cohort. The default weights
+        do that for draws that know no sizes only.
         """
         return Cohort(self.ids, self.count, self.objective_weights, self.objective_weights, self.coverage)
 
@@ -193,7 +210,8 @@ class Gathered(eqx.Module, Generic[Value]):
         value: the uploads, with a first axis over the rows.
         weights: of the rows, shape (capacity,).
         ids: the clients, shape (capacity,).
-        valid: False for the rows from the cohort's count on, and of clients left out; those rows are zero.
+        valid: False for the rows from the cohort's count on, and of clients left out; those rows
+            are zero.
     """
 
     value: Value
@@ -202,7 +220,7 @@ class Gathered(eqx.Module, Generic[Value]):
     valid: Bool[Array, "capacity"]
 
     def shares(self, weights: Float[Array, "capacity"] | None = None) -> Float[Array, "capacity"]:
-        """Weights of the rows, their own by default, scaled to the sum 1 over those that count and 0 elsewhere.
+        """Returns the weights of the rows, scaled to sum 1 over valid rows, and 0 elsewhere.
 
         Equal ones if all that count have weight 0.
         """
@@ -212,7 +230,7 @@ class Gathered(eqx.Module, Generic[Value]):
         return own / own.sum()
 
     def mean(self) -> Float[Array, "dim"]:
-        """The weighted mean of uploads that are vectors."""
+        """Returns the weighted mean of uploads that are vectors."""
         vectors: Any = self.value
         return self.shares() @ vectors
 
@@ -221,16 +239,22 @@ class Gathered(eqx.Module, Generic[Value]):
         return jnp.broadcast_to(self.shares(jnp.ones_like(self.weights)) @ rows, rows.shape)
 
     def exchanged(self, ranks: Int[Array, "capacity"]) -> "Gathered[Value]":
-        """Gives the n-th client by rank the upload of the n-th client by id. Weights and ids stay."""
+        """Gives the n-th client by rank the upload of the n-th client by id.
+
+        Weights and ids stay.
+        """
         by_rank, by_id = (jnp.lexsort((keys, ~self.valid)) for keys in (ranks, self.ids))
         value = jax.tree.map(lambda rows: rows.at[by_rank].set(rows[by_id]), self.value)
         return Gathered(value, self.weights, self.ids, self.valid)
 
     def diversity(self) -> dict[str, Float[Array, ""]]:
-        r"""The disagreement of uploads $g_i$ that are vectors, at least 1, in two forms; all clients count alike.
+        r"""Returns the disagreement of uploads $g_i$ that are vectors, in two forms, each at least 1.
 
-        `diversity`: $\sqrt{\operatorname{mean} \lVert g_i \rVert^2} / \lVert \operatorname{mean} g_i \rVert$; `diversity_2023`:
-        $\operatorname{mean} \lVert g_i \rVert / \lVert \operatorname{mean} g_i \rVert$.
+        All clients count alike.
+
+        `diversity`: $\sqrt{\operatorname{mean} \lVert g_i \rVert^2} / \lVert \operatorname{mean}
+        g_i \rVert$; `diversity_2023`: $\operatorname{mean} \lVert g_i \rVert / \lVert
+        \operatorname{mean} g_i \rVert$.
         """
         vectors: Any = self.value
         lengths = jnp.linalg.norm(vectors, axis=1)
@@ -270,18 +294,19 @@ class Federation(ABC):
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
         """Draws a cohort as the schedule says; another call is an independent draw.
 
-        With `weights`, at least 0, as many clients as the schedule's cohort has are drawn one after the other, without
-        replacement, with probabilities proportional to them, whatever the schedule's sampling; clients of weight 0 only fill up,
-        uniformly. The weights are those of a uniform draw.
+        With `weights`, at least 0, as many clients as the schedule's cohort has are drawn one after
+        the other, without replacement, with probabilities proportional to them, whatever the
+        schedule's sampling; clients of weight 0 only fill up, uniformly. The weights are those of a
+        uniform draw.
         """
 
     @abstractmethod
     def key(self, purpose: str) -> Key[Array, ""]:
-        """The server's random stream of this round for one purpose."""
+        """Returns the server's random stream of this round for one purpose."""
 
     @abstractmethod
     def memory(self, initial: PyTree) -> Memory:
-        """Memory in which every client starts with `initial`, or with `initial(k)` for client k if that is a function."""
+        """Makes a memory in which client k starts with `initial`, or `initial(k)`."""
 
     @overload
     def average(self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree) -> Value: ...
@@ -291,11 +316,13 @@ class Federation(ABC):
     ) -> tuple[Value, Memory]: ...
     @abstractmethod
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        r"""The weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of `work(client, *down[, own memory])`.
+        r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of a phase.
 
-        Streamed: O(dim) memory whatever the cohort. If all given weights are zero, the cohort's default weights are used. A
-        round in which a phase has no clients at all leaves the algorithm's state as it was. With `memory`, returns the mean and
-        the new memory.
+        Each client of the cohort runs `work(client, *down[, own memory])`.
+
+        Streamed: O(dim) memory whatever the cohort. If all given weights are zero, the cohort's
+        default weights are used. A round in which a phase has no clients at all leaves the
+        algorithm's state as it was. With `memory`, returns the mean and the new memory.
         """
 
     @overload
@@ -306,7 +333,10 @@ class Federation(ABC):
     ) -> tuple[Gathered[Value], Memory]: ...
     @abstractmethod
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
-        """All uploads stacked, for servers that need them one by one; O(cohort x dim) memory."""
+        """Returns all uploads stacked, for servers that need each of them.
+
+        O(cohort x dim) memory.
+        """
 
     @abstractmethod
     def exchange(
@@ -316,12 +346,14 @@ class Federation(ABC):
         receive: Callable[..., Any],
         memory: Memory,
     ) -> Memory:
-        r"""One exchange with the neighbours on a graph, by all clients: everybody sends, then everybody receives.
+        r"""Exchanges uploads with the neighbours on a graph: all clients send, then all receive.
 
-        `send(client, own)` returns an `Upload` without weight, whose value $u_i$ goes to every neighbour; its memory, if given,
-        is what the client keeps in hand until it receives, otherwise that is `own`. `receive(client, in_hand, received)` gets
-        $\sum_l w_{il} u_l$, the client's own message included, and returns its new memory. Two work functions, because the
-        mean of neighbours exists only after all have sent; one memory between them, because nothing else may be known to both.
+        `send(client, own)` returns an `Upload` without weight, whose value $u_i$ goes to every
+        neighbour; its memory, if given, is what the client keeps in hand until it receives,
+        otherwise that is `own`. `receive(client, in_hand, received)` gets $\sum_l w_{il} u_l$, the
+        client's own message included, and returns its new memory. Two work functions, because the
+        mean of neighbours exists only after all have sent; one memory between them, because nothing
+        else may be known to both.
 
         Args:
             graph: a `fedax.graphs.Graph` of as many clients as there are.
@@ -329,4 +361,7 @@ class Federation(ABC):
 
     @abstractmethod
     def note(self, **values: Array | float) -> None:
-        """Reports diagnostics of this round (see `History.notes`); the trajectory does not change."""
+        """Reports diagnostics of this round (see `History.notes`).
+
+        The trajectory does not change.
+        """

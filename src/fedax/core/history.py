@@ -27,13 +27,15 @@ class Outcome:
     """The end of a run: a value, not an exception.
 
     Attributes:
-        kind: `"ok"`, `"stopped"` (early, by `fedax.EarlyStopping` or a budget of privacy, which is ok too), `"diverged"` (a stop
-            rule fired), `"non-finite"` (something is NaN or infinite), `"interrupted"`.
+        kind: `"ok"`, `"stopped"` (early, by `fedax.EarlyStopping` or a budget of privacy, which is
+            ok too), `"diverged"` (a stop rule fired), `"non-finite"` (something is NaN or
+            infinite), `"interrupted"`.
         round: the round, from 0, in which it happened (None for ok).
-        client: the client that sent the first non-finite upload, or whose part it is (None otherwise).
+        client: the client that sent the first non-finite upload, or whose part it is (None
+            otherwise).
         name: of that client, None if clients have no names.
-        part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal model"` of the client, `"the
-            server state"`, or an observed loss by its name.
+        part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal
+            model"` of the client, `"the server state"`, or an observed loss by its name.
     """
 
     kind: Literal["ok", "stopped", "diverged", "non-finite", "interrupted"] = "ok"
@@ -66,7 +68,8 @@ class Best:
         round: rounds completed then.
         value: of the metric.
         params: the model, in the user's own pytree.
-        state: its state then, such as batch statistics, if it has one that changes: of states that clients keep, their mean.
+        state: its state then, such as batch statistics, if it has one that changes: of states that
+            clients keep, their mean.
     """
 
     metric: str
@@ -81,7 +84,10 @@ SHOWN_ROWS = 8
 
 
 def is_by_client(metric: str, values: np.ndarray, clients: Sequence[str] | None = None) -> bool:
-    """Whether a metric is one number for each client that takes part; `clients` are their names, if known."""
+    """Returns whether a metric has one number for each client.
+
+    `clients` are their names, if known.
+    """
     each = np.ndim(values) == 2 and metric.startswith(("client_", "local_"))
     return each and (clients is None or values.shape[1] == len(clients))
 
@@ -91,31 +97,40 @@ class History:
     """The course of a run. In a notebook and by `print` it shows itself as a short table.
 
     Attributes:
-        rounds: rounds completed at each observation, starting with 0 (the initial model). Shape (observations,).
+        rounds: rounds completed at each observation, starting with 0 (the initial model). Shape
+            (observations,).
         metrics: by name, what the observers saw, first axis (observations,).
-        notes: by name, what the algorithm reported with `note`, first axis (rounds,). With `run(..., on_bad_client="drop")` also
-            `dropped`: the numbers of the clients that each round left out, ascending, filled up with -1.
+        notes: by name, what the algorithm reported with `note`, first axis (rounds,). With
+            `run(..., on_bad_client="drop")` also `dropped`: the numbers of the clients that each
+            round left out, ascending, filled up with -1.
         params: the final global model, in the user's own pytree.
         bits: exact traffic of every round.
         outcome: how it ended.
         seconds: wall time of each observation since the start, compilation included.
         compiling: of these, the seconds of compiling. Shape (observations,).
-        personal: with `run(..., personal=True)`, the models that the clients use themselves, in the user's own pytree with a
-            first axis (clients,).
-        fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words such as "theory" or
-            "measured". Where they rest on an estimate, `smoothness_estimate` is that of each client's smoothness.
-        state: the algorithm's state after the last round; `run(..., resume=history)` continues from it.
-        lost: for each phase of a round what the clients' last messages lost, if the channel has feedback.
-        best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric among the observed ones.
-        model_state: what the final model updates without a gradient, such as batch statistics, if that changes: a pytree, or the
-            clients' memories of theirs.
+        personal: with `run(..., personal=True)`, the models that the clients use themselves, in the
+            user's own pytree with a first axis (clients,).
+        fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words
+            such as "theory" or "measured". Where they rest on an estimate, `smoothness_estimate` is
+            that of each client's smoothness.
+        state: the algorithm's state after the last round; `run(..., resume=history)` continues from
+            it.
+        lost: for each phase of a round what the clients' last messages lost, if the channel has
+            feedback.
+        best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric
+            among the observed ones.
+        model_state: what the final model updates without a gradient, such as batch statistics, if
+            that changes: a pytree, or the clients' memories of theirs.
         clients: the names of the clients, in their order; None if they have no names.
-        bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape (parts,).
-        settings: algorithm, solver, schedule and channel as plain values, by which reports check the premises of theorems.
-        origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain values. `run(resume=history)`
-            compares them with its own arguments.
+        bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
+            (parts,).
+        settings: algorithm, solver, schedule and channel as plain values, by which reports check
+            the premises of theorems.
+        origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain
+            values. `run(resume=history)` compares them with its own arguments.
         arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
-        modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose observer or task states it.
+        modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
+            observer or task states it.
     """
 
     algorithm: str
@@ -147,9 +162,12 @@ class History:
 
     @checked_call
     def save(self, path: str | Path) -> None:
-        """Writes the final model to a file, `.safetensors` or `.npz`; `fedax.load_params` and `load_state` read it.
+        """Writes the final model to a file, `.safetensors` or `.npz`.
 
-        With its state, such as batch statistics, if it has one that changes: of states that clients keep, their mean.
+        `fedax.load_params` and `load_state` read it.
+
+        With its state, such as batch statistics, if it has one that changes: of states that clients
+        keep, their mean.
 
         Raises:
             InvalidInput: another ending.
@@ -159,7 +177,9 @@ class History:
 
     @checked_call
     def table(self, every: int = 1) -> str:
-        """The observations as a text table: rounds, seconds, and all metrics that are one number; `every` takes some of them.
+        """Returns the observations as a text table: rounds, seconds and scalar metrics.
+
+        Shows one observation in `every`.
 
         Raises:
             InvalidInput: `every` below 1.
@@ -170,7 +190,7 @@ class History:
 
     @checked_call
     def plot(self, *metrics: str) -> Any:
-        """The curves of some metrics, or of all that are one number, against rounds, as a figure of Plotly.
+        """Plots some metrics, or all that are one number, against rounds, as a figure of Plotly.
 
         Raises:
             UnknownName: a metric that the run does not have.
@@ -179,7 +199,9 @@ class History:
 
     @checked_call
     def report(self, path: str | Path, title: str = "Run") -> None:
-        """Writes a page with curves and final values, which opens without a network; also `fedax run` writes such pages.
+        """Writes a page with curves and final values, which opens without a network.
+
+        Also `fedax run` writes such pages.
 
         Raises:
             WriteFailed: a file that cannot be written.
@@ -202,7 +224,8 @@ class History:
             For each client the values at all observations.
 
         Raises:
-            UnknownName: a metric that the run does not have, or that is not one number for each client.
+            UnknownName: a metric that the run does not have, or that is not one number for each
+                client.
             InvalidInput: a run without any metric by client.
         """
         counted = {name: values for name, values in self.metrics.items() if is_by_client(name, values, self.clients)}

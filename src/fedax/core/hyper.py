@@ -86,7 +86,7 @@ class Hyper:
         return MOST_COUNT if self.counts and self.high == math.inf and not self.open_high else self.high
 
     def reaches(self, bound: float) -> bool:
-        """Whether an upper bound is allowed itself."""
+        """Returns whether an upper bound is inclusive."""
         return not self.open_high and (bound < math.inf or self.default == math.inf)
 
     def check(self, owner: str, value: Any) -> None:
@@ -127,7 +127,7 @@ class Hyper:
         return bool(np.all(above & below))
 
     def outside(self) -> Iterator[Any]:
-        """Values that must be refused, for the generated negative tests."""
+        """Yields values that must be refused, for the generated negative tests."""
         yield None
         if self.leaves:
             yield from (0.5, "", ["head", 1])
@@ -146,7 +146,7 @@ class Hyper:
 
 
 def as_tuple(value: Any) -> Any:
-    """A list as the tuple that a static field can hold."""
+    """Converts a list to a tuple, which a static field can hold."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -179,7 +179,7 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
 
 
 def _by_index(value: Any) -> Any:
-    """A list of numbers as an array; a mapping, or a series of pandas with names, as a mapping of text."""
+    """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
     if isinstance(value, list | tuple) and all(type(one) in (int, float) or isinstance(one, np.floating) for one in value):
         return np.asarray(value, dtype=float)
     series: Any = value  # of pandas, which is not imported here
@@ -199,7 +199,7 @@ def _by_index(value: Any) -> Any:
 
 @checked_call
 def declared(owner: type | object) -> dict[str, Hyper]:
-    """The hyperparameters of `owner`, an algorithm's class or object, by name, in the constructor's order."""
+    """Returns the hyperparameters of a class or an object by name, in the constructor's order."""
     kind = owner if isinstance(owner, type) else type(owner)
     if "__dataclass_fields__" not in vars(kind):  # a class that is being made
         return _read(kind)
@@ -217,7 +217,7 @@ def _read(kind: type) -> dict[str, Hyper]:
 
 
 def described(owner: type) -> str:
-    """The docstring of a class that is being made, with its hyperparameters, their ranges and defaults below."""
+    """Returns the docstring of a new class, with its hyperparameters appended."""
     fields = {name: Hyper(name, **one.metadata["hyper"]) for name, one in vars(owner).items() if _declares(one)}
     inherited = {
         name: one for base in owner.__mro__[:0:-1] if dataclasses.is_dataclass(base) for name, one in declared(base).items()
@@ -231,7 +231,7 @@ def _declares(value: Any) -> bool:
 
 
 def is_new(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Whether a field is a hyperparameter that older runs do not know, at its default."""
+    """Returns whether a field is a hyperparameter declared `later`, at its default."""
     known = field.metadata.get("hyper", {})
     return known.get("later", False) and value == known["default"]
 
@@ -244,7 +244,9 @@ def check_declared(owner: object) -> None:
 
 @checked_call
 def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mapping[str, Any]) -> Owner:
-    """An object by the name of its class among `known` ones, made with `options`; `kind` is the word for them in messages.
+    """Makes an object by the name of its class, with options.
+
+    `kind` is the word for such objects in messages, `known` has the classes by name.
 
     Raises:
         UnknownName: no such name or option.
@@ -260,18 +262,18 @@ def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mappin
 
 
 def words(owner: object) -> list[str]:
-    """The hyperparameters of an object that are still words, see `Word`."""
+    """Returns the names of the symbolic hyperparameters of an object, see `Word`."""
     return [name for name, limits in declared(owner).items() if limits.words and isinstance(getattr(owner, name), str)]
 
 
 def usual(owner: Any) -> Any:
-    """The object with the default in place of every word, and of every mapping by client."""
+    """Replaces symbolic hyperparameters and mappings of clients' names by their defaults."""
     changed = [*words(owner), *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping))]
     return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in changed})
 
 
 def number(value: PerClient | Word) -> Any:
-    """A hyperparameter that may be a word, where it has to be a number.
+    """Returns a hyperparameter that must be resolved to a number here.
 
     Raises:
         InvalidInput: it is a word still.
@@ -285,7 +287,7 @@ def number(value: PerClient | Word) -> Any:
 
 
 def entry(value: PerClient | Word, client: Any) -> Array:
-    """The entry of one client in a per-client hyperparameter, or the common value.
+    """Returns the entry of one client in a per-client hyperparameter, or the common value.
 
     >>> float(entry(0.5, 3)), float(entry(np.array([1.0, 2.0]), 1))
     (0.5, 2.0)

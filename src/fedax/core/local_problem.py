@@ -58,7 +58,7 @@ class LocalProblem(eqx.Module):
         return batch.gradient(params) if self.step_gradient is None else self.step_gradient(batch, params)
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
-        r"""`gradient` plus the gradient of the added terms, $\ell + \rho (w - a)$, leaf by leaf in one fused expression."""
+        r"""Adds the gradient of the added terms, $\ell + \rho (w - a)$, to `gradient`, leaf by leaf."""
         if self.linear is not None:
             gradient = jax.tree.map(lambda g, shift: g + shift, gradient, layout.unravel(self.linear))
         if self.anchor is not None:
@@ -67,7 +67,7 @@ class LocalProblem(eqx.Module):
         return gradient
 
     def added_value(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        r"""The added terms themselves, $\langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$."""
+        r"""Returns the added terms, $\langle \ell, w \rangle + \frac{\rho}{2}\lVert w - a \rVert^2$."""
         value = (w * 0).sum()
         if self.linear is not None:
             value = value + self.linear @ w

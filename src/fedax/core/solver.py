@@ -47,7 +47,7 @@ class Descent(Solver):
 
     @abstractmethod
     def transformation(self) -> optax.GradientTransformation:
-        """The Optax optimizer, with the learning rate of round 0."""
+        """Returns the Optax optimizer, with the learning rate of round 0."""
 
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()

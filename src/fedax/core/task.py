@@ -135,7 +135,7 @@ class Task(eqx.Module):
                 conformed(arrays, self.train.arrays, where)  # finds the words, or that types alone differ
 
     def __repr__(self) -> str:
-        """A short table: examples, their arrays, scores."""
+        """Returns a short table: examples, their arrays, scores."""
         arrays = {name: f"{a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train.arrays.items()}
         rows = {"name": self.name, "clients": f"{self.train.clients:,}", "training examples": f"{self.train.total:,}"}
         for split in ("validation", "test"):
@@ -185,35 +185,38 @@ class Task(eqx.Module):
         )
 
     def at(self, state: PyTree) -> "Task":
-        """The task of a model in another state."""
+        """Returns the task with another state of the model."""
         if self.state is None or state is None or state is self.state:
             return self
         return eqx.tree_at(lambda task: task.state, self, state)
 
     def holding(self, params: PyTree) -> "Task":
-        """The task with some more leaves frozen, which are None in the pytree if they stay trained."""
+        """Returns the task with further leaves frozen: those that are not None in `params`."""
         frozen = assembled(params, self.frozen)
         return eqx.tree_at(lambda task: task.frozen, self, frozen, is_leaf=lambda leaf: leaf is None)
 
     def assembled(self, params: PyTree) -> PyTree:
-        """The model in the user's own pytree, from the trained parameters."""
+        """Returns the model in the user's pytree, from the trained parameters."""
         return assembled(params, self.frozen)
 
     def total(
         self, function: PerExample, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
     ) -> Float[Array, ""]:
-        """The weighted sum of a per-example function; rows of weight 0 (padding) do not count, whatever they hold."""
+        """Returns the weighted sum of a per-example function; padding has weight 0."""
         return weighted_sum(function(params, data, key), weight)
 
     def sums(
         self, function: Callable[..., Any], params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
     ) -> PyTree:
-        """The weighted sums over the examples of a function that gives a pytree with one row per example."""
+        """Returns the weighted sums over the examples of a function that gives a pytree with one row per example."""
         values = self._bound(function)(params, data, key)
         return jax.tree.map(lambda rows: weighted_sum(rows, weight), values)
 
     def trained(self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any) -> tuple[Float[Array, ""], PyTree]:
-        """The weighted sum of the losses of a minibatch, and the model's state after it; padding has weight 0."""
+        """Returns the weighted sum of a minibatch's losses, and the model's state after it.
+
+        Padding has weight 0.
+        """
         loss = self.functions["loss"]
         if not isinstance(loss, Bound):
             return self.total(loss, params, data, weight, key), None
@@ -222,7 +225,7 @@ class Task(eqx.Module):
 
 
 def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
-    """The sum of some rows with weights; what has weight 0 does not count, whatever it is."""
+    """Returns a weighted sum of rows; values of weight 0 do not count, not even NaN."""
     if values.ndim > 1:
         weight = weight.reshape(-1, *(1,) * (values.ndim - 1))
     return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0), axis=0)

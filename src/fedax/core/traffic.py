@@ -12,7 +12,8 @@ class Traffic:
 
     Attributes:
         down: server to clients, shape (rounds,).
-        up: clients to server, or over the links of a graph, where a message counts once for each neighbour; shape (rounds,).
+        up: clients to server, or over the links of a graph, where a message counts once for each
+            neighbour; shape (rounds,).
     """
 
     down: np.ndarray
@@ -24,15 +25,18 @@ class Traffic:
 
     @property
     def cumulative(self) -> np.ndarray:
-        """Bits spent before round t, for t = 0 to rounds; aligned with `History.rounds` by indexing."""
+        """Bits spent before round t, for t = 0 to rounds.
+
+        Aligned with `History.rounds` by indexing.
+        """
         return np.concatenate([[0], np.cumsum(self.down + self.up)])
 
 
 def pack(bits: int) -> tuple[int, int]:
-    """A count of bits as two 32-bit numbers, so that a compiled program can return it exactly."""
+    """Splits a count of bits into two 32-bit numbers, which compiled programs return exactly."""
     return bits >> 24, bits & 0xFFFFFF
 
 
 def unpack(high: Any, low: Any) -> np.ndarray | np.int64:
-    """The inverse of `pack`, also for arrays."""
+    """Inverts `pack`, also for arrays."""
     return (np.asarray(high, np.int64) << 24) + np.asarray(low, np.int64)

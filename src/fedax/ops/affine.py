@@ -1,8 +1,8 @@
 r"""The product of examples with the kernel of a fully connected layer, $y_{no} = \sum_k x_{nk} w_{ko}$.
 
-The extension has it, the gradient by the kernel, $\sum_n x_{nk} g_{no}$, and the gradient by the examples, $\sum_o g_{no} w_{ko}$,
-and skips the zeros of their first operand where they are many: pixels of a plain background, units that ReLU has cut off. No bit
-depends on that.
+The extension has it, the gradient by the kernel, $\sum_n x_{nk} g_{no}$, and the gradient by the
+examples, $\sum_o g_{no} w_{ko}$, and skips the zeros of their first operand where they are many:
+pixels of a plain background, units that ReLU has cut off. No bit depends on that.
 """
 
 import math
@@ -20,7 +20,8 @@ from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, choo
 
 LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
-rows of so many numbers, below which the vectors' ends do; and up to a kernel of so many, beyond which all wait for memory."""
+rows of so many numbers, below which the vectors' ends do; and up to a kernel of so many, beyond
+which all wait for memory."""
 
 
 def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "batch outputs"]:
@@ -34,7 +35,8 @@ def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs output
     # with narrow vectors XLA's product is faster
     if worth and choose(x, kernel) and status().level != "plain":
         return outputs_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
-    # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many models share the examples
+    # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many
+    # models share the examples
     return lax.dot_general(kernel, x, (((0,), (1,)), ((), ()))).T
 
 
@@ -75,7 +77,10 @@ PRODUCTS = (outputs_p.name, kernel_gradient_p.name, input_gradient_p.name)
 
 
 def _by_kernel(x: Any, gradient: Any, params: Any) -> Any:
-    """Computes the kernel's gradient; with few outputs transposed, so that the inputs fill vector registers."""
+    """Computes the kernel's gradient.
+
+    With few outputs transposed, so that the inputs fill vector registers.
+    """
     if gradient.shape[2] < NARROWEST <= x.shape[2]:
         return kernel_gradient_p.bind(gradient, x, **params)[0].swapaxes(1, 2)
     return kernel_gradient_p.bind(x, gradient, **params)[0]
@@ -107,7 +112,8 @@ bilinear(
 
 def _batched(made: Any, plain: Any, examples: bool) -> None:
     """Registers: more examples, if only the operand that has them is batched and the result has them; otherwise groups where both
-    operands have the batch, and XLA's product where one has it, which needs no copies of the other one.
+    operands have the batch, and XLA's product where one has it, which needs no copies of the other
+    one.
     """
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:

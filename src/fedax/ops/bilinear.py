@@ -1,7 +1,7 @@
 r"""The three products of a convolution: outputs, gradient of the image, gradient of the kernel.
 
-Each is bilinear, and the transposes of each are the other two: derivatives of any order and mode are these three again. With
-groups g, examples n, stride s and zeros around the image,
+Each is bilinear, and the transposes of each are the other two: derivatives of any order and mode
+are these three again. With groups g, examples n, stride s and zeros around the image,
 
 $$y_{gnrcq} = \sum_{ijp} x_{gn,\, sr+i,\, sc+j,\, p}\, k_{gijpq}.$$
 """
@@ -24,7 +24,10 @@ Groups = Float[Array, "groups _ _ _ _"]
 
 
 class Plan(NamedTuple):
-    """Sizes of image, kernel and outputs in rows and columns; steps between outputs; zeros around the image."""
+    """Sizes of image, kernel and outputs in rows and columns; steps between outputs.
+
+    Zeros around the image.
+    """
 
     image: tuple[int, int]
     window: tuple[int, int]
@@ -36,7 +39,8 @@ class Plan(NamedTuple):
 def pairs(size: int, window: int, outputs: int, *, stride: int = 1, low: int = 0, spread: int = 1, apart: int = 1) -> int:
     """Counts the multiplications of a convolution along one axis: pairs of an output and a kernel position inside the image.
 
-    Zeros of the padding and between numbers are none. The two gradients have as many as the outputs.
+    Zeros of the padding and between numbers are none. The two gradients have as many as the
+    outputs.
 
     Args:
         size, window, outputs: of image, kernel and outputs.
@@ -120,7 +124,8 @@ PRODUCTS = tuple(made.name for made in (outputs_p, image_gradient_p, kernel_grad
 def bilinear(made: Any, first: Any, second: Any) -> None:
     """Registers derivatives of what is bilinear in its first two operands.
 
-    `first` and `second` are the transposes by them, of the other one and the cotangent; further operands are constants.
+    `first` and `second` are the transposes by them, of the other one and the cotangent; further
+    operands are constants.
     """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
@@ -162,8 +167,8 @@ bilinear(
 def joined(made: Any, *cases: tuple[tuple[int | None, ...], int]) -> None:
     """Registers: a batch of some operands joins the axis that these operands share with the result (examples, channels or outputs).
 
-    Each case has that axis for each operand, None for those without a batch, and the axis of the result. Where no case fits, the
-    members of the batch are more groups.
+    Each case has that axis for each operand, None for those without a batch, and the axis of the
+    result. Where no case fits, the members of the batch are more groups.
     """
 
     def rule(operands: Any, dims: Any, **params: Any) -> Any:

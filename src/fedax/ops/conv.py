@@ -37,18 +37,21 @@ def convolve(
     It has derivatives of any order and mode, and works under `jit`, `vmap`, `scan` and `shard_map`.
 
     Args:
-        x: images of shape (batch, rows, columns, channels), of one floating-point type with the kernel.
+        x: images of shape (batch, rows, columns, channels), of one floating-point type with the
+            kernel.
         kernel: of shape (height, width, channels, outputs).
         stride: at least 1, for rows and columns alike or for each.
-        padding: "VALID" places the kernel inside the image only; "SAME" adds zeros around it, so that there are
-            ceil(rows / stride) rows of outputs; ((top, bottom), (left, right)) adds so many zeros, at least 0 each.
-        formulation: "native" calls the extension of fedax on CPUs; "products" writes all in products that XLA runs fast on a
-            CPU; "xla" leaves all to XLA. None: "native" on CPUs where the extension is there and the type is float32 or
-            float64, "products" on other CPUs, "xla" elsewhere.
+        padding: "VALID" places the kernel inside the image only; "SAME" adds zeros around it, so
+            that there are ceil(rows / stride) rows of outputs; ((top, bottom), (left, right)) adds
+            so many zeros, at least 0 each.
+        formulation: "native" calls the extension of fedax on CPUs; "products" writes all in
+            products that XLA runs fast on a CPU; "xla" leaves all to XLA. None: "native" on CPUs
+            where the extension is there and the type is float32 or float64, "products" on other
+            CPUs, "xla" elsewhere.
 
     Raises:
-        InvalidInput: another formulation or one that is not there, another padding or stride, shapes or types that do not
-            fit, or an image smaller than the kernel.
+        InvalidInput: another formulation or one that is not there, another padding or stride,
+            shapes or types that do not fit, or an image smaller than the kernel.
 
     >>> convolve(jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))).shape
     (1, 2, 2, 5)
@@ -80,7 +83,10 @@ def planned(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding: P
 
 
 def borders(image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Borders:
-    """Returns the zeros before and after rows and columns; for "SAME" the larger part of an odd number comes after."""
+    """Returns the zeros before and after rows and columns.
+
+    For "SAME" the larger part of an odd number comes after.
+    """
     fits = padding in ("SAME", "VALID") if isinstance(padding, str) else min(min(pair) for pair in padding) >= 0
     if not fits or min(strides) < 1:
         allowed = "'SAME', 'VALID' or numbers >= 0, and strides >= 1"

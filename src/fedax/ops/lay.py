@@ -9,7 +9,9 @@ from fedax.ops.primitives import Result, batch_by, choose, primitive
 
 
 def laid(x: Images) -> Images:
-    """Returns the same images in another memory layout. Called once, before the first layer, where XLA would copy number by number.
+    """Returns the same images in another memory layout.
+
+    Called once, before the first layer, where XLA would copy number by number.
 
     >>> import jax.numpy as jnp
     >>> laid(jnp.ones((2, 3, 3, 1))).shape

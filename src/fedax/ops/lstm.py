@@ -20,8 +20,9 @@ class LSTM(NamedTuple):
     $$i = \sigma(a_i + p_i c),\; f = \sigma(a_f + p_f c + \phi),\; g = \tanh a_g,\; c' = f c + i g,\;
     o = \sigma(a_o + p_o c'),\; h' = o \tanh c'$$
 
-    with $a = x W + h U + b$ (+ a second bias, as PyTorch has it) and peepholes p (Gers and Schmidhuber, 2000) if there are any.
-    The forget bias $\phi$ is a constant of the call and no parameter.
+    with $a = x W + h U + b$ (+ a second bias, as PyTorch has it) and peepholes p (Gers and
+    Schmidhuber, 2000) if there are any. The forget bias $\phi$ is a constant of the call and no
+    parameter.
     """
 
     inputs: Float[Array, "features gates"]
@@ -73,7 +74,10 @@ SMALLEST = 16
 def recur(
     projected: Gates, kernel: Float[Array, "hidden gates"], peepholes: Float[Array, "3 hidden"], peep: bool
 ) -> Float[Array, "steps batch hidden"]:
-    """Runs the recurrence of `LSTM` over projected inputs; first derivatives are in reverse mode, further ones in any."""
+    """Runs the recurrence of `LSTM` over projected inputs.
+
+    First derivatives are in reverse mode, further ones in any.
+    """
     return _forward(projected, kernel, peepholes, peep)[0]
 
 
@@ -84,7 +88,10 @@ def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> t
 
 
 def _backward(peep: bool, saved: Any, gradient: Float[Array, "steps batch hidden"]) -> tuple[Array, Array, Array]:
-    """Passes only the state's gradient through the loop; the parameters' gradients are one product over all steps after it."""
+    """Passes only the state's gradient through the loop.
+
+    The parameters' gradients are one product over all steps after it.
+    """
     hs, cs, gates, kernel, peepholes = saved
     operands = aligned(*(x[None] for x in (gradient, gates, cs, kernel, peepholes)))
     da = recur_gradient_p.bind(*operands, peep=peep, native=_native(*operands))[0][0]

@@ -19,7 +19,8 @@ EPSILON = 1e-5
 class GroupNorm(NamedTuple):
     r"""$y = \gamma_p (x - m) / \sqrt{v + 10^{-5}} + \beta_p$, with mean m and variance v over the pixels and channels of a group.
 
-    Every example is normalised by itself, channel p with its group of neighbouring channels (Wu and He, arXiv:1803.08494).
+    Every example is normalised by itself, channel p with its group of neighbouring channels (Wu and
+    He, arXiv:1803.08494).
     """
 
     scale: Float[Array, "channels"]
@@ -64,15 +65,16 @@ def residual(
 ) -> tuple[Images, Images]:
     r"""Computes $\max(\mathrm{norm}(x) + s, 0)$, the end of a residual block with group normalisation, in one pass.
 
-    It is returned twice: for the next layer, and for the next shortcut, so that the sum of their gradients needs no pass of its
-    own. s is as in `join`, or 0. Derivatives of any order and mode.
+    It is returned twice: for the next layer, and for the next shortcut, so that the sum of their
+    gradients needs no pass of its own. s is as in `join`, or 0. Derivatives of any order and mode.
 
     Args:
         x: images of shape (batch, rows, columns, channels).
         scale: for each channel.
         offset: for each channel.
         groups: a divisor of the number of channels.
-        shortcut: images with ceil(size / stride) = size of x along rows and columns, and at most as many channels. None: 0.
+        shortcut: images with ceil(size / stride) = size of x along rows and columns, and at most as
+            many channels. None: 0.
         stride: of the pixels of the shortcut, at least 1.
 
     Raises:

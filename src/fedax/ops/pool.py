@@ -20,9 +20,12 @@ Window = tuple[int, int]
 
 @checked_call
 def max_pool(x: Images, window: int | Window = 2) -> Images:
-    """Returns the largest of every 2 x 2 pixels, or of other windows; rows and columns that fill no window are left out.
+    """Returns the largest of every 2 x 2 pixels, or of other windows.
 
-    Of equal pixels the first in reading order receives the gradient. Derivatives of any order and mode.
+    Rows and columns that fill no window are left out.
+
+    Of equal pixels the first in reading order receives the gradient. Derivatives of any order and
+    mode.
 
     Args:
         x: images of shape (batch, rows, columns, channels).

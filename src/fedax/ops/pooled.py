@@ -1,9 +1,10 @@
 r"""A convolution with what follows it in most networks: a bias, ReLU, and the largest of each window.
 
-Behind pooling the gradient of the outputs is one number for each window, at the pixel that won it. The two gradients of the
-convolution read those numbers and their winners; the gradient of all outputs, most of it zeros, is not written. With P the choice
-of the winners, the tangent is $P(x * k)$, bilinear in x and k; its transposes by them are each other's, and derivatives of any
-order are these three again.
+Behind pooling the gradient of the outputs is one number for each window, at the pixel that won it.
+The two gradients of the convolution read those numbers and their winners; the gradient of all
+outputs, most of it zeros, is not written. With P the choice of the winners, the tangent is $P(x *
+k)$, bilinear in x and k; its transposes by them are each other's, and derivatives of any order are
+these three again.
 """
 
 from typing import Any
@@ -151,7 +152,10 @@ in_groups(bias_tangent_p)
 
 
 def _linear(made: Any, back: Any) -> None:
-    """Registers the derivatives of an operation that is linear in its first operand; `back` is its transpose."""
+    """Registers the derivatives of an operation that is linear in its first operand.
+
+    `back` is its transpose.
+    """
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         return made.bind(*primals, **params), made.bind(ad.instantiate_zeros(tangents[0]), primals[1], **params)

@@ -1,7 +1,7 @@
 """Operations with a form for each platform, and the rules that all of them share.
 
-Arrays of an operation have a first axis, the group: examples and parameters of different groups do not meet. Batching adds
-groups, or examples where the result of an example depends on no other one.
+Arrays of an operation have a first axis, the group: examples and parameters of different groups do
+not meet. Batching adds groups, or examples where the result of an example depends on no other one.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,11 +43,14 @@ def primitive(
         name: of the operation.
         results: of the operands' abstract values and the parameters.
         plain: the operation in JAX, for all platforms and wherever there is no extension.
-        call: the extension's function, and the whole numbers it gets, of the operands' shapes and the parameters; None in their
-            place: the plain form for these shapes. None: the plain form everywhere.
-        images: for each operand, whether it lies in memory as images do; more operands than stand here do not.
+        call: the extension's function, and the whole numbers it gets, of the operands' shapes and
+            the parameters; None in their place: the plain form for these shapes. None: the plain
+            form everywhere.
+        images: for each operand, whether it lies in memory as images do; more operands than stand
+            here do not.
         in_place: so many results may lie where the operands of the same places do.
-        again: the second result is the first one once more, in the same memory, with a cotangent of its own.
+        again: the second result is the first one once more, in the same memory, with a cotangent of
+            its own.
     """
     made = Primitive(name)
     made.multiple_results = True
@@ -140,7 +143,9 @@ def batch_groups(made: Primitive, operands: Sequence[Any], dims: Sequence[Any], 
 
 
 def batch_by(made: Primitive, axes: Sequence[int | None], to: Sequence[int]) -> None:
-    """Registers: more examples where only operands with an axis of examples have the batch; otherwise more groups.
+    """Registers: more examples where only operands with an axis of examples have the batch.
+
+    Otherwise more groups.
 
     Args:
         made: the operation.

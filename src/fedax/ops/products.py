@@ -1,7 +1,8 @@
 """The products of a convolution in JAX, in the form that is fast on a CPU where there is no extension.
 
-XLA's CPU compiler does well for the forward product of many channels only; inside a loop its gradient by the kernel is up to
-sixty times slower than the arithmetic. There, the three products are written out.
+XLA's CPU compiler does well for the forward product of many channels only; inside a loop its
+gradient by the kernel is up to sixty times slower than the arithmetic. There, the three products
+are written out.
 """
 
 from typing import Any
@@ -41,8 +42,9 @@ def kernel_gradient(x: Images, gradient: Images, plan: Any) -> Kernel:
 def _by_spans(padded: Images, kernel: tuple[int, ...], gradient: Images) -> Kernel:
     """Computes, for stride 1 with few channels, one product for each row of the kernel over spans of neighbouring columns.
 
-    A span of outputs meets all the pixels that any of its columns sees. The product of the two holds what each place of the
-    kernel gets along its diagonals, and beside them terms that are not used, which cost less than short products do.
+    A span of outputs meets all the pixels that any of its columns sees. The product of the two
+    holds what each place of the kernel gets along its diagonals, and beside them terms that are not
+    used, which cost less than short products do.
     """
     height, width, channels, outputs = kernel
     batch, rows, columns, _ = gradient.shape
@@ -107,7 +109,8 @@ def _by_adding(gradient: Images, kernel: Kernel, plan: Any) -> Images:
 def _in_blocks(x: Images, kernel: Kernel, borders: Borders) -> Images:
     """Computes, for stride 1 with few channels, 2 x 2 outputs at a time by one product over 2 x 2 times the channels.
 
-    The kernel of a block holds the given one at four places; its zeros cost less than short products do.
+    The kernel of a block holds the given one at four places; its zeros cost less than short
+    products do.
     """
     (top, bottom), (left, right) = borders
     height, width, channels, outputs = kernel.shape

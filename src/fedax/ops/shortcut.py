@@ -17,11 +17,13 @@ from fedax.utils.arguments import checked_call
 def join(x: Images, shortcut: Images, stride: int = 1) -> Images:
     r"""Computes $\max(x + s, 0)$ with s every stride-th pixel of the shortcut, and zeros in the channels that it lacks.
 
-    This is option A of He et al. (arXiv:1512.03385, section 3.3). Derivatives of any order and mode.
+    This is option A of He et al. (arXiv:1512.03385, section 3.3). Derivatives of any order and
+    mode.
 
     Args:
         x: images of shape (batch, rows, columns, channels).
-        shortcut: images with ceil(size / stride) = size of x along rows and columns, and at most as many channels.
+        shortcut: images with ceil(size / stride) = size of x along rows and columns, and at most as
+            many channels.
         stride: at least 1.
 
     Raises:

@@ -31,8 +31,8 @@ AVAILABILITY: dict[str, type["Availability"]] = {}
 class Availability(Rule, ABC):
     r"""A rule by which clients can be reached in a round; the others are not drawn.
 
-    A new rule is one frozen dataclass with `there`; by its name (`NightOnly` is `"night_only"`) experiment files have it too. Its
-    fields are its parameters.
+    A new rule is one frozen dataclass with `there`; by its name (`NightOnly` is `"night_only"`)
+    experiment files have it too. Its fields are its parameters.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class EvenRounds(Availability):
@@ -48,7 +48,7 @@ class Availability(Rule, ABC):
 
     @abstractmethod
     def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
-        """The clients that can be reached.
+        """Returns which clients are available.
 
         Args:
             key: the random stream of this round's availability, for all draws of the round.
@@ -60,7 +60,10 @@ class Availability(Rule, ABC):
         """Refuses a number of clients that the rule does not fit, before anything is compiled."""
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Availability":
-        """Returns the rule for clients of these names, None if they have none; most rules look at numbers only."""
+        """Returns the rule for clients of these names, None if they have none.
+
+        Most rules look at numbers only.
+        """
         return self
 
 
@@ -68,12 +71,15 @@ class Availability(Rule, ABC):
 class Daily(Availability):
     """Day and night: every client is there for the same share of a day, and begins at an hour of its own.
 
-    The hours are whole rounds; they are drawn once, from `seed`, and do not depend on the seed of a run.
+    The hours are whole rounds; they are drawn once, from `seed`, and do not depend on the seed of a
+    run.
 
     Args:
-        fraction: of a day for which a client is there, in (0, 1], rounded to whole rounds but at least one.
+        fraction: of a day for which a client is there, in (0, 1], rounded to whole rounds but at
+            least one.
         period: rounds of a day, at least 1.
-        spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the world, with 0 at the same hour.
+        spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the
+            world, with 0 at the same hour.
         seed: of the hours.
 
     >>> day = Daily(0.5, period=4, spread=0.0)
@@ -108,15 +114,17 @@ class Interval(NamedTuple):
 class Trace(Availability):
     r"""A file of intervals in which clients are there: CSV with the columns `device`, `from` and `to`, in any order.
 
-    `device` is a client's name, or of clients without names the number, from 0. Where the names of all clients end in their own
-    numbers, as `client0`, `client1` and so on, the number stands for the name. A client can be reached in round t if t times
-    `round_length` lies in one of its intervals
-    $[\text{from}, \text{to})$; one that has none is never there. The numbers of the file are compared exactly, as decimals.
+    `device` is a client's name, or of clients without names the number, from 0. Where the names of
+    all clients end in their own numbers, as `client0`, `client1` and so on, the number stands for
+    the name. A client can be reached in round t if t times `round_length` lies in one of its
+    intervals $[\text{from}, \text{to})$; one that has none is never there. The numbers of the file
+    are compared exactly, as decimals.
 
     Args:
         file: its path.
         round_length: of a round, in the file's unit of time, above 0; 1 if the file counts rounds.
-        repeat: whether it begins anew at the largest `to`, rounded up to whole rounds; otherwise nobody is there afterwards.
+        repeat: whether it begins anew at the largest `to`, rounded up to whole rounds; otherwise
+            nobody is there afterwards.
 
     Raises:
         DataError: a missing file, or a line that is none; with file, line and value.
@@ -213,7 +221,7 @@ def _read(file: str, length: Fraction) -> tuple[Interval, ...]:
 
 
 def _device(file: str, line: int, text: str) -> int | str:
-    """The number of a client if it is written as one, else its name."""
+    """Returns the number of a client if the text is one, else its name."""
     if re.fullmatch(r"0|[1-9][0-9]{0,9}", text, re.ASCII) and int(text) <= MOST_COUNT:
         return int(text)
     number = re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", text, re.ASCII)

@@ -90,14 +90,14 @@ class LocalWork(eqx.Module):
         return self.stragglers > 0 or any(isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size))
 
     def widest(self, largest: int) -> int:
-        """The most examples that a minibatch can have, if no client has more than `largest`."""
+        """Returns the largest possible minibatch, if no client has more than `largest` examples."""
         if isinstance(self.batch_size, int):
             return min(self.batch_size, largest)
         top = self.batch_size[1]
         return min(top, largest) if isinstance(top, int) else largest
 
     def work(self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None) -> Work:
-        """The work in one round of a client with `size` examples.
+        """Draws the work of a client with `size` examples in one round.
 
         Args:
             key: the client's random stream of that round.
@@ -149,7 +149,10 @@ class LocalWork(eqx.Module):
         return larger(amount * size // batch, 1)
 
     def most_steps(self, largest: int) -> tuple[str, int]:
-        """The most steps of a round, if no client has more than `largest` examples, after the argument that sets them."""
+        """Returns the argument that sets the steps, and the most steps of a round.
+
+        `largest` is the size of the largest client.
+        """
         if (p := self.sync_probability) is not None:
             return "sync_probability", 1 if p == 1 else 1 + int(SMALLEST_LUCK / math.log1p(-p))
         name = "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
@@ -167,7 +170,7 @@ class LocalWork(eqx.Module):
             raise InvalidInput.of(f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round")
 
     def equal_steps(self, sizes: Sequence[int]) -> bool:
-        """Whether clients with so many examples are certain to take equally many steps in every round."""
+        """Returns whether clients of these sizes always take equally many steps."""
         if self.sync_probability is not None:
             return True
         least, most = self._ends
@@ -179,14 +182,16 @@ class LocalWork(eqx.Module):
         return len(steps) == 1
 
     def full_batches(self, sizes: Sequence[int]) -> bool:
-        """Whether clients with so many examples have minibatches of one size only, which need no padding."""
+        """Returns whether clients of these sizes need no padding of minibatches."""
         if isinstance(self.batch_size, tuple):
             return False
         width = max(sizes) if self.batch_size == "full" else min(self.batch_size, max(sizes))
         return all(size % width == 0 for size in sizes)
 
     def mean_steps(self, size: int) -> float:
-        """The expected steps of a round (over all rounds, if there are times) of a client with `size` examples.
+        """Returns the expected steps of a round of a client with `size` examples.
+
+        With `times` it is the mean over all rounds.
 
         Of a drawn batch size, the steps at its mean.
         """
@@ -200,7 +205,7 @@ class LocalWork(eqx.Module):
         return amount * (self.mean_epoch(size) if self._in_epochs else 1)
 
     def mean_epoch(self, size: int) -> float:
-        """The minibatches of an epoch of a client with `size` examples; of a drawn batch size, at its mean."""
+        """Returns the minibatches in an epoch of a client, at the mean batch size."""
         return -(-size // self._mean_batch(size))
 
     def _mean_batch(self, size: int) -> float:
@@ -228,17 +233,17 @@ def _examples(batch: int | str, size: int) -> int:
 
 
 def counts(value: Any) -> bool:
-    """Whether a whole number of at least 1 that fits into 32 bits."""
+    """Returns whether a value is a whole number from 1 on that fits into 32 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
 
 
 def _pair(value: Any, word: str | None = None) -> bool:
-    """Whether two whole numbers in order; the second may be `word`."""
+    """Returns whether a value is a pair of counts in order; the second may be `word`."""
     if not (isinstance(value, tuple) and len(value) == 2 and counts(value[0])):
         return False
     return (word is not None and value[1] == word) or (counts(value[1]) and value[0] <= value[1])
 
 
 def real(value: Any) -> bool:
-    """Whether a number, and not a truth value."""
+    """Returns whether a value is a number and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -27,12 +27,14 @@ class Rule:
 
     @classmethod
     def name(cls) -> str:
-        """The class's name as experiment files spell it."""
+        """Returns the class's name as experiment files spell it."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
     def of(cls, spelling: Any) -> Any:
-        """A rule as experiment files spell it: a name, or a table with a name and parameters; a rule itself stays.
+        """Makes a rule from its spelling in files: a name, or a table with a name and parameters.
+
+        A rule is returned unchanged.
 
         Raises:
             InvalidInput: no such rule, or parameters that it does not have.

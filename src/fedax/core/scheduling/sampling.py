@@ -26,8 +26,8 @@ Drawn = tuple[Int[Array, "capacity"], Int[Array, ""] | int]
 class Sampling(Rule, ABC):
     r"""A rule by which a cohort is drawn.
 
-    A new rule is one frozen dataclass with `draw`; by its name (`PowerOfTwo` is `"power_of_two"`) experiment files have it too.
-    Its fields are its parameters.
+    A new rule is one frozen dataclass with `draw`; by its name (`PowerOfTwo` is `"power_of_two"`)
+    experiment files have it too. Its fields are its parameters.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class First(Sampling):
@@ -38,8 +38,8 @@ class Sampling(Rule, ABC):
     >>> del SAMPLING["first"]
 
     Attributes:
-        by_size: whether larger clients are drawn more often, so that a mean with equal weights estimates $\sum_k p_k$; else the
-            weights are $n_k$.
+        by_size: whether larger clients are drawn more often, so that a mean with equal weights
+            estimates $\sum_k p_k$; else the weights are $n_k$.
         repeats: whether a client may be drawn several times.
         may_be_empty: whether it may happen that nobody is drawn.
     """
@@ -52,7 +52,7 @@ class Sampling(Rule, ABC):
     argument = "sampling"
 
     def capacity(self, cohort: int, clients: int) -> int:
-        """The largest number of clients that `draw` can return."""
+        """Returns the largest number of clients that `draw` can return."""
         return cohort
 
     @abstractmethod
@@ -69,9 +69,10 @@ class Sampling(Rule, ABC):
         """
 
     def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
-        """As `draw`, where only some clients can be reached; fewer are drawn if there are not enough of them.
+        """Draws clients among those who are available; fewer if there are not enough of them.
 
-        By default those who were drawn and are not there drop out. The rules of this library draw among those who are there.
+        By default those who were drawn and are not there drop out. The rules of this library draw
+        among those who are there.
         """
         ids, count = self.draw(key, offsets, cohort)
         return first(ids, there[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
@@ -139,7 +140,9 @@ class Poisson(Sampling):
 
 @functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
 def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]:
-    """A uniform subset without replacement by Floyd's algorithm: the cost depends on the cohort, not on the population.
+    """Draws a uniform subset without replacement by Floyd's algorithm.
+
+    The cost depends on the cohort, not on the population.
 
     Source: Bentley and Floyd, A sample of brilliance, Communications of the ACM 30(9), 1987.
     """
@@ -153,10 +156,11 @@ def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]
 
 
 def successive_subset(key: Key[Array, ""], offsets: Int[Array, "bounds"], count: int) -> Int[Array, "count"]:
-    """Clients drawn one after the other with probabilities proportional to their examples, without replacement.
+    """Draws clients one by one without replacement, in proportion to their examples.
 
-    A client drawn before is drawn again, until it is a new one: the law of the new one is that of a draw from those that are left.
-    The cost depends on the cohort and on how much of all examples it holds, not on the population.
+    A client drawn before is drawn again, until it is a new one: the law of the new one is that of a
+    draw from those that are left. The cost depends on the cohort and on how much of all examples it
+    holds, not on the population.
     """
 
     def ticket(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -171,9 +175,10 @@ def successive_subset(key: Key[Array, ""], offsets: Int[Array, "bounds"], count:
 
 
 def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count: int) -> Int[Array, "count"]:
-    r"""A subset drawn one after the other with probabilities proportional to `weights`, without replacement.
+    r"""Draws a subset one by one without replacement, in proportion to `weights`.
 
-    Clients of weight 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log w_k + G_k$ is such a draw.
+    Clients of weight 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log
+    w_k + G_k$ is such a draw.
     """
     noise = jax.random.gumbel(key, weights.shape, weights.dtype)
     # two sort keys: an offset that puts weights of 0 last would round their noise away
@@ -184,7 +189,9 @@ def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count
 def weighted_subset_among(
     key: Key[Array, ""], weights: Float[Array, "clients"], count: int, there: Bool[Array, "clients"]
 ) -> Drawn:
-    """As `weighted_subset` from the clients who are there, and how many of the places count, fewer if they do not suffice.
+    """Draws a `weighted_subset` of the available clients; returns it and its size.
+
+    The size is less than `count` if there are not enough of them.
 
     Those of weight 0 who are there fill up, uniformly.
     """
@@ -194,5 +201,5 @@ def weighted_subset_among(
 
 
 def first(ids: Int[Array, "capacity"], chosen: Bool[Array, "capacity"]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
-    """The chosen ones first, in their order, and how many they are."""
+    """Moves chosen ids to the front, in their order, and counts them."""
     return ids[jnp.argsort(~chosen, stable=True)].astype(jnp.int32), jnp.sum(chosen, dtype=jnp.int32)

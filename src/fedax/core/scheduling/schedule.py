@@ -77,7 +77,7 @@ class Schedule(LocalWork):
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
 
     def __repr__(self) -> str:
-        """The arguments that differ from the defaults, with long lists cut in the middle."""
+        """Returns the arguments that differ from the defaults, with long lists cut in the middle."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = {name: value for name, value in self.options.items() if value != defaults[name]}
         texts = {name: repr(value) for name, value in given.items()}
@@ -126,7 +126,7 @@ class Schedule(LocalWork):
         return self.dropouts > 0 or self.reach is not None or (self.cohort is not None and self.rule.may_be_empty)
 
     def capacity(self, clients: int) -> int:
-        """The largest number of clients that `draw` can return."""
+        """Returns the largest number of clients that `draw` can return."""
         return clients if self.cohort is None else self.rule.capacity(self.cohort, clients)
 
     def draw(
@@ -136,7 +136,9 @@ class Schedule(LocalWork):
         weights: Float[Array, "clients"] | None = None,
         there: Bool[Array, "clients"] | None = None,
     ) -> tuple[Int[Array, "capacity"], Int[Array, ""] | int]:
-        """Client ids, and how many of them count (the rest is padding); see `Federation.sample` for `weights`.
+        """Draws a cohort: client ids, and how many of them count (the rest is padding).
+
+        See `Federation.sample` for `weights`.
 
         `there` says who can be reached, None for everyone.
         """
@@ -177,7 +179,10 @@ class Weights(NamedTuple):
 def cohort_weights(
     schedule: Schedule, ids: Int[Array, "capacity"], share: Float[Array, "capacity"], count: Index, clients: int, drawn: bool
 ) -> Weights:
-    """The weights of a cohort's clients; `share` is their n_k / n, and `drawn` says that the schedule's sampling drew them."""
+    """Returns the weights of a cohort's clients.
+
+    `share` is their n_k / n, and `drawn` says that the schedule's sampling drew them.
+    """
     equal = schedule.weights == "equal"
     objective = jnp.ones_like(share) if equal else share
     weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective

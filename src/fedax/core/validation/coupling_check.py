@@ -41,9 +41,9 @@ def check_separate(
 ) -> None:
     """Refuses a function of which an example's value changes with the other examples, their number, or its place in the batch.
 
-    It is evaluated on three examples in several orders, repeated and among others, with and without a key, once for a function.
-    Those whose attribute `separate` is True are taken at their word. One that fails there, or gives no finite number, is let
-    through.
+    It is evaluated on three examples in several orders, repeated and among others, with and without
+    a key, once for a function. Those whose attribute `separate` is True are taken at their word.
+    One that fails there, or gives no finite number, is let through.
 
     Args:
         name: its argument of `Task`.
@@ -85,7 +85,7 @@ def _tolerance(values: np.ndarray) -> np.ndarray:
 
 
 def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: Any, training: bool) -> list[_Pair]:
-    """Values of examples in pairs that should be equal."""
+    """Returns pairs of values of the same examples that should be equal."""
     batch, changed = _batches(arrays)
     order = _places(batch)
     fewer, repeated = _rows_of(changed, [0, 1]), _rows_of(batch, order)
@@ -111,7 +111,7 @@ def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: A
 
 
 def _places(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """The order of three examples in a longer batch, in which each comes to many places."""
+    """Returns an order of three examples in a longer batch, in which each has many places."""
     small = sum(values.size for values in batch.values()) <= _SMALL
     rng = np.random.default_rng(1)
     return np.concatenate([[2, 0, 1], *(rng.permutation(3) for _ in range(_REPEATS - 1 if small else 1))])
@@ -129,7 +129,7 @@ def _differences(expected: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Three examples, and three of which only the first is the same."""
+    """Returns three examples, and three of which only the first is the same."""
     batch, changed = {}, {}
     for key, values in arrays.items():
         rows = np.asarray(values[: min(3, len(values))])
@@ -142,7 +142,7 @@ def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 
 def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callable[..., Any]:
-    """The function's values; long functions are compiled, and forgotten."""
+    """Returns a function that evaluates `function`; long ones are compiled, uncached."""
     equations = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, batch).eqns
     loops = any(equation.primitive.name in ("scan", "while", "cond") for equation in equations)
     if len(equations) <= _OPERATIONS and not loops:
@@ -159,12 +159,12 @@ def _evaluated(function: Callable[..., Any], params: Any, batch: Any) -> Callabl
 
 
 def _wide(value: Any) -> np.ndarray:
-    """As NumPy has it; half precision by its own type, whatever the format."""
+    """Converts values to NumPy; half precision of any format becomes float16."""
     array = np.asarray(value)
     return array if array.dtype.name in ("float32", "float64") else array.astype(np.float32).astype(np.float16)
 
 
 def _uses_key(function: Callable[..., Any], params: Any, batch: Any, key: Any) -> bool:
-    """Whether the program of a training step is another one with a key."""
+    """Returns whether a function's jaxpr differs with and without a key."""
     texts = [str(jax.make_jaxpr(lambda p, b, k=k: function(p, b, k))(params, batch)) for k in (None, key)]
     return texts[0] != texts[1]

@@ -75,7 +75,7 @@ def check_rows(name: str, function: Callable[..., Any], start: Callable[[Any], A
 
 
 def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Exception | None]:
-    """The values and the new state, or the error instead."""
+    """Returns the shapes of the values and of the new state, and the error if the function fails."""
 
     def both(params: Any, examples: Any) -> Any:
         if isinstance(function, Bound):
@@ -94,7 +94,7 @@ def _tried(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any, Excep
 
 
 def _program(function: Any, params: Any, probe: Any) -> str:
-    """The text of what a function computes in evaluation, without addresses."""
+    """Returns the text of a function's jaxpr in evaluation, without addresses."""
     return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe)))
 
 
@@ -123,7 +123,7 @@ def _check_state(field: str, before: Any, after: Any) -> None:
 
 
 def _reason(error: Exception, examples: dict[str, Any] | None = None) -> str:
-    """The first line of an error, as a sentence."""
+    """Returns the first line of an error as a sentence."""
     if isinstance(error, KeyError) and examples is not None:
         return f"There is no {shown(error.args[0] if error.args else None)} among the examples' arrays {sorted(examples)}."
     text = str(error).strip().splitlines()

@@ -81,7 +81,10 @@ def _weighted_sum(values: Sequence[PyTree], weights: Float[Array, "places"]) -> 
 
 
 def _updated(held: dict[str, Memory], ids: Int[Array, "places"], kept: dict[int, dict[str, PyTree]]) -> dict[str, Memory]:
-    """Returns the memories after the work, given what clients keep by their place; all keep the same names."""
+    """Returns the memories after the work, given what clients keep by their place.
+
+    All keep the same names.
+    """
     names = next(iter(kept.values()), {})
     whose = ids[jnp.asarray([*kept], jnp.int32)]
     return {name: held[name].put(whose, jax.tree.map(stack, *(rows[name] for rows in kept.values()))) for name in names}

@@ -31,7 +31,9 @@ _SMALL_MATMUL_OPTIONS: dict[str, str | bool] = {
 
 @functools.cache
 def small_matmul_options() -> dict[str, str | bool]:
-    """Returns compiler options that keep small matrix products out of the library; empty where they do not apply.
+    """Returns compiler options that keep small matrix products out of the library.
+
+    Returns none where they do not apply.
 
     XLA's CPU compiler hands products to a library (YNNPACK) whose workspaces all devices of a
     process take from one list, so steps of a few microseconds wait for each other. The library is
@@ -80,7 +82,9 @@ def compile_clock() -> CompileClock:
 
 
 def evict_programs(share: float = EVICTION_SHARE) -> bool:
-    """Drops all compiled programs of the process if it holds many memory maps; the next call of each compiles it again.
+    """Drops all compiled programs of the process if it holds many memory maps.
+
+    The next call of each compiles it again.
 
     A program takes some ten maps on a CPU, a run on a new task some hundreds. JAX never drops
     programs, and beyond the kernel's limit (65,530 maps by default on Linux) the compiler fails for

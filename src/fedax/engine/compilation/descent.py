@@ -108,11 +108,17 @@ class _Graph:
         self.uses = Counter(operand for operand in operands if not isinstance(operand, Literal))
 
     def defining(self, variable: Any) -> int | None:
-        """Returns the equation that defines a variable; None for literals and the jaxpr's inputs."""
+        """Returns the equation that defines a variable.
+
+        Returns None for literals and the jaxpr's inputs.
+        """
         return None if isinstance(variable, Literal) else self.definition.get(variable)
 
     def defining_only(self, variable: Any, name: str) -> int | None:
-        """Returns the defining equation if it has that primitive and the variable is used once; None otherwise."""
+        """Returns the defining equation if it has that primitive and the variable is used once.
+
+        Returns None otherwise.
+        """
         number = self.defining(variable)
         if number is None or self.uses[variable] != 1 or self.equations[number].primitive.name != name:
             return None

@@ -80,7 +80,9 @@ def random_settings() -> dict[str, Any]:
 
 
 def first_difference(mine: Any, kept: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """Returns the first field in which two fingerprints differ, with both values; None if they are equal.
+    """Returns the first field in which two fingerprints differ, with both values.
+
+    Returns None if they are equal.
 
     >>> first_difference({"a": [1, 2]}, {"a": [1, 3]})
     ('a[1]', 2, 3)

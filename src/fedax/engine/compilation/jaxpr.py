@@ -39,7 +39,10 @@ def subjaxprs(equation: Any) -> list[Any]:
 
 
 def trip_count(equation: Any) -> int | None:
-    """Returns how many times the jaxprs within an equation run; None for a `while` loop, whose length is unknown."""
+    """Returns how many times the jaxprs within an equation run.
+
+    Returns None for a `while` loop, whose length is unknown.
+    """
     if equation.primitive.name == "while":
         return None
     return equation.params["length"] if equation.primitive.name == "scan" else 1

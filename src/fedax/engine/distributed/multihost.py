@@ -28,7 +28,9 @@ _POLL = 5.0
 
 @checked_call
 def connect_hosts(coordinator: str | None = None, processes: int | None = None, process: int | None = None) -> ProcessGroup:
-    """Connects this process to those on other hosts; later simulations use the devices of all hosts.
+    """Connects this process to those on other hosts.
+
+    Later simulations use the devices of all hosts.
 
     Call it on every host before anything is computed, then run the same program everywhere:
     `fedax.run` returns the same history on all hosts. It calls `jax.distributed.initialize` with a

@@ -54,7 +54,9 @@ class Divergence(NamedTuple):
 
 @checked_arguments
 class EarlyStopping(NamedTuple):
-    """Stops a run once a metric has not become better for some rounds; the outcome is `stopped`, and ok.
+    """Stops a run once a metric has not become better for some rounds.
+
+    The outcome is `stopped`, and ok.
 
     `History.best` is the best model by the metric, `History.params` the last one. Once the metric
     is not finite, the run ends with the outcome `non-finite`.

@@ -1,4 +1,7 @@
-"""The options of runs as one frozen record, checked on construction; shared by `run`, `run_grid` and `start`."""
+"""The options of runs as one frozen record, checked on construction.
+
+Shared by `run`, `run_grid` and `start`.
+"""
 
 import dataclasses
 import difflib
@@ -36,7 +39,9 @@ BAD_CLIENT = ("stop", "drop")
 
 
 class Progress(NamedTuple):
-    """The argument of a progress hook, after every observation; returning True asks the run to stop.
+    """The argument of a progress hook, after every observation.
+
+    Returning True asks the run to stop.
 
     Attributes:
         round: rounds that are done.
@@ -53,7 +58,7 @@ class Progress(NamedTuple):
     compiling: float = 0.0
 
     def __str__(self) -> str:
-        """One line, with the metrics that are single numbers."""
+        """Returns one line, with the metrics that are single numbers."""
         values = [f"{name} {value:.4g}" for name, value in self.metrics.items() if np.ndim(value) == 0]
         return ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
 

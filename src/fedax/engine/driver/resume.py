@@ -58,7 +58,10 @@ def origin(
 
 
 def data_of(task: Task, whole: bool) -> dict[str, Any]:
-    """Returns the sizes and a hash of the training data; of large arrays `whole` says whether every number counts."""
+    """Returns the sizes and a hash of the training data.
+
+    Of large arrays `whole` says whether every number counts.
+    """
     content = hash_arrays(task.train) if whole else fingerprint(task.train)
     return {"clients": task.train.clients, "examples": task.train.total, "content": content}
 

@@ -176,7 +176,10 @@ class Grid:
 
     @property
     def arguments(self) -> list[dict[str, Any]]:
-        """The arguments of each run, as texts and numbers for reports; without those that are not used."""
+        """The arguments of each run, as texts and numbers for reports.
+
+        Leaves out those that are not used.
+        """
         options, train = self.options, self.task.train
         common = {
             "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} training examples",
@@ -268,7 +271,10 @@ class Session:
 
     @checked_call
     def spent(self, state: RunState) -> float | None:
-        """Returns the epsilon that the rounds up to a state have spent; None without noise, which has no guarantee."""
+        """Returns the epsilon that the rounds up to a state have spent.
+
+        Returns None without noise, which has no guarantee.
+        """
         return None if self._grid.private is None else self._grid.private.spent(state.round)
 
     @checked_call

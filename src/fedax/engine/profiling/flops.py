@@ -137,7 +137,10 @@ class Cost(NamedTuple):
 
 
 class _FlopClient(CompiledClient):
-    """Client with given numbers of steps, examples in a step and examples; it is only traced, on zeros."""
+    """Client with given numbers of steps, examples in a step and examples.
+
+    It is only traced, on zeros.
+    """
 
     def __init__(self, setup: Setup, phase_work: PhaseWork, numbers: tuple[int, int, int]) -> None:
         self.number, self.width, self.all = numbers
@@ -218,7 +221,10 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
 
 @functools.cache
 def measure_peak(devices: int, dtype: str) -> float:
-    """Measures the GFLOP/s of large matrix products, one on each device at once; the best of several, cached by process."""
+    """Measures the GFLOP/s of large matrix products, one on each device at once.
+
+    Returns the best of several, cached by process.
+    """
     size = 1024 if jax.default_backend() == "cpu" else 8192
     mesh, split = client_mesh(devices), P("clients")
     matrices = jax.device_put(np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split))

@@ -83,7 +83,10 @@ class Profile:
 
     @property
     def gradients_rate(self) -> float | None:
-        """GFLOP/s over the time of the parts `gradients`; None also where those have been fused into other parts."""
+        """GFLOP/s over the time of the parts `gradients`.
+
+        Returns None also where those have been fused into other parts.
+        """
         return self._over(sum(ms for part, ms in self.parts.items() if part.endswith(": gradients")))
 
     @property

@@ -105,7 +105,9 @@ class Part(NamedTuple):
         return cls(arrays, offset, size)
 
     def rows(self, position: Int[Array, "some"], singly: bool = False) -> dict[str, Array]:
-        """Gathers examples by their position within the client; positions past the end give the last example.
+        """Gathers examples by their position within the client.
+
+        Positions past the end give the last example.
 
         `singly` copies them one after the other, as a fused kernel needs it, which cannot contain a
         gather.
@@ -201,7 +203,10 @@ class CompiledClient(Client):
         return self.schedule.widest(self.task.train.largest)
 
     def permutation(self, key: Key[Array, ""]) -> Int[Array, "padded"] | None:
-        """Returns the order of the examples in an epoch, shape (largest + padding,); None for the given order."""
+        """Returns the order of the examples in an epoch, shape (largest + padding,).
+
+        Returns None for the given order.
+        """
         if self.schedule.order == "given":
             return None
         largest, width = self.task.train.largest, self.widest * self.steps_per_fetch()

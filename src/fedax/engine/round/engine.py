@@ -179,12 +179,12 @@ class Program(ABC):
         """Returns the carry of each run."""
 
     def whole(self, states: Any) -> list[RunCarry]:
-        """As `split`, but with all clients' memories on the rank that writes files."""
+        """Returns the carries, with all clients' memories on the rank that writes files."""
         return self.split(states)
 
     @abstractmethod
     def join(self, carry: Sequence[RunCarry]) -> Any:
-        """Inverse of `split`, on copies."""
+        """Inverts `split`, on copies."""
 
 
 @checked_arguments

@@ -30,7 +30,10 @@ PIECE = 2048
 def personal_models(
     setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
 ) -> Callable[[Index], Float[Array, "dim"]] | None:
-    """Returns a function from a client's number to the model it uses itself; None if that is the global one."""
+    """Returns a function from a client's number to the model it uses itself.
+
+    Returns None if that is the global one.
+    """
     how, states = algorithm.personal(carry.state), carry.model_state
     if how is None:
         return None
@@ -56,7 +59,10 @@ def all_personal(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Fl
 
 
 def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> "CompiledView":
-    """Returns the observers' view of a carry; `worked` is the cohort of the last phase before it."""
+    """Returns the observers' view of a carry.
+
+    `worked` is the cohort of the last phase before it.
+    """
     evaluated = dataclasses.replace(setup, task=task_as_evaluated(setup.task, carry.model_state))
     view = CompiledView(evaluated, algorithm.model(carry.state))
     set_run(view, setup, algorithm, carry.state)
@@ -85,7 +91,9 @@ def empty_cohort(clients: int, dtype: Any) -> Cohort:
 
 
 class CompiledView(View):
-    """See `View`. Of a model alone it evaluates scores; `view_of` adds the run that the model is from.
+    """See `View`. Of a model alone it evaluates scores.
+
+    `view_of` adds the run that the model is from.
 
     Attributes:
         own: from a client's number to the model that it uses itself; None if that is `w`.
@@ -118,7 +126,10 @@ class CompiledView(View):
     def of_each(
         self, split: OfClients, score: str, used: Callable[[Index], tuple[Float[Array, "dim"], Any]]
     ) -> Float[Array, "clients"]:
-        """As `per_client`, for the model and the model's state (None for the global one) that `used` gives for each client."""
+        """Computes `per_client` for models by client.
+
+        `used` returns a client's model and its state, None for the global state.
+        """
         data: Ragged = getattr(self.task, split)
         if not data.total:
             return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
@@ -164,7 +175,10 @@ class CompiledView(View):
         return "test" if split == "holdout" and self.task.holdout is None else split
 
     def sums(self, split: str) -> dict[str, Array]:
-        """Sums the loss and all scores over each client's examples, shape (clients,); shape (1,) for a global set."""
+        """Sums the loss and all scores over each client's examples, shape (clients,).
+
+        The shape is (1,) for a global set.
+        """
         if split not in self._sums:
             self._sums[split] = self._passes(getattr(self.task, split))
         return self._sums[split]
@@ -252,7 +266,7 @@ def _piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, Array
 
 
 def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None) -> Float[Array, "others"]:
-    """See `View.held_back`."""
+    """Evaluates a model on held-out clients, see `View.held_back`."""
     task = setup.task.held_back
     task = None if task is None else task.at(setup.task.state)
     assert task is not None, "a task that holds no clients back"

@@ -1,4 +1,7 @@
-"""Derives phases, traffic, memory and gradients of a round by tracing the algorithm abstractly; nothing is declared."""
+"""Derives phases, traffic, memory and gradients of a round by tracing the algorithm abstractly.
+
+Nothing is declared.
+"""
 
 import dataclasses
 from collections.abc import Callable

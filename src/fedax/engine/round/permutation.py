@@ -22,7 +22,9 @@ Sorting one array of words is four times faster.
 # than one per operation
 @functools.partial(jax.jit, static_argnames="width", inline=True)
 def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
-    """Returns a random permutation of 0 to size - 1, then padding; the same for every `width` >= `size`.
+    """Returns a random permutation of 0 to size - 1, then padding.
+
+    It is the same for every `width` >= `size`.
 
     Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and
     a tie (of probability 2^-16 a pair) keeps the given order.
@@ -67,7 +69,7 @@ in_groups(shuffle_p)
 
 
 def permutation_by_size(key: Key[Array, ""], size: Index, largest: int, width: int) -> Int[Array, "width"]:
-    """As `permutation`, at a cost that follows this client's size rather than the largest one; `width` >= `largest`.
+    """Computes `permutation` at a cost that follows this client's size; `width` >= `largest`.
 
     Sorts at the next power of two, by a switch. Under `vmap` a switch runs all of its branches, so
     it is for one client at a time.

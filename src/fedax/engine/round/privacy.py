@@ -319,7 +319,10 @@ class _InspectionBackend(RecordingBackend):
             raise _refused(self.name, f"phase {phase} uploads whole numbers, which Gaussian noise does not fit")
 
     def _place_of_reference(self, upload: Upload[Any], down: PyTree, phase: str) -> int | None:
-        """Returns the number of the vector sent down whose difference to the upload is clipped; None without one."""
+        """Returns the number of the vector sent down whose difference to the upload is clipped.
+
+        Returns None without one.
+        """
         if upload.reference is None:
             return None
         # by identity: while tracing, a vector that was sent down is the very object that the work
@@ -330,7 +333,10 @@ class _InspectionBackend(RecordingBackend):
         return near
 
     def _draw_of(self, cohort: Cohort, phase: str) -> int | None:
-        """Returns the number of the draw that a cohort is from; None for all clients, of which privacy amplifies nothing."""
+        """Returns the number of the draw that a cohort is from.
+
+        Returns None for all clients, of which privacy amplifies nothing.
+        """
         number = next((i for i, draw in enumerate(self.draws) if draw.ids is cohort.ids), None)
         if number is not None:
             if self.draws[number].is_weighted:
@@ -396,7 +402,9 @@ def _vectors(down: PyTree) -> list[Any]:
 def privacy_spent(
     algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
 ) -> float:
-    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy; infinity without noise.
+    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy.
+
+    Infinity without noise.
 
     Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend
     more together.

@@ -92,7 +92,10 @@ class PeerMemory(Memory):
         return jax.tree.map(lambda rows: rows[:, 0], _allgather(self.comm, self._rows))
 
     def gather_on_root(self) -> Memory:
-        """Gathers the states of all ranks on rank 0, for checkpoints; other ranks return their own."""
+        """Gathers the states of all ranks on rank 0, for checkpoints.
+
+        Other ranks return their own.
+        """
 
         def of(rows: Any) -> Array:
             gathered = self.comm.gather(np.asarray(rows))

@@ -69,7 +69,10 @@ _duplicates: list[tuple[Any, Any]] = []
 
 
 def _status_communicator(comm: Any, deadline: float) -> Any:
-    """Returns the duplicate of a communicator, made at the first call; None if other ranks do not take part in time."""
+    """Returns the duplicate of a communicator, made at the first call.
+
+    Returns None if other ranks do not take part in time.
+    """
     for known, duplicate in _duplicates:
         if known == comm:
             return duplicate

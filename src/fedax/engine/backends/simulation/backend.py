@@ -74,7 +74,10 @@ class SimulationBackend(Backend):
         return result, Memory(self._mix(result.rows[0], neighbours, weights))
 
     def _mix(self, sent: Any, neighbours: Array, weights: Array) -> Any:
-        """Returns each client's weighted sum of its neighbours' rows; on a mesh, every device computes its part of the clients."""
+        """Returns each client's weighted sum of its neighbours' rows.
+
+        On a mesh, every device computes its part of the clients.
+        """
         devices, clients = self.setup.devices, self.setup.population.clients
         if devices == 1:
             return mixed(sent, neighbours, weights)
@@ -207,7 +210,9 @@ class _ClientResult(NamedTuple):
 
 
 class _Results(NamedTuple):
-    """Results of all clients on one device. Rows are by slot, shape (capacity, ...); those of other devices' slots are zero.
+    """Results of all clients on one device.
+
+    Rows are by slot, shape (capacity, ...); those of other devices' slots are zero.
 
     Attributes:
         sums: None if uploads are gathered. During the loop a compensated pair (totals,
@@ -241,7 +246,10 @@ class _Results(NamedTuple):
 
 
 class _ClientWork(eqx.Module):
-    """A phase's work for one slot of the cohort; `held` has the clients' states by name, rows of shape (capacity, ...)."""
+    """A phase's work for one slot of the cohort.
+
+    `held` has the clients' states by name, rows of shape (capacity, ...).
+    """
 
     phase_work: PhaseWork
     setup: Setup

@@ -186,7 +186,10 @@ class SimulationProgram(Program):
 
     @functools.cached_property
     def working(self) -> Setup:
-        """The setup of rounds, with fused loops where possible; a `vmap` over settings makes products too large for them."""
+        """The setup of rounds, with fused loops where possible.
+
+        A `vmap` over settings makes products too large for them.
+        """
         fits = self.small and self.setup.placement == "sequential" and self.axes.settings == 1
         return dataclasses.replace(self.setup, kernels=fits and is_available())
 

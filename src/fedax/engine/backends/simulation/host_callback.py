@@ -25,7 +25,9 @@ Shapes = tuple[jax.ShapeDtypeStruct, ...]
 def call_host(
     function: Callable[..., Sequence[np.ndarray]], shapes: Sequence[jax.ShapeDtypeStruct], *operands: Any
 ) -> list[Array]:
-    """Calls a pure function on the host. It may be called again or not at all, on one device of a mesh or on all.
+    """Calls a pure function on the host.
+
+    It may be called again or not at all, on one device of a mesh or on all.
 
     Args:
         function: a hashable function of NumPy arrays. Below `vmap`, arguments and results have one
@@ -90,7 +92,9 @@ class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
 
 
 def map_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
-    """Calls a function below `vmap` lane by lane. Arrays that are the same in all lanes have a leading axis of length 1.
+    """Calls a function below `vmap` lane by lane.
+
+    Arrays that are the same in all lanes have a leading axis of length 1.
 
     >>> map_lanes(lambda a, b: a + b.sum(), (np.array([1, 2]), 0), (np.array([[3, 4]]), 1)).tolist()
     [8, 9]

@@ -59,7 +59,10 @@ class HostExamples:
 
 
 class HostRagged(Ragged):
-    """Examples that a compiled program reads by host callbacks; `arrays` has only their shapes and types."""
+    """Examples that a compiled program reads by host callbacks.
+
+    `arrays` has only their shapes and types.
+    """
 
     arrays: Mapping[str, Any]
     number: Int[Array | np.ndarray, ""] = eqx.field(kw_only=True)

@@ -83,7 +83,9 @@ class RowFormat:
 
 
 class OffloadedMemory(Memory):
-    """Client states in a `ClientStateStore`. A program sees the store's handle and a version of its rows.
+    """Client states in a `ClientStateStore`.
+
+    A program sees the store's handle and a version of its rows.
 
     `_rows` has the arrays that initial rows are computed from. Reads and writes are pure: a write
     returns a new version, and later reads take it as an argument. This data dependency makes XLA
@@ -212,7 +214,10 @@ def has_unallocated_state(tree: Any) -> bool:
 
 
 def allocate_stores(tree: Any, place: StatePlacement) -> tuple[Any, list[ClientStateStore]]:
-    """Gives every run its own stores, with copies of the rows that it had before; returns the carry and the stores."""
+    """Gives every run its own stores, with copies of the rows that it had before.
+
+    Returns the carry and the stores.
+    """
     made: list[ClientStateStore] = []
     if place == "device":
         return tree, made
