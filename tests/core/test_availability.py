@@ -32,7 +32,7 @@ def written(tmp_path):
 
 
 def table(rule, rounds, clients):
-    return np.array([rule.there(KEY, t, clients) for t in range(rounds)])
+    return np.array([rule.available(KEY, t, clients) for t in range(rounds)])
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_device_that_is_no_client_is_refused_with_its_line(written, tmp_path):
         Experiment.parse(text).plan()
     again = Experiment.parse(Experiment.parse(text.replace("clients = 5", "clients = 6")).toml())
     again.plan()
-    assert schedule_of(again.schedule).reach == Trace(str(tmp_path / "trace.csv"), 2.0)
+    assert schedule_of(again.schedule).availability_rule == Trace(str(tmp_path / "trace.csv"), 2.0)
     with pytest.raises(SpecError, match=r"line 7: Daily\(period=...\): got 0"):
         Experiment.parse(text.partition("availability")[0] + 'availability = {name = "daily", period = 0}\n')
 
@@ -117,8 +117,8 @@ def test_a_device_that_is_no_client_is_refused_with_its_line(written, tmp_path):
 def test_a_trace_is_read_anew(written):
     first = written("device,from,to\n0,0,1\n")
     given = {"availability": {"name": "trace", "file": first.file}}
-    assert schedule_of(given).reach == first
-    assert schedule_of(given).reach != written("device,from,to\n0,0,2\n")
+    assert schedule_of(given).availability_rule == first
+    assert schedule_of(given).availability_rule != written("device,from,to\n0,0,2\n")
 
 
 def test_a_day_is_a_share_of_the_rounds_of_every_client():
@@ -135,7 +135,7 @@ def test_a_new_rule_is_one_class():
     class OneByOne(Availability):
         every: int = 1
 
-        def there(self, key, round, clients):
+        def available(self, key, round, clients):
             return jnp.arange(clients, dtype=jnp.int32) == round // self.every % clients
 
     try:

@@ -325,7 +325,7 @@ def test_a_trace_names_clients(tmp_path_factory, names, data):
     if chosen.isdigit() or chosen.startswith("-"):
         return
     rule = trace(tmp_path_factory.mktemp("trace") / "t.csv", chosen)
-    there = rule.bound_to(names, len(names)).there(jax.random.key(0), 0, len(names))
+    there = rule.bound_to(names, len(names)).available(jax.random.key(0), 0, len(names))
     assert np.flatnonzero(there).tolist() == [names.index(chosen)]
 
 
@@ -338,7 +338,7 @@ def test_a_trace_by_number_trains_the_client_of_that_number(tmp_path):
         rule = trace(tmp_path / "t.csv", device)
         history = fedax.run(fedax.FedAvg(), task, schedule=fedax.Schedule(availability=rule, cohort=3), rounds=1)
         assert history.notes["available"].tolist() == [1]
-        bound = rule.bound_to(task.names, 12).there(jax.random.key(0), 0, 12)
+        bound = rule.bound_to(task.names, 12).available(jax.random.key(0), 0, 12)
         assert [task.names[k] for k in np.flatnonzero(bound)] == ["client2"]
     (folder / "client0.csv").unlink()
     shifted = fedax.tasks.client_files(folder)  # client 2 is the second one now: a number could be either

@@ -261,14 +261,14 @@ def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mappin
     return known[name](**options)
 
 
-def words(owner: object) -> list[str]:
+def symbolic(owner: object) -> list[str]:
     """Returns the names of the symbolic hyperparameters of an object, see `Word`."""
     return [name for name, limits in declared(owner).items() if limits.words and isinstance(getattr(owner, name), str)]
 
 
-def usual(owner: Any) -> Any:
+def with_defaults(owner: Any) -> Any:
     """Replaces symbolic hyperparameters and mappings of clients' names by their defaults."""
-    changed = [*words(owner), *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping))]
+    changed = [*symbolic(owner), *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping))]
     return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in changed})
 
 

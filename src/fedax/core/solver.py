@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.constants import Constants
-from fedax.core.hyper import Scalar, Word, hyper, number, words
+from fedax.core.hyper import Scalar, Word, hyper, number, symbolic
 from fedax.core.local_problem import LocalProblem
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
@@ -97,7 +97,7 @@ class SGD(Descent):
     weight_decay: float = hyper(0.0, static=True, low=0.0, later=True, doc="part of the weights that is added to a gradient")
 
     def fitted(self, constants: Constants) -> "SGD":
-        if not words(self):
+        if not symbolic(self):
             return self
         return dataclasses.replace(self, learning_rate=1 / (4 * float(constants.smoothness.max()) * constants.interval))
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from fedax.algorithms.server.multipliers import Multiplier
 from fedax.core import Algorithm, Client, Constants, Constraint, Federation, Memory, Personal, Vector
-from fedax.core.hyper import PerClient, Word, entry, hyper, number, words
+from fedax.core.hyper import PerClient, Word, entry, hyper, number, symbolic
 
 
 class DualMemory(eqx.Module):
@@ -38,7 +38,7 @@ class Constrained(Algorithm[BeyondConsensusState]):
     )
 
     def fitted(self, constants: Constants) -> "Constrained":
-        if not (given := words(self)):
+        if not (given := symbolic(self)):
             return self
         bounds = {"lam_min": 1 + constants.smoothness, "lam_max": (1 + constants.smoothness) ** 2 / constants.smoothness}
         bounded = dataclasses.replace(self, **{name: bounds[name] for name in given})

@@ -1,4 +1,4 @@
-"""Availability: the clients that can be reached in a round."""
+"""Availability: which clients are available in a round."""
 
 import bisect
 import csv
@@ -29,14 +29,14 @@ AVAILABILITY: dict[str, type["Availability"]] = {}
 
 
 class Availability(Rule, ABC):
-    r"""A rule by which clients can be reached in a round; the others are not drawn.
+    r"""A rule that says which clients are available in a round; the others are not drawn.
 
-    A new rule is one frozen dataclass with `there`; by its name (`NightOnly` is `"night_only"`)
+    A new rule is one frozen dataclass with `available`; by its name (`NightOnly` is `"night_only"`)
     experiment files have it too. Its fields are its parameters.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class EvenRounds(Availability):
-    ...     def there(self, key, round, clients):
+    ...     def available(self, key, round, clients):
     ...         return jnp.full(clients, round % 2 == 0)
     >>> Availability.of("even_rounds")
     EvenRounds()
@@ -47,7 +47,7 @@ class Availability(Rule, ABC):
     argument = "availability"
 
     @abstractmethod
-    def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+    def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         """Returns which clients are available.
 
         Args:
@@ -69,13 +69,13 @@ class Availability(Rule, ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Daily(Availability):
-    """Day and night: every client is there for the same share of a day, and begins at an hour of its own.
+    """Day and night: every client is available for the same share of a day, from its hour on.
 
     The hours are whole rounds; they are drawn once, from `seed`, and do not depend on the seed of a
     run.
 
     Args:
-        fraction: of a day for which a client is there, in (0, 1], rounded to whole rounds but at
+        fraction: of a day for which a client is available, in (0, 1], rounded to whole rounds but at
             least one.
         period: rounds of a day, at least 1.
         spread: the part of a day over which the clients begin, in [0, 1]: with 1 all over the
@@ -83,7 +83,7 @@ class Daily(Availability):
         seed: of the hours.
 
     >>> day = Daily(0.5, period=4, spread=0.0)
-    >>> [int(day.there(jax.random.key(0), t, clients=1)[0]) for t in range(6)]
+    >>> [int(day.available(jax.random.key(0), t, clients=1)[0]) for t in range(6)]
     [1, 1, 0, 0, 1, 1]
     """
 
@@ -95,14 +95,14 @@ class Daily(Availability):
     def __post_init__(self) -> None:
         check_declared(self)
 
-    def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+    def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         span, long = max(1, whole_part(self.spread, self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
         hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
         return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < long
 
 
 class Interval(NamedTuple):
-    """A line of a trace: a client, by number or by name, that is there in the rounds from `first` to before `end`."""
+    """A line of a trace: a client, by number or by name, is available from round `first` to before `end`."""
 
     client: int | str
     first: int
@@ -112,19 +112,19 @@ class Interval(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trace(Availability):
-    r"""A file of intervals in which clients are there: CSV with the columns `device`, `from` and `to`, in any order.
+    r"""A file of intervals in which clients are available: CSV with columns `device`, `from` and `to`.
 
     `device` is a client's name, or of clients without names the number, from 0. Where the names of
     all clients end in their own numbers, as `client0`, `client1` and so on, the number stands for
     the name. A client can be reached in round t if t times `round_length` lies in one of its
-    intervals $[\text{from}, \text{to})$; one that has none is never there. The numbers of the file
+    intervals $[\text{from}, \text{to})$; one that has none is never available. The numbers of the file
     are compared exactly, as decimals.
 
     Args:
         file: its path.
         round_length: of a round, in the file's unit of time, above 0; 1 if the file counts rounds.
         repeat: whether it begins anew at the largest `to`, rounded up to whole rounds; otherwise
-            nobody is there afterwards.
+            no client is available afterwards.
 
     Raises:
         DataError: a missing file, or a line that is none; with file, line and value.
@@ -135,7 +135,7 @@ class Trace(Availability):
     ...     path = Path(folder) / "trace.csv"
     ...     _ = path.write_text("device,from,to\n0,0,120\n1,60,240\n")
     ...     trace = Trace(str(path), round_length=60)
-    >>> [trace.there(jax.random.key(0), t, clients=2).tolist() for t in range(4)]
+    >>> [trace.available(jax.random.key(0), t, clients=2).tolist() for t in range(4)]
     [[True, False], [True, True], [False, True], [False, True]]
     """
 
@@ -173,7 +173,7 @@ class Trace(Availability):
         object.__setattr__(bound, "intervals", tuple(intervals))
         return bound
 
-    def there(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
+    def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         if not all(isinstance(interval.client, int) for interval in self.intervals):
             raise DataError.found(
                 self.file, "names of devices", "a trace that is bound to a task's clients: bound_to(names, clients)"

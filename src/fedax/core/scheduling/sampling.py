@@ -68,14 +68,16 @@ class Sampling(Rule, ABC):
             Client ids, `capacity` many, and how many of them count.
         """
 
-    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
+    def among(
+        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+    ) -> Drawn:
         """Draws clients among those who are available; fewer if there are not enough of them.
 
-        By default those who were drawn and are not there drop out. The rules of this library draw
-        among those who are there.
+        By default those who were drawn and are not available drop out. The rules of this library
+        draw among the available clients.
         """
         ids, count = self.draw(key, offsets, cohort)
-        return first(ids, there[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
+        return first(ids, available[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +87,10 @@ class Uniform(Sampling):
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         return subset(key, offsets.shape[0] - 1, cohort), cohort
 
-    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
-        return weighted_subset_among(key, jnp.ones(there.shape, jnp.float32), cohort, there)
+    def among(
+        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+    ) -> Drawn:
+        return weighted_subset_among(key, jnp.ones(available.shape, jnp.float32), cohort, available)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +103,14 @@ class Proportional(Sampling):
         tickets = jax.random.randint(key, (cohort,), 0, offsets[-1], jnp.int32)
         return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
 
-    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
-        sizes = jnp.where(there, jnp.diff(offsets), 0)
+    def among(
+        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+    ) -> Drawn:
+        sizes = jnp.where(available, jnp.diff(offsets), 0)
         within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
         tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
         ids = jnp.searchsorted(within, tickets, side="right").astype(jnp.int32) - 1
-        return jnp.minimum(ids, there.shape[0] - 1), jnp.where(there.any(), cohort, 0).astype(jnp.int32)
+        return jnp.minimum(ids, available.shape[0] - 1), jnp.where(available.any(), cohort, 0).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +125,10 @@ class ProportionalWithoutReplacement(Sampling):
             return weighted_subset(key, jnp.diff(offsets).astype(jnp.float32), cohort), cohort
         return successive_subset(key, offsets, cohort), cohort
 
-    def among(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, there: Bool[Array, "clients"]) -> Drawn:
-        return weighted_subset_among(key, jnp.diff(offsets).astype(jnp.float32), cohort, there)
+    def among(
+        self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
+    ) -> Drawn:
+        return weighted_subset_among(key, jnp.diff(offsets).astype(jnp.float32), cohort, available)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,16 +195,16 @@ def weighted_subset(key: Key[Array, ""], weights: Float[Array, "clients"], count
 
 
 def weighted_subset_among(
-    key: Key[Array, ""], weights: Float[Array, "clients"], count: int, there: Bool[Array, "clients"]
+    key: Key[Array, ""], weights: Float[Array, "clients"], count: int, available: Bool[Array, "clients"]
 ) -> Drawn:
     """Draws a `weighted_subset` of the available clients; returns it and its size.
 
     The size is less than `count` if there are not enough of them.
 
-    Those of weight 0 who are there fill up, uniformly.
+    Available clients of weight 0 fill up, uniformly.
     """
-    order = weighted_subset(key, weights, there.shape[0])
-    ids, all_ = first(order, there[order])
+    order = weighted_subset(key, weights, available.shape[0])
+    ids, all_ = first(order, available[order])
     return ids[:count], jnp.minimum(all_, count)
 
 

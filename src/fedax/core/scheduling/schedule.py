@@ -86,16 +86,16 @@ class Schedule(LocalWork):
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
         """Returns the schedule for clients of these names, to which a trace of availability may refer; None if they have none."""
-        if self.reach is None:
+        if self.availability_rule is None:
             return self
-        return dataclasses.replace(self, availability=self.reach.bound_to(names, clients))
+        return dataclasses.replace(self, availability=self.availability_rule.bound_to(names, clients))
 
     def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
         clients = len(sizes)
         self.check_steps(max(sizes))
-        if self.reach is not None:
-            self.reach.bound_to(names, clients).check(clients)
+        if self.availability_rule is not None:
+            self.availability_rule.bound_to(names, clients).check(clients)
         if self.cohort is not None and self.cohort > clients:
             raise InvalidInput.of("Schedule(cohort=...)", self.cohort, f"1 to {clients}, the number of clients, or None")
 
@@ -105,15 +105,18 @@ class Schedule(LocalWork):
         return cast(Sampling, self.sampling)
 
     @property
-    def reach(self) -> Availability | None:
-        """The rule of availability, None if everyone is always there."""
+    def availability_rule(self) -> Availability | None:
+        """The rule of availability, None if all clients are always available."""
         return cast(Availability | None, self.availability)
 
     @property
     def options(self) -> dict[str, Any]:
         """All arguments as experiment files spell them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {"sampling": self.rule.spelling, "availability": self.reach and self.reach.spelling}
+        return values | {
+            "sampling": self.rule.spelling,
+            "availability": self.availability_rule and self.availability_rule.spelling,
+        }
 
     @property
     def weights_equal(self) -> bool:
@@ -123,7 +126,9 @@ class Schedule(LocalWork):
     @property
     def may_be_empty(self) -> bool:
         """Whether it may happen that nobody works in a round."""
-        return self.dropouts > 0 or self.reach is not None or (self.cohort is not None and self.rule.may_be_empty)
+        return (
+            self.dropouts > 0 or self.availability_rule is not None or (self.cohort is not None and self.rule.may_be_empty)
+        )
 
     def capacity(self, clients: int) -> int:
         """Returns the largest number of clients that `draw` can return."""
@@ -134,15 +139,15 @@ class Schedule(LocalWork):
         key: Key[Array, ""],
         offsets: Int[Array, "bounds"],
         weights: Float[Array, "clients"] | None = None,
-        there: Bool[Array, "clients"] | None = None,
+        available: Bool[Array, "clients"] | None = None,
     ) -> tuple[Int[Array, "capacity"], Int[Array, ""] | int]:
         """Draws a cohort: client ids, and how many of them count (the rest is padding).
 
         See `Federation.sample` for `weights`.
 
-        `there` says who can be reached, None for everyone.
+        `available` says which clients are available, None for all.
         """
-        ids, count = self._invited(key, offsets, weights, there)
+        ids, count = self._invited(key, offsets, weights, available)
         if not self.dropouts:
             return ids, count
         lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
@@ -153,18 +158,18 @@ class Schedule(LocalWork):
         key: Key[Array, ""],
         offsets: Int[Array, "bounds"],
         weights: Float[Array, "clients"] | None,
-        there: Bool[Array, "clients"] | None,
+        available: Bool[Array, "clients"] | None,
     ) -> Drawn:
         clients = offsets.shape[0] - 1
         if self.cohort is None:
             every = jnp.arange(clients, dtype=jnp.int32)
-            return (every, clients) if there is None else first(every, there)
+            return (every, clients) if available is None else first(every, available)
         if weights is not None:
-            if there is None:
+            if available is None:
                 return weighted_subset(key, weights, self.cohort), self.cohort
-            return weighted_subset_among(key, weights, self.cohort, there)
-        if there is not None:
-            return self.rule.among(key, offsets, self.cohort, there)
+            return weighted_subset_among(key, weights, self.cohort, available)
+        if available is not None:
+            return self.rule.among(key, offsets, self.cohort, available)
         return self.rule.draw(key, offsets, self.cohort)
 
 

@@ -42,11 +42,11 @@ class PythonBackend(Backend):
     """Backend with one upload per client, added up in the cohort's order."""
 
     @abstractmethod
-    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[ClientResult]:
+    def each(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]) -> list[ClientResult]:
         """Runs the work at every place of a cohort and returns the results in its order."""
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        results = self.each(phase_work, cohort, held)
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+        results = self.each(phase_work, cohort, client_states)
         decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
         values = [phase_work.bounded(value) for value in decoded]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
@@ -64,7 +64,7 @@ class PythonBackend(Backend):
             results[0].upload,
             None if gather else tuple(part for each in weights for part in _weighted_sum(values, each)),
             (jax.tree.map(stack, *values), weights[0]) if gather else None,
-            held | _updated(held, cohort.ids, {place: results[place].kept for place in places}),
+            client_states | _updated(client_states, cohort.ids, {place: results[place].kept for place in places}),
             broken,
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
@@ -80,14 +80,18 @@ def _weighted_sum(values: Sequence[PyTree], weights: Float[Array, "places"]) -> 
     return jax.tree.map(weighted, *values), weights.astype(accumulator(weights.dtype)).sum()
 
 
-def _updated(held: dict[str, Memory], ids: Int[Array, "places"], kept: dict[int, dict[str, PyTree]]) -> dict[str, Memory]:
+def _updated(
+    client_states: dict[str, Memory], ids: Int[Array, "places"], kept: dict[int, dict[str, PyTree]]
+) -> dict[str, Memory]:
     """Returns the memories after the work, given what clients keep by their place.
 
     All keep the same names.
     """
     names = next(iter(kept.values()), {})
     whose = ids[jnp.asarray([*kept], jnp.int32)]
-    return {name: held[name].put(whose, jax.tree.map(stack, *(rows[name] for rows in kept.values()))) for name in names}
+    return {
+        name: client_states[name].put(whose, jax.tree.map(stack, *(rows[name] for rows in kept.values()))) for name in names
+    }
 
 
 def stack(*rows: Array) -> Array:

@@ -112,13 +112,13 @@ class ReferenceBackend(PythonBackend):
     def __init__(self, setup: Setup, algorithm: str) -> None:
         self.setup, self.algorithm = setup, algorithm
 
-    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[ClientResult]:
-        return [self._at(int(k), phase_work, held) for k in cohort.ids]
+    def each(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]) -> list[ClientResult]:
+        return [self._at(int(k), phase_work, client_states) for k in cohort.ids]
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
-        result = self.work(phase_work, everyone, held, True)
+        result = self.work(phase_work, everyone, client_states, True)
         sent = [jax.tree.map(lambda rows, k=k: rows[k], result.rows[0]) for k in range(len(everyone.ids))]
         received = []
         for row, around in zip(np.asarray(weights), np.asarray(neighbours), strict=True):
@@ -127,9 +127,9 @@ class ReferenceBackend(PythonBackend):
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
         return result, Memory(jax.tree.map(stack, *received))
 
-    def _at(self, k: int, phase_work: PhaseWork, held: dict[str, Memory]) -> ClientResult:
+    def _at(self, k: int, phase_work: PhaseWork, client_states: dict[str, Memory]) -> ClientResult:
         """Runs the work of one client. An error in it names round and client."""
-        rows = {name: memory.of(k) for name, memory in held.items()}
+        rows = {name: memory.of(k) for name, memory in client_states.items()}
         try:
             upload, kept = phase_work(
                 EagerClient(self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence), rows

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.hyper import words
+from fedax.core.hyper import symbolic
 from fedax.core.task import Task
 from fedax.engine.driver.options import RunOptions
 from fedax.errors import InvalidInput
@@ -39,7 +39,7 @@ def resolve(
             constants.
     """
     for owner in (options.solver, *algorithms):
-        for name in words(owner)[:1]:
+        for name in symbolic(owner)[:1]:
             if not options.engine.has_all(task):
                 allowed = "numbers, on an engine that has not everybody's examples here; the word needs them"
                 raise InvalidInput.of(f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed)
@@ -55,8 +55,8 @@ def resolve(
 
 def has_symbolic(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> bool:
     """Returns whether hyperparameters of the run are symbolic, so that each start may have other numbers."""
-    return any(words(owner) for owner in (options.solver, *algorithms))
+    return any(symbolic(owner) for owner in (options.solver, *algorithms))
 
 
 def _numbers(before: object, after: object) -> Found:
-    return {name: np.asarray(getattr(after, name)) for name in words(before)}
+    return {name: np.asarray(getattr(after, name)) for name in symbolic(before)}

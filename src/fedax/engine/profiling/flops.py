@@ -173,8 +173,8 @@ class _FlopBackend(SimulationBackend):
         self.costs: list[Cost] = []
         self.worked: list[Int[Array, "numbers capacity"]] = []
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
         self.costs.append(
             Cost.of(
                 lambda *numbers: count_function_flops(lambda: phase_work(_FlopClient(self.setup, phase_work, numbers), rows))
@@ -183,7 +183,7 @@ class _FlopBackend(SimulationBackend):
         sizes = self.setup.population.sizes_of(cohort.ids)
         steps, examples = jax.vmap(functools.partial(self._steps, phase_work))(cohort.ids, sizes)
         self.worked.append(jnp.where(cohort.works, jnp.stack([jnp.ones_like(sizes), sizes, steps, examples]), 0))
-        return super().work(phase_work, cohort, held, gather)
+        return super().work(phase_work, cohort, client_states, gather)
 
     def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
         """Returns a client's steps, and the examples in all of them."""

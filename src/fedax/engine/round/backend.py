@@ -88,41 +88,40 @@ class PhaseWork(eqx.Module):
         """Name of the work function."""
         return getattr(self.work, "__name__", type(self.work).__name__)
 
-    def __call__(self, client: Client, held: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
+    def __call__(self, client: Client, client_state: dict[str, PyTree]) -> tuple[Upload[Any], dict[str, PyTree]]:
         """Runs the work of one client.
 
         Args:
             client: with its examples and its random streams.
-            held: what the client keeps, as far as there is such: its `own` memory of the algorithm,
-                what it `received` from its neighbours, what the codec `lost` of its last message,
-                its `model` state.
+            client_state: what is stored for the client, by name, as far as there is such: its
+                `own` memory of the algorithm, what it `received` from its neighbours, what the
+                codec `lost` of its last message, its `model` state.
 
         Returns:
-            The upload, with messages not yet decoded, and what the client keeps afterwards, by the
-            same names.
+            The upload, with messages not yet decoded, and the new client state, by the same names.
         """
-        held = self._set_model_state(client, held)
-        inputs = *decode(self.down)[0], *(held[name] for name in ("own", "received") if name in held)
+        client_state = self._set_model_state(client, client_state)
+        inputs = *decode(self.down)[0], *(client_state[name] for name in ("own", "received") if name in client_state)
         done = self.work(client, *inputs)
         upload = Upload((), memory=done) if self.receives else done
-        value, lost = self._encode(client, upload, held.get("lost"))
-        kept = {"lost": lost} if self.codec is not None and "lost" in held else {}
-        if "own" in held:
-            kept["own"] = held["own"] if upload.memory is None else upload.memory
-        if "model" in held:
-            kept["model"] = client.model_state
+        value, lost = self._encode(client, upload, client_state.get("lost"))
+        new_state = {"lost": lost} if self.codec is not None and "lost" in client_state else {}
+        if "own" in client_state:
+            new_state["own"] = client_state["own"] if upload.memory is None else upload.memory
+        if "model" in client_state:
+            new_state["model"] = client.model_state
         if self.sends_state and client.trained:
             value = Sent(value, state_in_reals(client.model_state))
-        return Upload(value, upload.weight), kept
+        return Upload(value, upload.weight), new_state
 
-    def _set_model_state(self, client: Client, held: dict[str, PyTree]) -> dict[str, PyTree]:
+    def _set_model_state(self, client: Client, client_state: dict[str, PyTree]) -> dict[str, PyTree]:
         """Gives the client the model's state: its own, the server's, or the mean of its neighbours'."""
-        client.model_state = held.get("model", client.model_state if self.model_state is None else self.model_state)
-        received = held.get("received")
+        client.model_state = client_state.get("model", client.model_state if self.model_state is None else self.model_state)
+        received = client_state.get("received")
         if not isinstance(received, Sent):
-            return held
+            return client_state
         client.model_state = state_from_mean(received.state, client.model_state)
-        return held | {"received": received.value}
+        return client_state | {"received": received.value}
 
     def _encode(self, client: Client, upload: Upload[Any], lost: Any) -> tuple[PyTree, Any]:
         """Returns the upload as it is sent, and what the codec lost: first the attack, then local privacy, then the codec."""
@@ -141,15 +140,15 @@ class PhaseWork(eqx.Module):
         """Returns a decoded upload as it may be added up: clipped, if the channel has privacy at the server."""
         return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
-    def broken(self, value: PyTree, held: dict[str, PyTree], kept: dict[str, PyTree]) -> Int[Array, ""]:
+    def broken(self, value: PyTree, client_state: dict[str, PyTree], new_state: dict[str, PyTree]) -> Int[Array, ""]:
         """Returns `UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps became non-finite, else 0.
 
         In the receiving half of an exchange the new memory counts as the upload.
         """
         if self.receives:
-            return jnp.where(is_finite(kept["own"]), 0, UPLOAD)
-        before = {name: held[name] for name in kept}
-        return jnp.where(is_finite(value), jnp.where(became_non_finite(before, kept), MEMORY, 0), UPLOAD)
+            return jnp.where(is_finite(new_state["own"]), 0, UPLOAD)
+        before = {name: client_state[name] for name in new_state}
+        return jnp.where(is_finite(value), jnp.where(became_non_finite(before, new_state), MEMORY, 0), UPLOAD)
 
 
 class PhaseResult(NamedTuple):
@@ -163,7 +162,7 @@ class PhaseResult(NamedTuple):
             the uploads are gathered.
         rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their
             weights, in the cohort's order.
-        held: the clients' memories afterwards.
+        client_states: the clients' memories after the work, by name.
         broken: for each place of the cohort whether the client's result is finite, see
             `PhaseWork.broken`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
@@ -175,7 +174,7 @@ class PhaseResult(NamedTuple):
     upload: Upload[Any]
     sums: Any
     rows: Any
-    held: dict[str, Memory]
+    client_states: dict[str, Memory]
     broken: Int[Array, "capacity"]
     clipped: Int[Array, ""] | None = None
     notes: dict[str, Any] = {}  # noqa: RUF012 (never written)
@@ -226,26 +225,26 @@ class Backend(ABC):
         return key
 
     @abstractmethod
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         """Runs the work at every client of a cohort.
 
         Args:
             phase_work: what each client does.
             cohort: the clients.
-            held: memories that the work reads and updates, by name.
+            client_states: memories that the work reads and updates, by name.
             gather: whether to return the single uploads rather than their sum.
         """
 
     @abstractmethod
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
         """Runs the work at every client, and gives each the weighted sum of its neighbours' uploads.
 
         Args:
             phase_work: what each client does.
             everyone: all clients.
-            held: memories that the work reads and updates, by name.
+            client_states: memories that the work reads and updates, by name.
             neighbours: shape (clients, width), for each client itself and its neighbours; itself
                 again as padding.
             weights: of the same shape, 0 for padding.

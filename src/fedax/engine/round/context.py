@@ -105,8 +105,10 @@ class RoundContext(Federation):
         key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
         self._draws += 1
         available, schedule = None, self.setup.schedule
-        if schedule.reach is not None:
-            available = schedule.reach.there(stream(self.root, "available", self.round), self.round, self.clients)
+        if schedule.availability_rule is not None:
+            available = schedule.availability_rule.available(
+                stream(self.root, "available", self.round), self.round, self.clients
+            )
             self.note(available=available.sum(dtype=jnp.int32))
         with profiler_scope("cohort"):
             ids, count = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, available)
@@ -159,7 +161,7 @@ class RoundContext(Federation):
             mean = weighted_mean(result.sums, result.form)
             if isinstance(mean, Sent):  # the model's state was averaged beside the upload
                 self.model_state, mean = state_from_mean(mean.state, self.model_state), mean.value
-        return mean if memory is None else (mean, result.held["own"])
+        return mean if memory is None else (mean, result.client_states["own"])
 
     def _noisy_mean(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
         """Returns the mean with noise, and moves adaptive clipping on to its next bounds."""
@@ -182,7 +184,7 @@ class RoundContext(Federation):
             states = Gathered(values.state, weights, cohort.ids, valid)
             self.model_state, values = state_from_mean(mean_of_rows(states), self.model_state), values.value
         gathered = Gathered(values, weights, cohort.ids, valid)
-        return gathered if memory is None else (gathered, result.held["own"])
+        return gathered if memory is None else (gathered, result.client_states["own"])
 
     def exchange(
         self, graph: Graph, send: Callable[..., Upload[Any]], receive: Callable[..., Any], memory: Memory
@@ -193,32 +195,34 @@ class RoundContext(Federation):
         graph.check_population(self.clients)
         everyone, (neighbours, weights) = self.everyone, graph.at(self.round)
         # first half: every node sends, and the backend sums each node's neighbours
-        sending, held = self._prepare(send, (), memory)
+        sending, client_states = self._prepare(send, (), memory)
         sending = dataclasses.replace(sending, model_state=None)  # no server sends one, nodes keep theirs
-        result, received = self.backend.exchange(sending, everyone, held, neighbours, weights)
+        result, received = self.backend.exchange(sending, everyone, client_states, neighbours, weights)
         if result.upload.weight is not None:
             raise InvalidInput.found("exchange(send=...)", "an Upload with a weight", "none: the graph has the weights")
         links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)  # the first column is the node itself
         self._account(everyone, sending, result, links)
         # second half: every node works on what it received, and sends nothing
-        held = {name: result.held[name] for name in ("own", "model") if name in result.held} | {"received": received}
+        client_states = {name: result.client_states[name] for name in ("own", "model") if name in result.client_states} | {
+            "received": received
+        }
         receiving = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
-        after = self.backend.work(receiving, everyone, held, False)
+        after = self.backend.work(receiving, everyone, client_states, False)
         self._check_finite(everyone, after)
-        self.model_state = after.held.get("model", self.model_state)
-        return after.held["own"]
+        self.model_state = after.client_states.get("model", self.model_state)
+        return after.client_states["own"]
 
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
     ) -> tuple[PhaseWork, PhaseResult]:
         """Runs a phase between server and clients: prepares the work, dispatches it, and accounts for the result."""
-        phase_work, held = self._prepare(work, down, memory)
+        phase_work, client_states = self._prepare(work, down, memory)
         if isinstance(cohort.count, int) and cohort.count == 0:
             if not self._is_noised:
                 raise EmptyPhaseError
-            result = self.setup.private.phase(phase_work).empty(held)  # noise hides an empty cohort too
+            result = self.setup.private.phase(phase_work).empty(client_states)  # noise hides an empty cohort too
         else:
-            result = self.backend.work(phase_work, cohort, held, gather)
+            result = self.backend.work(phase_work, cohort, client_states, gather)
         self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
 
@@ -226,22 +230,22 @@ class RoundContext(Federation):
         self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None
     ) -> tuple[PhaseWork, dict[str, Memory]]:
         """Returns the phase's work with what the server sends, and the clients' memories that it reads and updates."""
-        channel, phase, held = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
+        channel, phase, client_states = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
         if channel is not None and channel.feedback:
-            held["lost"] = self.lost[phase]
+            client_states["lost"] = self.lost[phase]
         attack = None if channel is None else channel.attack
         hostile = np.zeros(0) if attack is None else attack.members(self.clients)
         options: dict[str, Any] = {"attack": attack, "hostile": jnp.asarray(hostile)} if len(hostile) else {}
         codec, state = None if channel is None else channel.up, self.model_state
         if isinstance(state, Memory):  # clients keep the model's state themselves, the server sends none
-            held["model"], state = state, None
+            client_states["model"], state = state, None
         options |= {"model_state": state, "sends_state": self._sends_state}
         phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **options)
         if self.setup.private is not None:
             phase_work = self.setup.private.protect(phase_work, self.bounds)
-        return phase_work, held
+        return phase_work, client_states
 
     @property
     def _sends_state(self) -> bool:
@@ -293,9 +297,9 @@ class RoundContext(Federation):
         if self.is_abandoned is not False:
             messages = jnp.where(self.is_abandoned, 0, messages)  # earlier in the round a phase had no clients
         self._record_participants(cohort, result)
-        if "lost" in result.held:
-            self.lost[len(self.traffic)] = result.held["lost"]
-        self.model_state = result.held.get("model", self.model_state)
+        if "lost" in result.client_states:
+            self.lost[len(self.traffic)] = result.client_states["lost"]
+        self.model_state = result.client_states.get("model", self.model_state)
         self.traffic.append(count_traffic(phase_work, result, messages))
         if result.clipped is not None:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)

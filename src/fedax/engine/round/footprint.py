@@ -15,7 +15,7 @@ from fedax.communication.channel import bits_of, decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import Cohort, Memory
-from fedax.core.hyper import as_arrays, bound_to, usual
+from fedax.core.hyper import as_arrays, bound_to, with_defaults
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
@@ -106,7 +106,7 @@ def footprint(
     """
     if task is not None:
         algorithm = bound_to(algorithm, task.names, task.train.clients)
-    algorithm, solver = usual(algorithm), usual(solver or SGD())
+    algorithm, solver = with_defaults(algorithm), with_defaults(solver or SGD())
     task = _stand_in(clients) if task is None else task
     clients = task.train.clients
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
@@ -148,8 +148,8 @@ class RecordingBackend(Backend):
         self.kept.append(self._amount(jax.eval_shape(memory.of, jnp.int32(0))))
         return memory
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        rows = {name: memory.of(cohort.ids[0]) for name, memory in held.items()}
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
         program, (upload, kept) = jax.make_jaxpr(
             lambda: phase_work(Probe(self.setup, phase_work), rows), return_shape=True
         )()
@@ -157,14 +157,14 @@ class RecordingBackend(Backend):
         value, clipped = decode(zeros(upload.value))
         value = phase_work.bounded(value)
         capacity = cohort.ids.shape[0]
-        after = {name: held[name].put(cohort.ids, zeros(rows, capacity)) for name, rows in kept.items()}
+        after = {name: client_states[name].put(cohort.ids, zeros(rows, capacity)) for name, rows in kept.items()}
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value), cohort.weights
         return PhaseResult(upload, (value, cohort.coverage), gathered, after, jnp.zeros(capacity, jnp.int32), clipped)
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
-        result = self.work(phase_work, everyone, held, True)
+        result = self.work(phase_work, everyone, client_states, True)
         self.phases[-1] = self.phases[-1]._replace(links=True)
         return result, Memory(result.rows[0])
 

@@ -75,13 +75,13 @@ class PrivatePhase(NamedTuple):
     def parts(self) -> int:
         return len(self.form[0])
 
-    def empty(self, held: dict[str, Memory]) -> PhaseResult:
+    def empty(self, client_states: dict[str, Memory]) -> PhaseResult:
         """Returns the result of a phase in which no client took part."""
         shapes, structure = self.form
         value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
         wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
         total = Bounded(wide, jnp.zeros(self.parts, jnp.float32))
-        return PhaseResult(Upload(value), (total, jnp.zeros(())), None, held, jnp.zeros(0, jnp.int32))
+        return PhaseResult(Upload(value), (total, jnp.zeros(())), None, client_states, jnp.zeros(0, jnp.int32))
 
 
 class Private(NamedTuple):
@@ -289,24 +289,24 @@ class _InspectionBackend(RecordingBackend):
         self.phases_of_round: list[_TracedPhase] = []
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
         raise _refused(self.name, "a method without a server, whose neighbours see single uploads")
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         if gather and self.central:
             hint = 'Choose a method whose server needs means alone, or where="client".'
             reason = f"phase {phase_work.name} gathers single uploads, to which no noise on a mean applies"
             raise _refused(self.name, reason, hint)
         down = decode(phase_work.down)[0]
-        rows = [held["own"].of(cohort.ids[0])] if "own" in held else []
+        rows = [client_states["own"].of(cohort.ids[0])] if "own" in client_states else []
         upload = phase_work.work(Probe(self.setup, phase_work), *down, *rows)
         self._check_upload(upload, phase_work.name)
         leaves, structure = jax.tree.flatten(upload.value, is_leaf=is_message)
         form = tuple((tuple(jnp.shape(leaf)), str(jnp.result_type(leaf))) for leaf in leaves), structure
         near, draw = self._place_of_reference(upload, down, phase_work.name), self._draw_of(cohort, phase_work.name)
         self.phases_of_round.append(_TracedPhase((phase_work.name, phase_work.occurrence), near, draw, form))
-        return super().work(phase_work, cohort, held, gather)
+        return super().work(phase_work, cohort, client_states, gather)
 
     def _check_upload(self, upload: Upload[Any], phase: str) -> None:
         """Refuses an upload that is no plain tree of real numbers: only those are clipped and noised."""
@@ -381,7 +381,9 @@ def _releases(round: list[_TracedPhase], schedule: Schedule, clients: int, centr
     for phase in round:
         drawn[phase.draw] = drawn.get(phase.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
-    fixed = central and _draws_a_fixed_number(schedule, clients) and schedule.reach is None and not schedule.dropouts
+    fixed = (
+        central and _draws_a_fixed_number(schedule, clients) and schedule.availability_rule is None and not schedule.dropouts
+    )
     if not (poisson or fixed):
         return (Release(1.0, len(round)),)  # without amplification it does not matter from which draw a sum is
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0

@@ -152,39 +152,41 @@ class FlowerBackend(PythonBackend):
         return RemoteMemory(versions, f"memory-{self._slots}", lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))))
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
         raise AssertionError("refused by the plan")
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         if int(phase_work.round) != self._round:
             self._round, self._books = int(phase_work.round), dict.fromkeys(self._books, 0)
         self._sent = [0, 0]
-        answer = self._phase_of(phase_work, cohort, held, gather)
+        answer = self._phase_of(phase_work, cohort, client_states, gather)
         down, up = self._sent
         return answer._replace(notes={name: np.int64(count) for name, count in self._books.items()}, sent=(down, up))
 
-    def _phase_of(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
-        return super().work(phase_work, cohort, held, gather)
+    def _phase_of(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
+        return super().work(phase_work, cohort, client_states, gather)
 
-    def each(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory]) -> list[ClientResult]:
-        phase, places = self._phase(phase_work, held), [int(k) for k in cohort.ids]
+    def each(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]) -> list[ClientResult]:
+        phase, places = self._phase(phase_work, client_states), [int(k) for k in cohort.ids]
         down = record_of(phase_work.down)
-        orders = {k: self._order(k, phase_work, down, held) for k in dict.fromkeys(places)}
+        orders = {k: self._order(k, phase_work, down, client_states) for k in dict.fromkeys(places)}
         self._sent[0] = len(orders) * bits_sent(down)
         done = self._answers(phase_work, phase, orders)
         return [done[k] for k in places]
 
-    def _phase(self, phase_work: PhaseWork, held: dict[str, Memory]) -> Phase:
+    def _phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> Phase:
         sent = form(phase_work.down)
         for phase in self.plan.phases.get(phase_work.work.__name__, []):
-            same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(phase.held) == list(held)
+            same = jax.tree.structure(phase.down) == jax.tree.structure(sent) and list(phase.held) == list(client_states)
             if same and jax.tree.leaves(phase.down) == jax.tree.leaves(sent):
                 return phase
         place = f"{self.algorithm}.{phase_work.work.__name__}"
         raise InvalidInput.because(place, "not a phase of the first two rounds, from which the clients know what there is")
 
-    def _order(self, k: int, phase_work: PhaseWork, down: Any, held: dict[str, Memory]) -> RecordDict:
+    def _order(self, k: int, phase_work: PhaseWork, down: Any, client_states: dict[str, Memory]) -> RecordDict:
         """Returns the order for one client; its name is a hash of all that the answer depends on."""
         root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
         population = self.setup.population
@@ -201,17 +203,17 @@ class FlowerBackend(PythonBackend):
             "total": population.total,
             "largest": self.largest or 0,
         }
-        facts |= self._versions(k, held)
+        facts |= self._versions(k, client_states)
         facts |= {"order": order_name(k, facts, down), "floor": self.floor}
-        return RecordDict({"order": ConfigRecord(facts), "down": down, **self._first(k, held)})
+        return RecordDict({"order": ConfigRecord(facts), "down": down, **self._first(k, client_states)})
 
-    def _versions(self, k: int, held: dict[str, Memory]) -> dict[str, list[str]]:
-        memories: list[Any] = list(held.values())
+    def _versions(self, k: int, client_states: dict[str, Memory]) -> dict[str, list[str]]:
+        memories: list[Any] = list(client_states.values())
         return {"slots": [m.slot for m in memories], "bases": [m.name(k) for m in memories]}
 
-    def _first(self, k: int, held: dict[str, Any]) -> dict[str, Any]:
+    def _first(self, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
         """Returns the state that the client starts with, where it has none yet."""
-        return {f"first {name}": record_of(m.first(k)) for name, m in held.items() if m.name(k) == NEVER}
+        return {f"first {name}": record_of(m.first(k)) for name, m in client_states.items() if m.name(k) == NEVER}
 
     def _answers(self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]) -> dict[int, ClientResult]:
         place = self._place(phase_work)
@@ -314,7 +316,7 @@ class FlowerBackend(PythonBackend):
     def measure(self, down: Any, split: str, personal: Personal | None = None) -> dict[int, Measured]:
         """Sums over the examples of each client that answers, at a model sent down or at the one it uses itself."""
         population = self.setup.population
-        held = {} if personal is None or personal.memory is None else {"own": personal.memory}
+        client_states = {} if personal is None or personal.memory is None else {"own": personal.memory}
         names = sorted(["loss", *self.setup.task.scores])
         facts: dict[str, Any] = {
             "version": PROTOCOL,
@@ -329,7 +331,13 @@ class FlowerBackend(PythonBackend):
         }
         record = record_of(down)
         orders = {
-            k: RecordDict({"order": ConfigRecord(facts | self._versions(k, held)), "down": record, **self._first(k, held)})
+            k: RecordDict(
+                {
+                    "order": ConfigRecord(facts | self._versions(k, client_states)),
+                    "down": record,
+                    **self._first(k, client_states),
+                }
+            )
             for k in range(population.clients)
         }
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))

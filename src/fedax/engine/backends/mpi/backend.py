@@ -29,45 +29,45 @@ class MPIBackend(Backend):
         own = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
         return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], own), self.peers.comm)
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         peers = self.peers
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
-        form = eqx.filter_eval_shape(run_single_client, *self._inputs(phase_work, held))[0]
+        form = eqx.filter_eval_shape(run_single_client, *self._inputs(phase_work, client_states))[0]
         arrived = eqx.filter_eval_shape(
             lambda sent: (phase_work.bounded(decode(sent.value)[0]), decode(sent.value)[1], sent.weight), form
         )
         value, clipped, given = zeros(arrived)
         broken = 0
         if places:
-            upload, after, broken = self._do(phase_work, held)
+            upload, after, broken = self._do(phase_work, client_states)
             if broken and self.setup.drop:
                 places = []  # neither its upload nor its new state counts
             else:
-                (value, clipped), given, held = decode(upload.value), upload.weight, after
+                (value, clipped), given, client_states = decode(upload.value), upload.weight, after
                 value = phase_work.bounded(value)
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
         if phase_work.receives:
-            return PhaseResult(form, None, None, held, broken)
+            return PhaseResult(form, None, None, client_states, broken)
         if gather:
             rows = jax.tree.map(lambda all_: all_[cohort.ids], peers.allgather(value))
             weights = cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
-            return PhaseResult(form, None, (rows, weights), held, broken, clipped)
+            return PhaseResult(form, None, (rows, weights), client_states, broken, clipped)
         weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
         if given is not None:
             weight = len(places) * given.astype(default.dtype)
             if not float(peers.sum(weight)) > 0:  # checked before the uploads are summed, so that one allreduce is enough
                 weight = default
         terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
-        return PhaseResult(form, peers.sum((terms, weight)), None, held, broken, clipped)
+        return PhaseResult(form, peers.sum((terms, weight)), None, client_states, broken, clipped)
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
         rank, comm = self.peers.rank, self.peers.comm
         near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, after, broken = self._do(phase_work, held)
+        upload, after, broken = self._do(phase_work, client_states)
         linked = near != near[0]
         others = near[linked].tolist()
         links = comm.Create_dist_graph_adjacent(others, others)
@@ -85,16 +85,18 @@ class MPIBackend(Backend):
         clipped = None if clipped is None else self.peers.sum(clipped)
         return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
-    def _do(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
+    def _do(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
         """Returns this rank's upload, all client states after the work, and the non-finite part (see `PhaseWork.broken`)."""
-        upload, kept, broken = run_single_client(*self._inputs(phase_work, held))
+        upload, kept, broken = run_single_client(*self._inputs(phase_work, client_states))
         rank = jnp.asarray([self.peers.rank])
-        after = {name: held[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
-        return upload, held | after, int(broken)
+        after = {name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}
+        return upload, client_states | after, int(broken)
 
-    def _inputs(self, phase_work: PhaseWork, held: dict[str, Memory]) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
+    def _inputs(
+        self, phase_work: PhaseWork, client_states: dict[str, Memory]
+    ) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
         phase_work = eqx.tree_at(
             lambda phase_work: phase_work.round, phase_work, jnp.int32(phase_work.round)
         )  # traced, so that all rounds are one program
-        rows = {name: memory.of(self.peers.rank) for name, memory in held.items()}
+        rows = {name: memory.of(self.peers.rank) for name, memory in client_states.items()}
         return phase_work, self.setup, rows, jnp.int32(self.peers.rank)

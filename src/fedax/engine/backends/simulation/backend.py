@@ -48,7 +48,7 @@ class SimulationBackend(Backend):
         check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
 
-    def work(self, phase_work: PhaseWork, cohort: Cohort, held: dict[str, Memory], gather: bool) -> PhaseResult:
+    def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         with profiler_scope("cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has
             # (devices,)
@@ -56,7 +56,7 @@ class SimulationBackend(Backend):
                 self._client_loads(phase_work, cohort.ids), cohort.count, self.setup.devices
             )
         with profiler_scope("memory"):
-            rows = {name: memory.take(cohort.ids) for name, memory in held.items()}
+            rows = {name: memory.take(cohort.ids) for name, memory in client_states.items()}
         client_work = _ClientWork(phase_work, self.setup, cohort, rows)
         upload, results = self._run_devices(client_work, table, counts, gather)
         # rows of padding and of clients that are left out get an id out of range, which `put`
@@ -64,13 +64,13 @@ class SimulationBackend(Backend):
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
         with profiler_scope("memory"):
-            after = {name: held[name].put(ids, rows) for name, rows in results.client_state.items()}
+            after = {name: client_states[name].put(ids, rows) for name, rows in results.client_state.items()}
         return PhaseResult(upload, results.sums, results.rows, after, results.broken, results.clipped)
 
     def exchange(
-        self, phase_work: PhaseWork, everyone: Cohort, held: dict[str, Memory], neighbours: Array, weights: Array
+        self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
-        result = self.work(phase_work, everyone, held, True)
+        result = self.work(phase_work, everyone, client_states, True)
         return result, Memory(self._mix(result.rows[0], neighbours, weights))
 
     def _mix(self, sent: Any, neighbours: Array, weights: Array) -> Any:
@@ -248,13 +248,13 @@ class _Results(NamedTuple):
 class _ClientWork(eqx.Module):
     """A phase's work for one slot of the cohort.
 
-    `held` has the clients' states by name, rows of shape (capacity, ...).
+    `client_states` has the clients' states by name, rows of shape (capacity, ...).
     """
 
     phase_work: PhaseWork
     setup: Setup
     cohort: Cohort
-    held: Any
+    client_states: Any
 
     def __call__(self, slot: Index, active: Array) -> tuple[_ClientResult, Upload[Any]]:
         """Returns the result, and the upload with messages unopened, of which only shapes and types are used."""
@@ -263,7 +263,7 @@ class _ClientWork(eqx.Module):
 
     def state_before(self, slot: Index) -> Any:
         """Returns the client's states before the phase."""
-        return jax.tree.map(lambda rows: rows[slot], self.held)
+        return jax.tree.map(lambda rows: rows[slot], self.client_states)
 
     def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
         """Returns the client's upload, messages unopened, and the states that it stores."""

@@ -26,12 +26,12 @@ def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: i
         return by_length[None], jnp.asarray(count, jnp.int32)[None]
 
     def assign(i: Index, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        table, held, load = state
+        table, counts, load = state
         device = jnp.argmin(load)
         slot = by_length[i]
-        table = table.at[device, held[device]].set(slot)
-        return table, held.at[device].add(1), load.at[device].add(steps[slot])
+        table = table.at[device, counts[device]].set(slot)
+        return table, counts.at[device].add(1), load.at[device].add(steps[slot])
 
     empty = jnp.zeros((devices, capacity), jnp.int32), jnp.zeros(devices, jnp.int32), jnp.zeros(devices, jnp.int32)
-    table, held, _ = jax.lax.fori_loop(0, count, assign, empty)
-    return table, held
+    table, counts, _ = jax.lax.fori_loop(0, count, assign, empty)
+    return table, counts
