@@ -189,7 +189,7 @@ class SAM(Solver):
     rho: Scalar = hyper(0.05, low=0.0, doc="distance to the worst point nearby")
 
     def __check_init__(self) -> None:
-        if not isinstance(self.solver, Solver) or words(self.solver):
+        if not isinstance(self.solver, Solver) or symbolic(self.solver):
             raise InvalidInput.of("SAM(solver=...)", self.solver, "a local solver with numbers, such as SGD(0.1)")
 
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:

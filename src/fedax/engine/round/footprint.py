@@ -229,7 +229,7 @@ class ProbeBatch(Minibatch):
         task = self.client.task
         row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}
         sums = jax.eval_shape(lambda: task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None))
-        return _zeros(sums)
+        return zeros(sums)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         return _minibatch(params)
