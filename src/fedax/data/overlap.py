@@ -165,7 +165,8 @@ def split_rows(
         hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
         raise DataError.of(field, share, "a share that leaves some client an example", hint)
     if together is None and found.places is None:
-        warn_of_near_copies(arrays, *zip(*parts, strict=True), field)
+        kept, away = ([part[side] for part in parts] for side in (0, 1))
+        warn_of_near_copies(arrays, kept, away, field)
     return parts
 
 
