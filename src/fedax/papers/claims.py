@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -124,25 +124,37 @@ class Claim(BaseModel):
         for part in parts:
             by_task.setdefault(part.task, []).append(part)
         groups = list(by_task.values())
-        ran = [[part for part in group if part.agrees is not None] for group in groups]
-        kept = [group for group in ran if group]
-        if not kept:
+        # of each task the comparisons that have runs
+        ran = [own for group in groups if (own := [part for part in group if part.agrees is not None])]
+        if not ran:
             return Evidence("undecided", "no runs", "", parts)
-        needed = self.at_least or len(groups)
-        whole = np.array([max(part.ahead for part in group) for group in groups])
-        some = np.array([max(part.ahead for part in group) for group in kept])
-        against = np.array([min(len(group) * min(part.behind for part in group), 1.0) for group in groups])
-        verdict: Verdict = "undecided"
-        if at_least(whole, needed) <= LEVEL:
-            verdict = "holds"
-        elif at_least(against, len(groups) - needed + 1) <= LEVEL:
-            verdict = "does not hold"
-        elif sum(map(len, kept)) < len(parts) and at_least(some, min(needed, len(kept))) <= LEVEL:
-            verdict = "holds on what ran"
-        agreeing = sum(all(part.agrees for part in group) for group in kept)
+        is_complete = sum(map(len, ran)) == len(parts)
+        verdict = self._verdict(groups, [] if is_complete else ran)
+        agreeing = sum(all(part.agrees for part in group) for group in ran)
         claimed = self._claimed(results, self.metric or metric, self.read or read)
-        told, direction = self._told(results, groups, kept, claimed), self._direction(agreeing, len(kept), len(groups))
-        return Evidence(verdict, told, direction, parts, "" if self.check == "diverges" else claimed)
+        text, direction = self._text(results, groups, ran, claimed), self._direction(agreeing, len(ran), len(groups))
+        return Evidence(verdict, text, direction, parts, "" if self.check == "diverges" else claimed)
+
+    def _verdict(self, groups: Sequence[Sequence[Part]], ran: Sequence[Sequence[Part]]) -> Verdict:
+        """Decides the claim by the p-values of its comparisons.
+
+        Args:
+            groups: of each task all comparisons; those without runs have p = 1 for and against.
+            ran: those that have runs, where they are not all.
+        """
+        needed = self.at_least or len(groups)
+        # a task is as claimed if all of its comparisons are: the largest p counts, without a correction
+        whole = np.array([max(part.ahead for part in group) for group in groups])
+        if at_least(whole, needed) <= LEVEL:
+            return "holds"
+        # it is refuted by one comparison, so the smallest p counts, corrected for their number
+        against = np.array([min(len(group) * min(part.behind for part in group), 1.0) for group in groups])
+        if at_least(against, len(groups) - needed + 1) <= LEVEL:
+            return "does not hold"
+        some = np.array([max(part.ahead for part in group) for group in ran])
+        if len(some) and at_least(some, min(needed, len(ran))) <= LEVEL:
+            return "holds on what ran"
+        return "undecided"
 
     def _direction(self, agreeing: int, ran: int, total: int) -> str:
         unit = "step" if self.check == "rises" else "task"
@@ -151,7 +163,7 @@ class Claim(BaseModel):
         return f"as claimed on {agreeing} of {counted(total, unit)}"
 
     def _claimed(self, results: Results, metric: str, read: str) -> str:
-        """Returns the quantity that `_told` lists, and what is claimed of it."""
+        """Returns the quantity that `_text` lists, and what is claimed of it."""
         ranks = self.check in ("best", "better", "order")  # other checks need no direction
         m, lower = digits(self.margin), ranks and not higher_is_better(metric, read, results.records, self.mode)
         claimed = {
@@ -166,7 +178,7 @@ class Claim(BaseModel):
             quantity = quantity.replace("points", "percent", 1)
         return f"in {quantity}, claimed {claimed}"
 
-    def _told(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]], claimed: str) -> str:
+    def _text(self, results: Results, groups: Sequence[Sequence[Part]], kept: Sequence[Sequence[Part]], claimed: str) -> str:
         """Returns the comparison of each task that says least for the claim, with what did not run and what diverged."""
         deciding = [max(group, key=lambda part: (part.ahead, -part.behind)) for group in kept]
         common = len({part.about for part in deciding}) == 1 and all(len(group) == 1 for group in kept)
@@ -176,22 +188,23 @@ class Claim(BaseModel):
             shown.append((f"{head}: " if head else "") + part.text)
         if self.check != "diverges":
             shown[0] = f"{f'{deciding[0].about} {claimed}' if common else claimed.capitalize()}: {shown[0]}"
-        units = {(part.effect.units, part.effect.unit) for group in kept for part in group if part.effect.units}
-        if self.check != "diverges" and units:
-            fewest, unit = min(units)
-            count = str(fewest) if len(units) == 1 else f"{fewest} to {max(units)[0]}"
-            shown[-1] += f" ({count} {unit if fewest != 1 or len(units) > 1 else unit.removesuffix('s')})"
-        lacking = sorted({part.about for group in groups for part in group if part.agrees is None and part not in kept})
+            shown[-1] += _counts(kept)
+        lacking = sorted({part.about for group in groups for part in group if part.agrees is None})
         if len(kept) < len(groups):
             shown.append(f"only {len(kept)} of {len(groups)} tasks ran")
-        elif lacking and any(part.agrees is None for group in groups for part in group):
+        elif lacking:
             shown.append(f"did not run: {', '.join(lacking)}")
-        for task in results.tasks if self.check != "diverges" else ():
+        if self.check != "diverges":
+            shown += self._diverged(results)
+        return "; ".join(shown)
+
+    def _diverged(self, results: Results) -> Iterator[str]:
+        """Yields for each task and method of the claim how many runs diverged, where some did."""
+        for task in results.tasks:
             for name in dict.fromkeys(filter(None, (self.a, self.b, *(self.among or ())))):
                 bad, total = results.diverged(task, name)
                 if bad and (self.tasks is None or task in self.tasks):
-                    shown.append(f"{task}: {bad} of {total} runs of {name} diverged")
-        return "; ".join(shown)
+                    yield f"{task}: {bad} of {total} runs of {name} diverged"
 
     def _parts(
         self, results: Results, metric: str, read: str, tasks: Sequence[str], algorithms: Sequence[str]
@@ -323,6 +336,21 @@ class Claim(BaseModel):
         if algorithm is None:
             raise InvalidInput.because(f"claim {self.text!r}", f"the check {self.check!r} needs more algorithms")
         return algorithm
+
+
+def _counts(groups: Sequence[Sequence[Part]]) -> str:
+    """Returns how many units, draws or seeds, the comparisons are of, in brackets.
+
+    >>> _counts([])
+    ''
+    """
+    units = {(part.effect.units, part.effect.unit) for group in groups for part in group if part.effect.units}
+    if not units:
+        return ""
+    fewest, unit = min(units)
+    if len(units) > 1:
+        return f" ({fewest} to {max(units)[0]} {unit})"
+    return f" ({fewest} {unit if fewest != 1 else unit.removesuffix('s')})"
 
 
 def _paired(a: Values, b: Values, difference: Callable[[float, float], float]) -> Values:
