@@ -22,13 +22,18 @@ def report(
     """
     from fedax.experiments.results.joint import comparison_page
     from fedax.experiments.results.store import RunDirectory, is_archive
-    from fedax.papers.study import rebuild
     from fedax.report import render
     from fedax.utils.files import write
 
     only = folders[0] if len(folders) == 1 else None
     if only and not (only / "summary.json").exists() and (only / "runs.csv").exists():
-        for file in RunDirectory.load(only).renew_archive() if is_archive(only) else rebuild(only):
+        if is_archive(only):
+            files = RunDirectory.load(only).renew_archive()
+        else:
+            from fedax.papers.study import rebuild
+
+            files = rebuild(only)
+        for file in files:
             typer.echo(str(file))
         return
     directories = [RunDirectory.load(folder) for folder in folders]
