@@ -79,6 +79,7 @@ class FederatedData:
         if not len(self.train):
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
+        # columns of data frames in one order, before anything is compared
         frames = Frames()
         for name, clients in (("train", self.train), ("test", self.test), ("validation", self.validation)):
             if clients is not None and not isinstance(clients, Stacked):
@@ -169,6 +170,7 @@ class FederatedData:
         >>> data.sizes.tolist(), data.test_sizes.tolist()
         ([3, 4], [1, 2])
         """
+        # arrays and indices, checked
         given = Frames().client({"x": x, "y": y, **(more or {})}, "partitioned")
         arrays = {key: as_array(values, f"partitioned({key}=...)") for key, values in given.items()}
         labels_of("partitioned", arrays["y"])
@@ -177,6 +179,7 @@ class FederatedData:
         if any(len(values) != len(y) for values in arrays.values()):
             lengths = {key: len(values) for key, values in arrays.items()}
             raise DataError.of("partitioned", lengths, "arrays with one row per example, all of the same length")
+        # each client's rows in the order in which they are drawn: the first ones are trained on
         rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
         order, sizes = np.concatenate(partition), np.array([len(indices) for indices in partition])
         owners = np.repeat(np.arange(len(sizes)), sizes)
@@ -187,6 +190,7 @@ class FederatedData:
         cuts = np.maximum(1, whole_part(1 - test_fraction, sizes))  # `train_size` of all
         begins = np.cumsum(sizes) - sizes
         trained = np.arange(len(order)) - np.repeat(begins, sizes) < np.repeat(cuts, sizes)
+        # (rows, sizes) for training and test; one pass over all rows, for millions of clients
         sides = (order[trained], cuts), (order[~trained], sizes - cuts)
         if test_fraction and not split.endswith("_rows"):
             orders, field = np.split(order, begins[1:]), "partitioned(test_fraction=...)"

@@ -89,6 +89,7 @@ class Overlap:
         rows = rows[~np.isin(self.copies[rows], self.copies[of])]
         if self.places is None or not len(of) or not len(rows):
             return rows
+        # the nearest window on either side decides
         begins, own = np.sort(self.places[of]), self.places[rows]
         after = np.searchsorted(begins, own)
         far = begins[-1] + 2 * self.extent + own.max()  # beyond every window
@@ -223,19 +224,22 @@ def choose_unseen_clients(
     >>> choose_unseen_clients(np.array([0, 1, 2, 0, 1]), [2, 1, 2], np.array([0, 1, 2]), 1).tolist()
     [1]
     """
+    # examples by client and copy, shape (clients, copies); rare copies alone tell who is alike
     owners = np.repeat(np.arange(len(sizes)), sizes)
     width = int(copies.max()) + 1
     table = csr_array((np.ones(len(copies)), (owners, copies)), (len(sizes), width))
     table.sum_duplicates()
-    having = np.bincount(table.indices, minlength=width)  # clients that have a copy
+    having = np.bincount(table.indices, minlength=width)
     table = csr_array(table[:, (having > 1) & (having <= FEW)])
     marks = table.copy()
     marks.data[:] = 1
-    common = (table @ marks.T).tocoo()  # of the examples of one client those that another has, too
+    # entry (i, j): how many examples of client i client j has too
+    common = (table @ marks.T).tocoo()
     close = 2 * common.data >= np.asarray(sizes)[common.row]
     links = coo_array((np.ones(close.sum()), (common.row[close], common.col[close])), common.shape)
     group = connected_components(links, directed=False)[1]
     members = np.bincount(group)
+    # groups come as a whole, so that one that does not fit is passed over
     out, seen = list[int](), set[int]()
     for client in order.tolist():
         own = int(group[client])
@@ -276,6 +280,7 @@ def _draw_with_copies(
     for client, rows in enumerate(orders):
         for copy in copies[rows].tolist():
             owners[copy].append(client)
+    # by copy, whether it is put aside, once that is decided; by client, how many rows stay
     aside, left = dict[int, bool](), [len(rows) for rows in orders]
     for client, (rows, count) in enumerate(zip(orders, counts, strict=True)):
         room = left[client] - count
@@ -284,6 +289,7 @@ def _draw_with_copies(
                 break
             if copy in aside:
                 continue
+            # all owners of the copy give theirs away, and each must keep an example
             who = owners[copy]
             needed = {other: who.count(other) for other in set(who)}
             aside[copy] = needed[client] <= room and all(left[other] > number for other, number in needed.items())

@@ -61,9 +61,10 @@ def window_places(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np
     """Returns where each window begins in its series; None if the rows are no windows that overlap."""
     if (shift := _shift_in_order(values)) is not None:
         return _places_in_order(values, shift)
-    first = np.unique(copies, return_index=True)[1]  # one of all copies
+    first = np.unique(copies, return_index=True)[1]  # one row of each copy
     if len(first) < 3:
         return None
+    # Windows with small shifts lie together in a file, shuffled ones anywhere: two samples see either.
     spread = np.sort(first[:: max(1, len(first) // SAMPLE)])
     together = np.sort(first)[:SAMPLE]
     longest = max(_longest_shift(values[rows]) for rows in (together, spread))
@@ -136,6 +137,8 @@ def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tup
     have in common.
     """
     count, length = steps.shape
+    # Sums of hashes times powers of a base: those of equal pieces differ by a power, so that every
+    # piece is compared at the cost of one number, as in the search of Rabin and Karp.
     with np.errstate(over="ignore"):
         powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(length, _BASE | np.uint64(1), np.uint64)]))
         sums, others = (_cumulative_sums(part * powers[:length]) for part in (steps, steps[:, ::-1] if backwards else steps))
@@ -146,8 +149,9 @@ def _successors(steps: np.ndarray, longest: int, backwards: bool = False) -> tup
         if not len(open_):
             break
         with np.errstate(over="ignore"):
-            ends = sums[open_, length] - sums[open_, s]  # of steps s to length, by the powers of s and on
+            ends = sums[open_, length] - sums[open_, s]  # steps s to length of the open rows
             begins = others[:, length - s] * powers[s]
+        # of one value only, or found in several rows: no evidence
         telling = changes[open_, length - 1] > changes[open_, s]
         distinct, where, times = np.unique(begins, return_index=True, return_counts=True)
         at = np.minimum(np.searchsorted(distinct, ends), len(distinct) - 1)
@@ -171,6 +175,7 @@ def _follow_chains(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndar
     base = 0
     follow, steps = after.tolist(), shift.tolist()
     for head in [*heads.tolist(), *range(len(after))]:
+        # follow to a row that has a place, to the end, or back to the chain (a periodic series)
         chain, row = list[int](), head
         on_it = set[int]()
         while row >= 0 and places[row] < 0 and row not in on_it:
@@ -183,5 +188,5 @@ def _follow_chains(after: np.ndarray, shift: np.ndarray, length: int) -> np.ndar
         joins = row >= 0 and places[row] >= 0
         start = places[row] - steps[chain[-1]] - offsets[-1] if joins else base
         places[chain] = start + offsets
-        base = max(base, int(start + offsets[-1]) + 4 * length)
+        base = max(base, int(start + offsets[-1]) + 4 * length)  # beyond any overlap
     return places - places.min()

@@ -86,6 +86,7 @@ def write_clients(
         "test": test,
         "holdout": None if holdout is None else [holdout],
     }
+    # a folder beside, renamed when it is whole: readers never see half of it
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         forms: dict[str, Any] = {}

@@ -49,6 +49,7 @@ def check_indices(
     values = [values for part in parts for values in part.values()]
     if getattr(function, "separate", False) or any(isinstance(v, Tracer) for v in values):
         return
+    # What is looked up shows in the traced program; most losses look nothing up and end here.
     probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in parts[0].items()}
     text = _program(function, start, probe)
     if f"name={_ONE_HOT}\n" in text:
@@ -56,6 +57,7 @@ def check_indices(
         _check_classes(name, function, start, _extremes(parts, whole + real))
     if not whole or re.search(r"\b(gather|dynamic_slice)\[", text) is None:
         return
+    # NumPy's small negative indices are valid: they are told by far ones, which no table reaches.
     rows = _extremes(parts, whole)
     if (found := _out_of_bounds(function, start, rows)) is None:
         negative = [key for key in whole if rows[key].size and rows[key].min() < 0]

@@ -110,9 +110,10 @@ class ResNet:
 
     def __call__(self, params: ResNetParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
         h = laid(as_images(x, self.shape, params.last.kernel.dtype))
+        # h goes into the next layer, `kept` around it
         h, kept = params.first(h, self.groups)
         for one, two in params.blocks:
-            stride = two.kernel.shape[2] // h.shape[3]
+            stride = two.kernel.shape[2] // h.shape[3]  # 2 where the channels double
             inner, _ = one(h, self.groups, stride=stride)
             h, kept = two(inner, self.groups, kept, every=stride)
         return params.last(h.mean((1, 2)))

@@ -135,6 +135,7 @@ class Transformer:
         # a product, because the gradient of a lookup scatters; it costs what the logits of a language model cost
         marked = jax.nn.one_hot(x, self.vocabulary, dtype=params.tokens.dtype)
         h = marked @ params.tokens + params.places[None, :steps]
+        # seen[b, t, s]: whether place t looks at place s
         real = x != 0
         if self.classes is None:
             seen = jnp.broadcast_to(jnp.tril(jnp.ones((steps, steps), bool))[None], (batch, steps, steps))
@@ -154,6 +155,7 @@ class Transformer:
     ) -> Float[Array, "batch steps width"]:
         batch, steps, width = h.shape
         size = width // self.heads
+        # (batch, steps, 3, heads, size): queries, keys and values
         three = _rowwise(block.attention, h).reshape(batch, steps, 3, self.heads, size)
         queries, keys, values = (three[:, :, i] for i in range(3))
         scores = jnp.einsum("bthd,bshd->bhts", queries, keys) / size**0.5

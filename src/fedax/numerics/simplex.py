@@ -59,6 +59,7 @@ def min_norm(
     dtype, squares = gram.dtype, jnp.diagonal(gram)
     if centre is None:
         centre = jax.nn.one_hot(jnp.argmin(jnp.where(valid, squares, jnp.inf)), squares.shape[0], dtype=dtype)
+    # the box around the centre, within the simplex
     low = jnp.maximum(centre - radius, 0)
     high = jnp.where(valid, jnp.minimum(centre + radius, 1), 0)
     tolerance = 4 * jnp.finfo(dtype).eps * jnp.max(jnp.where(valid, squares, 0))

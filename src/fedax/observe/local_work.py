@@ -55,6 +55,7 @@ class LocalWork(Observer):
         squares, noise = view.each(look, models)
         mixing, period = jnp.zeros((), dtype), 1
         if view.nodes is not None:
+            # the mixing of a whole period, per round
             graph, product = method.network(clients), jnp.eye(clients, dtype=dtype)
             period = graph.period
             for t in range(period):

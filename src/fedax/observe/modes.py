@@ -7,13 +7,13 @@ from fedax.core import InvalidInput
 from fedax.core.directions import SCORES, Mode
 from fedax.observe.accuracy import HoldoutScore, Objective, TrainLoss, TrainScore, ValidationScore
 from fedax.observe.base import Observer
+from fedax.observe.cohort_extremes import Extremes
 from fedax.observe.consensus import Consensus, NodeAccuracy
+from fedax.observe.consensus_square import ConsensusSquare
 from fedax.observe.dissimilarity import Dissimilarity
-from fedax.observe.drawn import Extremes
 from fedax.observe.fairness import ClientAccuracy
-from fedax.observe.newcomers import HeldBack
-from fedax.observe.sets import AUC, F1, CalibrationError
-from fedax.observe.squares import ConsensusSquare
+from fedax.observe.predictions import AUC, F1, CalibrationError
+from fedax.observe.unseen_clients import HeldBack
 
 
 @functools.cache

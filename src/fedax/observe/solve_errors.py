@@ -51,6 +51,7 @@ class SolveErrors(Observer):
         found = view.each(solve, *rows)
         if found is None:
             return self._nothing(clients, z.dtype)
+        # shapes: (clients, dim), (clients,), (clients, dim), (clients, dim)
         models, errors, gradients, solved = found
         low, high = held.multiplier.min(), held.multiplier.max()
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from fedax.observe.base import Observer, View
 
 
-def part(usual: Array, own: Array | None = None) -> Float[Array, "clients"]:
+def normalized_weights(usual: Array, own: Array | None = None) -> Float[Array, "clients"]:
     """Normalises a method's own weights; the default ones where those are missing or zero."""
     weights = usual if own is None else jnp.where(own.sum() > 0, own, usual)
     return weights / jnp.where(weights.sum() > 0, weights.sum(), 1)
@@ -35,7 +35,7 @@ class ClientWeights(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
-        weight, share = part(view.share, view.weights), part(sizes)
+        weight, share = normalized_weights(view.share, view.weights), normalized_weights(sizes)
 
         def among(group: Array, changed: Array) -> Float[Array, ""]:
             count = group.sum(dtype=view.w.dtype)

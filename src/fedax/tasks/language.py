@@ -145,6 +145,7 @@ def language(
         tokens = Tokens.of(_training_texts(train.values(), test is None, test_fraction), tokens, vocabulary)
     elif vocabulary is not None and vocabulary != tokens.size:
         raise InvalidInput.of("language(vocabulary=...)", vocabulary, f"{tokens.size}, as the tokens have, or None")
+    # sequences of each client, and the last ones of each for testing
     pieces = {client: tokens.sequences(own, length) for client, own in train.items()}
     pieces = {client: own for client, own in pieces.items() if len(own["y"]) >= minimum}
     if not pieces:

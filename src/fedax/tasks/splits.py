@@ -100,12 +100,14 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
             "already holds clients back" if task.held_back is not None else "has one client only"
         )
         raise InvalidInput.because("with_held_back(task=...)", got)
+    # clients that never take part; whoever shares half of their examples comes along
     count = min(max(round(share * clients), 1), clients - 1)
     order = np.random.default_rng([seed, 3]).permutation(clients)
     parts: dict[str, Ragged] = {split: data for split in SPLITS if (data := getattr(task, split)) is not None}
     names = task.train.arrays
     found = Overlap.of({name: np.concatenate([np.asarray(data.arrays[name]) for data in parts.values()]) for name in names})
     out = choose_unseen_clients(found.copies[: task.train.total], np.asarray(task.train.sizes).tolist(), order, count)
+    # of their examples, those that no other client trains on
     rest = np.setdiff1d(np.arange(clients), out)
     clear = _mark_clear(found, parts, np.flatnonzero(~np.isin(np.repeat(np.arange(clients), task.train.sizes), out)))
     left = out[[bool(clear["train"][_slice_of(task.train, k)].any()) for k in out.tolist()]]

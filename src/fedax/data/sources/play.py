@@ -86,6 +86,7 @@ def play(
     said = roles_of(text)
     known = LEAF_CHARACTERS if vocabulary == "leaf" else "".join(sorted(set("".join(said.values()))))
     rng = np.random.default_rng([seed, 1])
+    # windows of all roles one after the other, and each role's rows in the order of the split
     x: list[np.ndarray] = []
     y: list[np.ndarray] = []
     orders: list[np.ndarray] = []

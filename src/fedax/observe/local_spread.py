@@ -56,7 +56,7 @@ class LocalSpread(Observer):
 
             return jax.lax.scan(step, view.w, length=steps)[1]
 
-        models, gradients = view.each(path)
+        models, gradients = view.each(path)  # shape (clients, H, dim)
         mean = models.mean(0)
         found = {
             "spread": ((models - mean[None]) ** 2).sum(2).mean(0),

@@ -11,7 +11,7 @@ from fedax.core import Task
 from fedax.core.directions import Mode, mode_field
 from fedax.observe.accuracy import needs, score_modes
 from fedax.observe.base import Observer, View
-from fedax.observe.weights import part
+from fedax.observe.weights import normalized_weights
 
 
 class Extremes(Observer):
@@ -45,6 +45,7 @@ class Extremes(Observer):
     mode: Mode | None = mode_field()
 
     def __call__(self, view: View) -> dict[str, Any]:
+        # shape (capacity,), with padding from `count` on
         cohort, sizes = view.cohort(), jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
         present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         drawn = sizes[cohort.ids]
@@ -56,7 +57,10 @@ class Extremes(Observer):
             return {f"{name}_smallest": low, f"{name}_largest": high, f"{name}_gap": jnp.abs(high - low)}
 
         own = None if view.weights is None else jnp.where(present, view.weights[cohort.ids], 0)
-        weight, share = part(jnp.where(present, cohort.weights, 0), own), part(jnp.where(present, drawn, 0))
+        weight, share = (
+            normalized_weights(jnp.where(present, cohort.weights, 0), own),
+            normalized_weights(jnp.where(present, drawn, 0)),
+        )
         scores = view.per_client("test", self.score)[cohort.ids]
         return pair("weight", weight) | pair("share", share) | pair(f"drawn_{self.score}", scores)
 
