@@ -166,8 +166,8 @@ def split_rows(
         hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."
         raise DataError.of(field, share, "a share that leaves some client an example", hint)
     if together is None and found.places is None:
-        kept, away = ([part[side] for part in parts] for side in (0, 1))
-        warn_of_near_copies(arrays, kept, away, field)
+        trained, held_out = ([rows[side] for rows in parts] for side in (0, 1))
+        warn_of_near_copies(arrays, trained, held_out, field)
     return parts
 
 

@@ -1,5 +1,6 @@
 """The global model as observers see it."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -13,6 +14,7 @@ from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.client import Solver
 from fedax.core.directions import Mode
 from fedax.core.federation import Cohort
+from fedax.core.scheduling.local_work import counts
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.errors import InvalidInput
@@ -175,12 +177,23 @@ class Gradients(eqx.Module):
         return jnp.maximum(self.mean_square_uniform - 2 * self.mean_uniform @ self.mean + self.mean @ self.mean, 0)
 
 
+def count_field(default: int) -> Any:
+    """Returns the field of an observer for a whole number of at least 1."""
+    return eqx.field(static=True, default=default, metadata={"count": True})
+
+
 @checked_arguments
 class Observer(eqx.Module):
     """Pure function of a view that computes metrics. Observers never affect training."""
 
     lower_is_better: ClassVar[tuple[str, ...]] = ()
     """Names of metrics of which less is better, whatever the task's scores."""
+
+    def __check_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata.get("count") and not counts(value):
+                raise InvalidInput.of(f"{type(self).__name__}({field.name}=...)", value, "whole numbers >= 1")
 
     @abstractmethod
     def __call__(self, view: View) -> dict[str, Any]:

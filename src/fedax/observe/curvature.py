@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, InvalidInput
-from fedax.core.scheduling.local_work import counts
+from fedax.core import Client
 from fedax.numerics.lanczos import extremes
-from fedax.observe.base import Observer, View
+from fedax.observe.base import Observer, View, count_field
 
 
 class Curvature(Observer):
@@ -32,11 +30,7 @@ class Curvature(Observer):
         InvalidInput: other steps.
     """
 
-    steps: int = eqx.field(static=True, default=30)
-
-    def __check_init__(self) -> None:
-        if not counts(self.steps):
-            raise InvalidInput.of("Curvature(steps=...)", self.steps, "whole numbers >= 1")
+    steps: int = count_field(30)
 
     def __call__(self, view: View) -> dict[str, Any]:
         start = jax.random.normal(jax.random.key(0), view.w.shape, view.w.dtype)

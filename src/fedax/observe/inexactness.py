@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Client, Exact, InvalidInput
-from fedax.core.scheduling.local_work import counts
-from fedax.observe.base import Observer, View
+from fedax.core import Client, Exact
+from fedax.observe.base import Observer, View, count_field
 
 
 class Inexactness(Observer):
@@ -36,11 +34,7 @@ class Inexactness(Observer):
     Source: Li et al., FedDANE: A Federated Newton-Type Method (arXiv:2001.01920), Definition 1.
     """
 
-    max_steps: int = eqx.field(static=True, default=500)
-
-    def __check_init__(self) -> None:
-        if not counts(self.max_steps):
-            raise InvalidInput.of("Inexactness(max_steps=...)", self.max_steps, "whole numbers >= 1")
+    max_steps: int = count_field(500)
 
     def __call__(self, view: View) -> dict[str, Any]:
         w, gradient = view.w, view.gradients().mean.astype(view.w.dtype)

@@ -11,9 +11,8 @@ from jaxtyping import Float, Int
 
 from fedax.core import InvalidInput, Task
 from fedax.core.directions import Mode, check_mode, mode_field
-from fedax.core.scheduling.local_work import counts
 from fedax.core.task import has_examples
-from fedax.observe.base import RAW, Observer, View
+from fedax.observe.base import RAW, Observer, View, count_field
 
 Split = Literal["train", "validation", "test", "holdout"]
 
@@ -203,13 +202,9 @@ class CalibrationError(_OnProbabilities):
     (arXiv:1706.04599), eq. (3).
     """
 
-    bins: int = eqx.field(static=True, default=15)
+    bins: int = count_field(15)
 
     called, best = "calibration_error", "min"
-
-    def __check_init__(self) -> None:
-        if not counts(self.bins):
-            raise InvalidInput.of("CalibrationError(bins=...)", self.bins, "whole numbers >= 1")
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         sure, right = predictions.max(1), predictions.argmax(1) == labels

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 
 from fedax.core import InvalidInput, Task
 from fedax.core.directions import Mode, mode_field
-from fedax.core.scheduling.local_work import counts
 from fedax.observe.accuracy import needs, score_modes
-from fedax.observe.base import Observer, View
+from fedax.observe.base import Observer, View, count_field
 
 
 class HeldBack(Observer):
@@ -34,12 +33,8 @@ class HeldBack(Observer):
     """
 
     score: str = eqx.field(static=True, default="accuracy")
-    steps: int = eqx.field(static=True, default=5)
+    steps: int = count_field(5)
     mode: Mode | None = mode_field()
-
-    def __check_init__(self) -> None:
-        if not counts(self.steps):
-            raise InvalidInput.of("HeldBack(steps=...)", self.steps, "whole numbers >= 1")
 
     def __call__(self, view: View) -> dict[str, Any]:
         made: dict[str, Any] = {}

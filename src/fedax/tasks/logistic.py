@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -13,10 +12,11 @@ from jaxtyping import Array, Float, Key
 from fedax import data
 from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
-from fedax.data.limits import checked, real
+from fedax.data.limits import real
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
-from fedax.utils.arguments import checked_arguments, checked_call
+from fedax.tasks.sources import like_source
+from fedax.utils.arguments import check_call, checked_arguments, checked_call
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -116,49 +116,15 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
     )
 
 
-@checked()
-def libsvm(
-    file: str = "a5a",
-    partition: str = "index",
-    clients: int = 20,
-    *,
-    seed: int = 0,
-    test_fraction: float | int = 0.0,
-    split: str = "shuffled",
-    features: int | None = None,
-    folder: str | Path | None = None,
-    l2: float | int | None = None,
-    **options: Any,
-) -> Task:
-    """Makes a task of binary logistic regression on a LIBSVM text file.
-
-    `a5a`, `a9a`, `mushrooms` and `w8a` are this with their file.
-
-    Args:
-        file: see `fedax.data.libsvm`, also for the next seven.
-        partition: index (contiguous blocks) or any other.
-        clients: at least 1.
-        seed: of partition and split.
-        test_fraction: share of each client's examples kept for testing, in [0, 1).
-        split: "shuffled" draws the test examples, "in_order" takes the last ones.
-        features: columns; those of the file by default.
-        folder: where the file lies; by default the variable FEDAX_DATA, or the user's cache.
-        l2: as in `logistic`: 1/n by default.
-        options: of the partition.
-
-    Raises:
-        DataError: a missing or broken file.
-    """
-    _check_l2(l2)
-    return logistic(data.libsvm(file, partition, clients, seed, test_fraction, split, features, folder, **options), l2=l2)
+def _libsvm(*positional: Any, l2: float | int | None = None, **options: Any) -> Task:
+    check_call("libsvm", libsvm, positional, {"l2": l2} | options)
+    if l2 is not None and not real(low=0).allows(l2):
+        raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")
+    return logistic(data.libsvm(*positional, **options), l2=l2)
 
 
+libsvm = like_source(_libsvm, data.libsvm, {"l2": None}, ["l2: as in `logistic`: 1/n by default."])
 a5a = functools.partial(libsvm, "a5a")
 a9a = functools.partial(libsvm, "a9a")
 mushrooms = functools.partial(libsvm, "mushrooms")
 w8a = functools.partial(libsvm, "w8a")
-
-
-def _check_l2(l2: float | int | None) -> None:
-    if l2 is not None and not real(low=0).allows(l2):
-        raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")
