@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 import fedax
+from fedax.data.formats import files
 from fedax.errors import install_hint
 from sources import ROOT, own_files
 
@@ -26,10 +27,10 @@ NEEDED = {
         ["matplotlib.figure", "matplotlib"],
         lambda folder: call("fedax.report.drawing.figures._figure_maker", ["pdf"]),
     ),
-    "text": (["tokenizers"], lambda folder: call("fedax.data.texts.tokens._library")),
+    "text": (["tokenizers"], lambda folder: fedax.data.Tokens.of([], "bytes")),
     "parquet": (
         ["pyarrow", "pyarrow.parquet"],
-        lambda folder: call("fedax.data.formats.files._parquet", folder / "a.parquet"),
+        lambda folder: call("fedax.data.formats.files._parquet", folder / "a.parquet", files.Columns()),
     ),
     "hub": (["datasets"], lambda folder: call("fedax.data.formats.hub._load", "some/data", "train", {})),
     "privacy": (["dp_accounting"], lambda folder: call("fedax.communication.accounting._dp")),

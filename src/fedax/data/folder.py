@@ -3,14 +3,17 @@
 import contextlib
 import gzip
 import hashlib
+import importlib
 import os
 import zipfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedax.core import DataError, FedaxError
+from fedax.errors import install_hint
 from fedax.utils.arguments import checked_call
 
 
@@ -60,6 +63,18 @@ def data_file(name: str, folder: str | Path | None, how: str, others: Sequence[s
 
 MOST_BYTES = 1 << 32
 """Of a data file, packed and unpacked."""
+
+
+def import_extra(package: str, extra: str, owner: str) -> Any:
+    """Imports a package that an extra of fedax installs.
+
+    Raises:
+        DataError: it is not installed; says how to install it.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise DataError.of(owner, f"no package {package}", "an installed one", f"Run: {install_hint(extra)}") from error
 
 
 @contextlib.contextmanager

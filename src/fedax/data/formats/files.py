@@ -12,9 +12,8 @@ import numpy as np
 
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, read_npz, read_whole, reading
+from fedax.data.folder import MissingFile, import_extra, read_npz, read_whole, reading
 from fedax.data.limits import checked
-from fedax.errors import install_hint
 from fedax.examples.client_names import ClientNames, natural
 
 
@@ -227,11 +226,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def _parquet(path: Path, order: Columns) -> dict[str, np.ndarray]:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        hint = f"Run: {install_hint('parquet')}"
-        raise DataError.of(path.name, "a Parquet file without pyarrow", "an installed pyarrow", hint) from error
+    parquet = import_extra("pyarrow.parquet", "parquet", path.name)
     allowed = "a Parquet table of numbers"
     with reading(path, allowed):
         table = parquet.read_table(path)

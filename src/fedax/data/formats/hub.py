@@ -1,7 +1,6 @@
 """Data sets of the Hugging Face hub."""
 
 import dataclasses
-import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ import numpy as np
 
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
+from fedax.data.folder import import_extra
 from fedax.data.limits import DEALT, SEED, checked, choice
 from fedax.data.partition import check_partition, partition_by
 from fedax.data.partition.base import Partition, labels_of
 from fedax.data.partition.sizes import named_users
 from fedax.data.texts.tokens import KIND, LENGTH, Tokens, size_of
-from fedax.errors import install_hint
 from fedax.examples.arrays import as_array
 
 
@@ -82,8 +81,7 @@ def hub(
     """
     size_of(tokens, vocabulary)
     _check_partition(partition, clients, seed, user, options)
-    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
-    table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
+    table, held = _load_splits(dataset, train, test, config, revision, cache)
     y = _labels(table, label)
     x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
     parts, names = _parts(table, y, partition, clients, seed, user, options)
@@ -140,8 +138,7 @@ def hub_texts(
         DataError: as `hub`.
     """
     _check_partition(partition, clients, seed, user, options)
-    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
-    table, held = _load(dataset, train, wanted), None if test is None else _load(dataset, test, wanted)
+    table, held = _load_splits(dataset, train, test, config, revision, cache)
     texts = _texts(table, text)
     parts, names = _parts(table, np.zeros(len(texts), int), partition, clients, seed, user, options)
     by_client = [[texts[row] for row in own] for own in parts]
@@ -185,12 +182,16 @@ def _as_tokens(
     return dataclasses.replace(found, train=train, test=test or None, holdout=holdout)
 
 
+def _load_splits(
+    dataset: str, train: str, test: str | None, config: str | None, revision: str | None, cache: str | Path | None
+) -> list[Any]:
+    """Loads the split that is dealt out, and the one for testing or None."""
+    wanted = {"name": config, "revision": revision, "cache_dir": None if cache is None else str(cache)}
+    return [None if split is None else _load(dataset, split, wanted) for split in (train, test)]
+
+
 def _load(dataset: str, split: str, wanted: dict[str, Any]) -> Any:
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as error:
-        hint = f"Run: {install_hint('hub')}"
-        raise DataError.of(f"hub({dataset!r})", "no package datasets", "an installed one", hint) from error
+    datasets = import_extra("datasets", "hub", f"hub({dataset!r})")
     try:
         if (Path(dataset) / "dataset_dict.json").is_file():
             return datasets.load_from_disk(dataset)[split]

@@ -1,6 +1,5 @@
 """Text as tokens: bytes, characters, or learned pieces of words, by the library `tokenizers`."""
 
-import importlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fedax.core import DataError, InvalidInput
-from fedax.data.folder import reading
+from fedax.data.folder import import_extra, reading
 from fedax.data.limits import checked, choice, whole
-from fedax.errors import install_hint
 from fedax.utils.arguments import checked_call
 
 PADDING = 0
@@ -69,7 +67,7 @@ class Tokens:
         Units (arXiv:1508.07909).
         """
         width = size_of(kind, size)
-        library = _library()
+        library = import_extra("tokenizers", "text", "Tokens")
         every = [_check_text(text, f"texts[{i}]") for i, text in enumerate(texts)]
         if kind == "characters":
             order = Counter(character for text in every for character in text)
@@ -99,7 +97,7 @@ class Tokens:
             DataError: no such file, or none of the library's.
             InvalidInput: a size that is too small for the file's tokens.
         """
-        library = _library()
+        library = import_extra("tokenizers", "text", "Tokens")
         with reading(Path(path), "a file of `tokenizers`"):
             found = library.Tokenizer.from_file(str(path))
         held = found.get_vocab_size() + 1
@@ -201,14 +199,6 @@ def _bytes() -> dict[str, int]:
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte if byte in plain else 256 + others.index(byte)): byte for byte in range(256)}
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("tokenizers")
-    except ImportError as error:
-        hint = f"Run: {install_hint('text')}"
-        raise DataError.of("Tokens", "no package tokenizers", "an installed one", hint) from error
 
 
 def _check_text(text: Any, where: str) -> str:

@@ -11,12 +11,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import DataError, InvalidInput, Task
-from fedax.core.bound_model import Policy
-from fedax.core.directions import Mode
 from fedax.examples.arrays import as_array
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
-from fedax.utils.leaf_names import Which
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
 """The arguments of a model: an array's name, several, or a function of the examples; by default x,
@@ -119,12 +116,8 @@ def from_network(
     validation: Any = None,
     client: str | None = None,
     holdout: Any = None,
-    frozen: Which | None = None,
-    compute: Any = None,
-    state_policy: Policy = "average",
-    l2: float = 0.0,
     name: str | None = None,
-    modes: Mapping[str, Mode] | None = None,
+    **options: Any,
 ) -> Task:
     """Makes a task of a network.
 
@@ -132,8 +125,7 @@ def from_network(
         maker: the public function, for messages.
         make: the network, given the inputs of two examples.
         loss: of outputs and examples.
-        clients, test, validation, client, holdout, frozen, compute, state_policy, l2, name, modes:
-            as `from_loss`.
+        clients, test, validation, client, holdout, name, options: as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
     """
@@ -170,13 +162,9 @@ def from_network(
         network.start,
         made,
         scores=functions,
-        frozen=frozen,
-        compute=compute,
         state=network.state,
-        state_policy=state_policy,
-        l2=l2,
         name=made.name,
-        modes=modes,
+        **options,
     )
 
 
