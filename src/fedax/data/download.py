@@ -1,4 +1,4 @@
-"""Downloads the files of a data set with a progress bar, and verifies them before they are stored."""
+"""Downloads of data sets, with a progress bar; files are verified before they are stored."""
 
 import http.client
 import shutil
@@ -67,7 +67,7 @@ def _download(name: str, chosen: DataSet, destination: Path, console: Console) -
 
 
 def _missing(chosen: DataSet, destination: Path) -> MissingFile | None:
-    """Returns the error of a missing file, or None if all files are right; raises any other error."""
+    """Returns the error of a missing file, or None; raises any other error."""
     try:
         chosen.make(folder=destination / chosen.within, **chosen.light)
     except MissingFile as error:
@@ -108,7 +108,10 @@ def _fetch(name: str, address: str, target: Path, progress: Progress, bar: TaskI
 
 
 def _unpack(name: str, archive: Path, staging: Path) -> None:
-    """Unpacks the plain files of an archive; refuses links and names that lead out of the folder."""
+    """Unpacks the plain files of an archive.
+
+    Refuses links and names that lead out of the folder.
+    """
     left = MOST_UNPACKED
     try:
         with tarfile.open(archive) as packed:

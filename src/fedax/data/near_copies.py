@@ -12,8 +12,9 @@ some held-out examples are compared with some training examples.
 An example counts as a copy if its nearest training example is closer than chance allows. Where
 unrelated examples fill m dimensions evenly, the nearest of k is within r times the distance of the
 k-th with a probability of at most k r^m. The dimension m is estimated from the distances of the
-k-th and the 2k-th neighbour. Clients may differ, so that a client's examples are close to each other
-and far from all others: r also refers to the distances from the examples of the nearest one's client.
+k-th and the 2k-th neighbour. Clients may differ, so that a client's examples are close to each
+other and far from all others: r also refers to the distances from the examples of the client that
+has the nearest one.
 """
 
 import warnings
@@ -180,8 +181,8 @@ def _magnified(images: Images, scale: float) -> Images:
 def _spectra(images: Images) -> Features:
     """Returns magnitudes of low frequencies, the same for shifted and mirrored images.
 
-    Mirrored images have the magnitudes at (u, v) and (-u, v) exchanged: their sum and their absolute
-    difference do not change.
+    Mirrored images have the magnitudes at (u, v) and (-u, v) exchanged: their sum and their
+    absolute difference do not change.
     """
     images = images - images.mean((1, 2), keepdims=True)
     images /= np.maximum(np.sqrt((images**2).mean((1, 2), keepdims=True)), 1e-12)
@@ -194,7 +195,7 @@ def _spectra(images: Images) -> Features:
 def _copies(
     known: Features, versions: list[Features], equal_count: bool, owners: Int[np.ndarray, "trained"]
 ) -> tuple[Bool[np.ndarray, "held_out"], Int[np.ndarray, "held_out"]]:
-    """Returns which held-out examples are closer to a training example than by chance, and to which.
+    """Finds the held-out examples that are closer to a training example than by chance.
 
     Args:
         known: features of training examples.
@@ -228,7 +229,7 @@ def _copies(
 
 
 def _limit(dimension: float, k: int) -> float:
-    """Returns the ratio of squared distances, to the k-th neighbour's, that is too small for chance."""
+    """Returns the ratio to the k-th squared distance that is too small for chance."""
     return (CHANCE / k) ** (2 / dimension)
 
 
@@ -247,7 +248,7 @@ def _dimension(squares: Float[np.ndarray, "some trained"], k: int) -> float:
 
 
 def _growth(near: Float[np.ndarray, "some"], far: Float[np.ndarray, "some"]) -> float:
-    """Returns the dimension in which twice as many neighbours lie within these squared distances."""
+    """Returns the dimension in which twice as many neighbours lie within squared distances."""
     growth = np.log(np.maximum(far, 1e-30) / np.maximum(near, 1e-30)) / 2
     return float(np.log(2) / max(np.median(growth), 1e-3))
 

@@ -106,8 +106,6 @@ def divide(
 ) -> list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]:
     """Divides each client's examples into those to train on and those put aside.
 
-    By the rule of this module.
-
     Args:
         found: which examples overlap.
         orders: for each client its rows, in the order in which they are drawn: the last ones are
@@ -180,9 +178,7 @@ def draw_rows(
     together: str | None = None,
     field: str = "validation",
 ) -> tuple[list[Int[np.ndarray, "_"]], list[Int[np.ndarray, "_"]]]:
-    """Draws the rows of each client that stay and those that are put aside.
-
-    Both are ascending.
+    """Draws the rows of each client that stay and those that are put aside, both ascending.
 
     Args:
         arrays: of all clients, in client order.

@@ -58,13 +58,13 @@ def _mix_bits(numbers: np.ndarray) -> np.ndarray:
 
 
 def window_places(values: np.ndarray, copies: Int[np.ndarray, "examples"]) -> np.ndarray | None:
-    """Returns where each window begins in its series; None if the rows are no windows that overlap."""
+    """Returns where each window begins in its series; None if no rows overlap."""
     if (shift := _shift_in_order(values)) is not None:
         return _places_in_order(values, shift)
     first = np.unique(copies, return_index=True)[1]  # one row of each copy
     if len(first) < 3:
         return None
-    # Windows with small shifts lie together in a file, shuffled ones anywhere: two samples see either.
+    # Windows with small shifts lie together in a file, shuffled ones anywhere: two samples.
     spread = np.sort(first[:: max(1, len(first) // SAMPLE)])
     together = np.sort(first)[:SAMPLE]
     longest = max(_longest_shift(values[rows]) for rows in (together, spread))

@@ -1,4 +1,4 @@
-"""Arrays as programs take them: types of other libraries, byte orders, and ranges of whole numbers."""
+"""Arrays as programs take them: types of other libraries, byte orders, integer ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -104,7 +104,7 @@ class ResNet:
             (Normed.init(a, before, after), Normed.init(b, after, after))
             for a, b, before, after in zip(keys[::2], keys[1::2], inputs, outputs)
         ]
-        # narrow, because the sum over the blocks is large: all classes are about equally likely at first
+        # narrow, because the sum over blocks is large: classes are about equally likely at first
         classifier = Affine.init(last, outputs[-1], self.classes, narrow_normal)
         return ResNetParams(Normed.init(first, self.shape[2], self.width), tuple(blocks), classifier)
 

@@ -1,4 +1,4 @@
-"""Models as files: safetensors with the names and the structure of their leaves, or NumPy archives."""
+"""Models as files: safetensors with the names of their leaves, or NumPy archives."""
 
 import hashlib
 import io

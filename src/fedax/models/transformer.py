@@ -132,7 +132,7 @@ class Transformer:
         batch, steps = x.shape
         if steps > self.length:
             raise InvalidInput.of("Transformer(length=...)", self.length, f"at least the {steps} steps of the inputs")
-        # a product, because the gradient of a lookup scatters; it costs what the logits of a language model cost
+        # a product, because the gradient of a lookup scatters; it costs as much as the logits
         marked = jax.nn.one_hot(x, self.vocabulary, dtype=params.tokens.dtype)
         h = marked @ params.tokens + params.places[None, :steps]
         # seen[b, t, s]: whether place t looks at place s
@@ -159,7 +159,7 @@ class Transformer:
         three = _rowwise(block.attention, h).reshape(batch, steps, 3, self.heads, size)
         queries, keys, values = (three[:, :, i] for i in range(3))
         scores = jnp.einsum("bthd,bshd->bhts", queries, keys) / size**0.5
-        # a place that sees nothing (a text of padding alone) sees all places alike, and stays finite
+        # a text of padding alone sees all places alike, and stays finite
         weights = jax.nn.softmax(jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min), axis=-1)
         mixed = jnp.einsum("bhts,bshd->bthd", weights, values)
         return _rowwise(block.mixing, mixed.reshape(batch, steps, width))

@@ -42,7 +42,7 @@ def extremes(product: Callable[[Vector], Vector], start: Vector, steps: int) -> 
         for _ in range(2):  # once is not enough where the basis has lost its orthogonality
             moved = moved - basis.T @ (basis @ moved)
         beta = jnp.linalg.norm(moved)
-        # an invariant subspace ends the iteration; what follows repeats a Ritz value that is inside the spectrum
+        # an invariant subspace ends the iteration; the rest repeats a Ritz value of the spectrum
         diagonal = diagonal.at[k].set(jnp.where(going, alpha, diagonal[0]))
         scale = jnp.maximum(jnp.abs(diagonal).max(), beside.max())
         going = going & (beta > 64 * jnp.finfo(dtype).eps * scale)

@@ -28,7 +28,9 @@ class TrainLoss(Observer):
 
 
 class Objective(Observer):
-    r"""`objective`, which is minimised: $\sum_k p_k f_k(w) + \frac{\text{l2}}{2} \lVert w \rVert^2$.
+    r"""`objective`, which is minimised: the mean of the clients' losses, with l2.
+
+    $\sum_k p_k f_k(w) + \frac{\text{l2}}{2} \lVert w \rVert^2$.
 
     The shares are $p_k = n_k/n$, so that all training examples count alike, or $p_k = 1/N$ with a
     schedule of `weights="equal"` and for methods without a server, whose clients all count alike.
@@ -144,7 +146,7 @@ def score_mode(observer: Any, scores: Mapping[str, Mode]) -> Mode | None:
 
 
 def score_modes(observer: Any, scores: Mapping[str, Mode], *names: str) -> dict[str, Mode]:
-    """Returns the direction of an observer's score under the names of its metrics, if it is known."""
+    """Returns the direction of an observer's score by its metrics' names, if it is known."""
     mode = score_mode(observer, scores)
     return {} if mode is None else dict.fromkeys(names, mode)
 

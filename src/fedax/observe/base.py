@@ -1,4 +1,4 @@
-"""The global model as observers see it."""
+"""The global model as observers see it, and the base of observers."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -226,7 +226,7 @@ RAW = "raw "
 
 
 def on_host(observers: Sequence[Observer], seen: Mapping[str, np.ndarray], task: Task) -> dict[str, np.ndarray]:
-    """The metrics of one run: those that are compiled, without raw ones, and those of the host.
+    """Returns the metrics of one run: compiled ones, without raw ones, and those of the host.
 
     Raises:
         InvalidInput: two metrics of one name.

@@ -42,7 +42,7 @@ class ClientAccuracy(Observer):
         known, mode = view.measured("test"), score_mode(self, view.task.score_modes)
         count = known.sum(dtype=values.dtype)
         mean = jnp.where(known, values, 0).sum() / count
-        # the worst come first; sorting puts NaN last, as if it were the best value, so it is put back in below
+        # the worst come first; sorting puts NaN last, as if it were best, which is mended below
         sign = -1 if mode == "min" else 1
         ranked = sign * jnp.sort(jnp.where(known, sign * values, jnp.inf))
         tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)

@@ -21,7 +21,7 @@ Augment: TypeAlias = Callable[[Any, Any], Any]
 ones compare equal.
 """
 
-# These are records rather than closures or bound methods so that tasks with equal models share compiled programs.
+# Records rather than closures, so that tasks with equal models share compiled programs.
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ Rows = Float[np.ndarray, "examples features"]
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """Images of a data set: rows, columns and channels, and published constants to normalise them."""
+    """Shape of a data set's images, and published constants to normalise them.
+
+    The shape is rows, columns and channels.
+    """
 
     shape: tuple[int, int, int]
     mean: tuple[float, ...] | None = None
@@ -35,9 +38,11 @@ IMAGE_FORMATS = {
     "mnist_devices": ImageFormat((28, 28, 1)),  # standardised pixel by pixel already
     "mnist_writers": _MNIST,
 }
-"""By the name of the task. The constants are those in the code released with FedBC and FedAWARE; the
-deviations of CIFAR-10 are means of the single images' deviations, so that its pixels come out with
-1.2, not with 1."""
+"""By the name of the task.
+
+The constants are those in the code released with FedBC and FedAWARE. The deviations of CIFAR-10 are
+means of the single images' deviations, so that its pixels come out with 1.2, not with 1.
+"""
 
 DEFAULTS: dict[str, Any] = {"crop": 0, "flip": False, "frozen": False, "normalize": "none"}
 """The options that every task on images has."""

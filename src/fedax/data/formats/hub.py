@@ -119,8 +119,6 @@ def hub_texts(
 
     Also those of the split `test`. Clients have names with the partition "user".
 
-    By name with the partition "user".
-
     Args:
         dataset: its name on the hub, or a folder that `datasets` saved.
         text: the column of the texts.

@@ -1,4 +1,4 @@
-"""The devices that FedProx and FedDANE make of handwriting: few classes each, heavy-tailed sizes."""
+"""Devices that FedProx and FedDANE make of handwriting: few classes, heavy-tailed sizes."""
 
 import random
 from pathlib import Path
@@ -123,8 +123,6 @@ def letter_devices(
     test_fraction: float | int = 0.1,
 ) -> FederatedData:
     r"""Makes the 200 devices of FedProx and FedDANE from the lower-case letters a to j of FEMNIST.
-
-    From arrays.
 
     Device u is to hold $n_u = 5 + e^{4 + z_u}$ examples: of each of the classes u, u+1, u+2 mod 10
     a third (at least 2). A class is handed out in consecutive slices and begins again when it ends,

@@ -54,8 +54,8 @@ def mnist(
         merged: deals out the official test images too, after the training images; otherwise they
             are the holdout.
         folder: where the file lies; see `fedax.data.data_folder`.
-        examples: takes only the first training images, so many, and at most as many test images, for
-            a quick try; 0 is all.
+        examples: how many of the first training images, and at most of the test images, are taken,
+            for a quick try; 0 is all.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:

@@ -111,7 +111,7 @@ def play(
     if split.endswith("_rows") or not test_fraction:
         parts = [(rows[:count], rows[count:]) for rows, count in zip(orders, counts, strict=True)]
     else:
-        # Where windows begin is known here. A random block begins at the same part of every role's text.
+        # Where windows begin is known. A random block begins at the same part of each role's text.
         places = np.concatenate([stride * np.arange(n) for n in sizes]) + np.repeat(np.arange(len(sizes)) << 32, sizes)
         block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
         overlap = Overlap(np.arange(sum(sizes)), places, length + 1)

@@ -25,7 +25,7 @@ class Images(NamedTuple):
     test_y: np.ndarray
 
     def check(self, name: str, path: Path, shape: tuple[int, ...], rows: tuple[int, int], how: str) -> None:
-        """Raises `DataError` unless the two parts have `rows` images of `shape` and as many labels."""
+        """Raises `DataError` unless the parts have `rows` images of `shape` and as many labels."""
         for x, y, count in ((self.x, self.y, rows[0]), (self.test_x, self.test_y, rows[1])):
             if x.shape != (count, *shape) or y.shape != (count,) or x.dtype != np.uint8:
                 got = f"a file at {path} with images {x.dtype}{x.shape} and labels {y.shape}"
@@ -86,7 +86,7 @@ class Images(NamedTuple):
 
 def pixels(images: UInt8[np.ndarray, "examples ..."]) -> Float[np.ndarray, "examples features"]:
     """Converts bytes to rows of single precision in [0, 1]."""
-    # Single precision: at 60,000 images the default of NumPy would cost twice 188 MB for values of 8 bits.
+    # Single precision: for 60,000 images NumPy's default would cost twice 188 MB.
     return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 

@@ -138,7 +138,7 @@ def _rows(client: Any) -> int:
 
 
 Types: TypeAlias = tuple[str | None, ...] | None
-"""Float type in which functions get each leaf, in flat order; None for its own, or for all alike."""
+"""Float type in which functions get each leaf, in flat order; None for its own type."""
 
 
 def starting_point(
@@ -164,7 +164,7 @@ def starting_point(
             _check_leaf(name, leaf)
     if all(kept):
         raise InvalidInput.of("from_loss(params=...)", example, "a pytree with at least one real array to train")
-    # A large base must not be in memory twice: each array of NumPy goes before the next one is copied.
+    # A large base must not be in memory twice: each array goes before the next one is copied.
     del example, params
     trained = [None if k else leaf for k, leaf in zip(kept, leaves, strict=True)]
     for i, k in enumerate(kept):
@@ -244,7 +244,7 @@ def _is_module(part: Any) -> bool:
 
 
 def _numeric(leaf: Any, name: str) -> Any:
-    """Returns a leaf of a pytree without modules as a number or an array; refuses what is neither."""
+    """Returns a leaf of a pytree without modules; refuses anything but numbers and arrays."""
     if isinstance(leaf, bool):
         return np.asarray(leaf)
     known = isinstance(leaf, int | float | np.generic | jax.Array) and not isinstance(leaf, Tracer)
@@ -307,7 +307,7 @@ def _is_real_array(leaf: Any) -> bool:
 
 
 _ALIGNED = 64
-"""Bytes: an array of NumPy that begins at a multiple of them is one of JAX on a CPU without a copy."""
+"""Bytes: JAX on a CPU shares NumPy arrays that begin at a multiple of them."""
 
 
 def _placed(leaf: Any) -> Any:

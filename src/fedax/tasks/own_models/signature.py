@@ -14,7 +14,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 def called_with(function: Callable[..., Any], field: str) -> tuple[str | bool, set[str]]:
     """Finds how a function of parameters and examples takes a random key, and what else it takes.
 
-    The key is the third argument if that has no default and no other of the names above, or one that is
+    The key is the third argument if that has no default and no other reserved name, or one that is
     called `key` or `rng`, then by keyword. Other arguments with a default are the function's own
     business.
 
