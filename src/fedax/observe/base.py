@@ -62,6 +62,7 @@ class View(ABC):
     @property
     def share(self) -> Float[Array, "clients"]:
         sizes = jnp.asarray(self.task.train.sizes).astype(accumulator(self.w.dtype))
+        # in at least 32 bits: half precision cannot hold n
         return jnp.full_like(sizes, 1 / self.task.train.clients) if self.equal else sizes / sizes.sum()
 
     @abstractmethod

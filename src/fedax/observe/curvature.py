@@ -35,6 +35,7 @@ class Curvature(Observer):
     def __call__(self, view: View) -> dict[str, Any]:
         start = jax.random.normal(jax.random.key(0), view.w.shape, view.w.dtype)
 
+        # a fixed start: observers draw nothing from the run's streams
         def ends(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             return extremes(lambda v: jax.jvp(client.gradient, (view.w,), (v,))[1], start, self.steps)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from fedax.core import Task
 from fedax.core.directions import Mode, find_mode, mode_field
@@ -38,10 +39,15 @@ class ClientAccuracy(Observer):
     mode: Mode | None = mode_field()
 
     def __call__(self, view: View) -> dict[str, Any]:
+        # shape (clients,), NaN for a client without test examples
         values = (view.personal if self.personal else view.per_client)("test", self.score)
         known, mode = view.measured("test"), score_mode(self, view.task.score_modes)
         count = known.sum(dtype=values.dtype)
-        mean = jnp.where(known, values, 0).sum() / count
+
+        def total(of: Float[Array, "clients"]) -> Float[Array, ""]:
+            return jnp.where(known, of, 0).sum()
+
+        mean = total(values) / count
         # the worst come first; sorting puts NaN last, as if it were best, which is mended below
         sign = -1 if mode == "min" else 1
         ranked = sign * jnp.sort(jnp.where(known, sign * values, jnp.inf))
@@ -55,8 +61,8 @@ class ClientAccuracy(Observer):
         return {
             name: values,
             f"{name}_mean": mean,
-            f"{name}_variance": jnp.where(known, (values - mean) ** 2, 0).sum() / count,
-            f"{name}_pooled": jnp.where(known, tests * values, 0).sum() / jnp.where(known, tests, 0).sum(),
+            f"{name}_variance": total((values - mean) ** 2) / count,
+            f"{name}_pooled": total(tests * values) / total(tests),
             f"{name}_worst_tenth": jnp.where(broken, jnp.nan, worst),
             f"{name}_smallest": values[jnp.argmin(jnp.where(known, sizes, math.inf))],
             f"{name}_largest": values[jnp.argmax(jnp.where(known, sizes, -1))],

@@ -43,12 +43,13 @@ class OnPredictions(Observer):
         """Computes the metric of labels, shape (examples,), and predictions, (examples, ...)."""
 
     def __call__(self, view: View) -> dict[str, Any]:
+        # the metric is no sum over examples: it is made on the host, from all predictions
         return {RAW + self.split: view.predictions(self.split)}
 
     def on_host(self, seen: Mapping[str, np.ndarray], task: Task) -> dict[str, Any]:
         predictions = np.asarray(seen[RAW + self.split])
         if np.issubdtype(predictions.dtype, np.inexact) and np.isnan(predictions).any():
-            return {self._shown: float("nan")}  # argmax and comparisons would take NaN for a prediction
+            return {self._shown: float("nan")}  # argmax would take NaN for a prediction
         return {self._shown: float(self.value(np.asarray(self._examples(task)["y"]), predictions))}
 
     @property

@@ -37,6 +37,7 @@ class SurrogateDiversity(Observer):
             return client.gradient(view.w)
 
         found, share = view.each(gradient), view.share.astype(view.w.dtype)
+        # found: gradients, shape (clients, dim); their Gram matrix decides the shortest combination
         best = min_norm(found @ found.T, jnp.ones(len(found), bool)).weights
         square, short = share @ (found**2).sum(1), best @ found
         length = short @ short

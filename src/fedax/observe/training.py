@@ -27,6 +27,7 @@ class TrainingLoss(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         cohort, w, clients = view.cohort(), view.w, view.task.train.clients
+        # marks by client; padding of the cohort has no number that a client has, and is dropped
         works = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
         drawn = jnp.zeros(clients, w.dtype).at[jnp.where(works, cohort.ids, clients)].set(1, mode="drop")
 
@@ -43,6 +44,7 @@ class TrainingLoss(Observer):
             return total, count
 
         def look(client: Client, chosen: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            # a branch that is not taken costs nothing: the other clients do not train
             zero = jnp.zeros((), w.dtype)
             return jax.lax.cond(chosen > 0, lambda: train(client), lambda: (zero, zero))
 

@@ -37,6 +37,7 @@ class ClientWeights(Observer):
         sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
         weight, share = normalized_weights(view.share, view.weights), normalized_weights(sizes)
 
+        # share of a group with a change; 0 for an empty group, not NaN
         def among(group: Array, changed: Array) -> Float[Array, ""]:
             count = group.sum(dtype=view.w.dtype)
             return (group & changed).sum(dtype=view.w.dtype) / jnp.where(count > 0, count, 1)
