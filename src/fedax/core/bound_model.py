@@ -81,6 +81,7 @@ def state_in_reals(state: PyTree) -> PyTree:
 def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
     """Converts a mean of states to the types of a state; whole numbers are rounded."""
 
+    # a mean of counts is rarely whole
     def of(value: Any, old: Any) -> Any:
         whole = not jnp.issubdtype(old.dtype, jnp.floating)
         return (jnp.round(value) if whole else value).astype(old.dtype)

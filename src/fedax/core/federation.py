@@ -169,6 +169,7 @@ class Cohort(eqx.Module):
         The terms of the objective stay.
         """
         tickets = jax.random.uniform(key, self.weights.shape)
+        # padding sorts last, so that only the weights of clients that work change places
         weights = self.weights[jnp.lexsort((tickets, ~self.works))]
         return Cohort(self.ids, self.count, weights, self.objective_weights, self.coverage)
 

@@ -91,6 +91,7 @@ class Hyper:
 
     def check(self, owner: str, value: Any) -> None:
         """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values pass."""
+        # a tracer has no value to check, and its range was checked when the record was made
         if (
             isinstance(value, Tracer)
             or (self.schedule and callable(value))

@@ -63,6 +63,8 @@ class Descent(Solver):
             params = optax.apply_updates(params, updates)
             return params if drift is None else optax.tree.add_scale(params, -rate, drift), state
 
+        # `start` is flat, shape (dim,); steps work on the user's pytree, so that they do not
+        # unravel the model before every gradient
         drift = None if problem.drift is None else layout.unravel(problem.drift)
         rate = 0.0 if drift is None else client.nominal_learning_rate
         params = layout.unravel(start)
@@ -255,7 +257,8 @@ class Exact(Solver):
 
         @objective.defjvp
         def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            # the full loss is a loop of dynamic length, which reverse mode cannot differentiate; its gradient is known
+            # the full loss is a loop of dynamic length, which reverse mode cannot differentiate;
+            # its gradient is known
             w, tangent = primals[0], tangents[0]
             return objective(w, None), client.gradient_of(problem, w) @ tangent
 

@@ -228,4 +228,5 @@ def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*r
     """Returns a weighted sum of rows; values of weight 0 do not count, not even NaN."""
     if values.ndim > 1:
         weight = weight.reshape(-1, *(1,) * (values.ndim - 1))
+    # not a plain product: 0 times NaN is NaN
     return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0), axis=0)

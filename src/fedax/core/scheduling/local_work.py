@@ -105,6 +105,8 @@ class LocalWork(eqx.Module):
             round: the number of the round.
             shared: a random stream of that round that all clients have in common, needed for `sync_probability`.
         """
+        # one key for each draw, whether it is made or not: an option does not change the others'
+        # draws
         batch_key, amount_key, straggler_key, part_key = jax.random.split(key, 4) if self.drawn else (key,) * 4
         if self.batch_size == "full":
             batch = size

@@ -100,6 +100,7 @@ class Proportional(Sampling):
     by_size, repeats = True, True
 
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        # the owner of a uniformly drawn example is a client drawn by its size
         tickets = jax.random.randint(key, (cohort,), 0, offsets[-1], jnp.int32)
         return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
 
@@ -158,6 +159,7 @@ def subset(key: Key[Array, ""], clients: int, count: int) -> Int[Array, "count"]
     tickets = jax.random.randint(key, (count,), 0, tops + 1, jnp.int32)
 
     def step(i: Index, chosen: Int[Array, "count"]) -> Int[Array, "count"]:
+        # a ticket that was drawn before is replaced by the top, which no earlier draw could give
         return chosen.at[i].set(jnp.where(jnp.any(chosen == tickets[i]), tops[i], tickets[i]))
 
     return jax.lax.fori_loop(0, count, step, jnp.full((count,), -1, jnp.int32))

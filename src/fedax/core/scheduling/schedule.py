@@ -150,6 +150,7 @@ class Schedule(LocalWork):
         ids, count = self._invited(key, offsets, weights, available)
         if not self.dropouts:
             return ids, count
+        # from another stream than the draw, so that drop-outs do not change who is drawn
         lots = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
         return first(ids, (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (lots >= self.dropouts))
 

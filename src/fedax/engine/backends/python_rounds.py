@@ -151,6 +151,7 @@ class PythonProgram(Program):
         return (carry, worked), Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
+        # padded to all clients, so that observers are compiled once whatever the cohort
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
         seen = [
             self.metrics(run, carry, (worked or empty_cohort(0, dtype)).padded(clients), tuple(observers))

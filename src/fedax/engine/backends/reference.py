@@ -62,6 +62,7 @@ class EagerClient(Client):
                 if self.schedule.order == "shuffled" and not full:
                     key = jax.random.fold_in(self.key("order"), epoch)
                     order = np.asarray(permutation(key, self.size, self.size))
+            # the same keys as in a compiled run: by step, by minibatch of the step, by piece (0)
             noise = jax.random.fold_in(self.key("noise"), done)
             minibatches = []
             for j in range(batches):
@@ -122,6 +123,7 @@ class ReferenceBackend(PythonBackend):
         sent = [jax.tree.map(lambda rows, k=k: rows[k], result.rows[0]) for k in range(len(everyone.ids))]
         received = []
         for row, around in zip(np.asarray(weights), np.asarray(neighbours), strict=True):
+            # rows of the neighbour table are padded with the node itself at weight 0
             parts = zip(row, (sent[j] for j in around), strict=True)
             scaled = [jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in parts]
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))

@@ -188,6 +188,7 @@ def _numbered(carry: RunCarry) -> list[tuple[int, Any]]:
 
     A memory has one for each leaf of a row.
     """
+    # by number, because the states of algorithms are pytrees without names
     found, k = [], 0
     for node in jax.tree.leaves(carry, is_leaf=is_memory):
         if is_memory(node) or eqx.is_array(node):

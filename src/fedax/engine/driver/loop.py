@@ -92,14 +92,18 @@ class RoundLoop:
 
     def _run_rounds(self) -> None:
         """Alternates rounds with observations and checkpoints until the last round, or until no run is left to go on."""
+        # the initial model counts as an observation after 0 rounds
         if not self._is_resumed:
             self._observe()
         while self.done < self.grid.rounds and self._has_running() and not (self.stop_requested or self.interrupts.asked):
+            # up to the next multiple of `observe_every` or `checkpoint_every`: nothing in Python
+            # touches the run before
             self._advance_to(min(self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)))
             is_end = self.done == self.grid.rounds or not self._has_running()
             if is_end or self.done % self.options.observe_every == 0:
                 self._observe()
             self.can_save = True
+            # after the observation, so that a run that continues from here has it
             if self.checkpoints and (is_end or self.done % self.checkpoints.every == 0 or self.checkpoints.is_due()):
                 self._save()
         if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
@@ -116,6 +120,8 @@ class RoundLoop:
         while self.done < end and not self.interrupts.asked:
             is_timed = self.checkpoints is not None and self.checkpoints.seconds is not None
             count = 1 if is_timed else min(self.calls.rounds, end - self.done)  # a checkpoint may be due after any round
+            # The program takes over the buffers of `states`. Until its result is assigned, Ctrl-C
+            # must not raise, or the run would be lost.
             with self.interrupts.allowed(self.states), self.calls.timed(count):
                 advanced = self.program.advance(self.states, self.done, count)
             self.can_save = False  # until states, logs and `done` fit together again
@@ -169,6 +175,7 @@ class RoundLoop:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
         assert self.checkpoints is not None, "there is no folder for checkpoints"
         has_final = any(recorder.final for recorder in self.recorders)
+        # `whole` takes states as the program has them, so runs that ended earlier are joined again
         carries = self.program.whole(self.program.join(self._carries()) if has_final else self.states)
         self.checkpoints.save(self.done, self._finish(carries))
 

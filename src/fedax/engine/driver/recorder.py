@@ -113,6 +113,8 @@ class Recorder:
         if self.ended:
             return
         self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
+        # logs of similar length are merged, so that n calls leave log n logs and a row is copied
+        # log n times
         while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
             self.logs[-2:] = [merge_logs(self.logs[-2:])]
         self.outcome = log.failure(first) if self.is_running else self.outcome

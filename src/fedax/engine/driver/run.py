@@ -154,6 +154,7 @@ def run_grid(
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
+    # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
     settings, before = RunOptions.of(options), list(resume or ())
     for history in before:
         check_kind("run(resume=...)", history, History)

@@ -99,6 +99,7 @@ class Grid:
         options: RunOptions,
         done: int = 0,
     ) -> None:
+        # JAX never drops programs, and a process with many runs would end at the limit of maps
         evict_programs()
         retain_freed_memory()
         engine = options.engine
@@ -112,6 +113,7 @@ class Grid:
         self.private = setup.private
         self.rounds = self.options.rounds if self.private is None else self.private.affordable(self.options.rounds)
         self.each = [algorithm for algorithm in self.algorithms for _ in self.seeds]
+        # the static number of rows that a call's log has
         longest = min(self.options.observe_every, max(self.options.rounds, 1))
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
         self.program.check(self.options.observe or (), self.options.personal)

@@ -100,9 +100,11 @@ class PhaseWork(eqx.Module):
         Returns:
             The upload, with messages not yet decoded, and the new client state, by the same names.
         """
+        # before the work: gradients read the model's state from the client
         client_state = self._set_model_state(client, client_state)
         inputs = *decode(self.down)[0], *(client_state[name] for name in ("own", "received") if name in client_state)
         done = self.work(client, *inputs)
+        # the receiving half of an exchange returns a new memory alone
         upload = Upload((), memory=done) if self.receives else done
         value, lost = self._encode(client, upload, client_state.get("lost"))
         new_state = {"lost": lost} if self.codec is not None and "lost" in client_state else {}
@@ -110,6 +112,7 @@ class PhaseWork(eqx.Module):
             new_state["own"] = client_state["own"] if upload.memory is None else upload.memory
         if "model" in client_state:
             new_state["model"] = client.model_state
+        # after the codec: the model's state is sent as it is
         if self.sends_state and client.trained:
             value = Sent(value, state_in_reals(client.model_state))
         return Upload(value, upload.weight), new_state

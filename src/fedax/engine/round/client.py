@@ -146,6 +146,7 @@ class CompiledClient(Client):
         self.examples = self.part(setup.task.train)
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
+        # the streams have no phase in their names, so all phases of a round see the same draw
         mine, shared = stream(root, "work", round, index), stream(root, "work", round)
         work = setup.schedule.work(mine, self.size, round, shared)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
@@ -183,6 +184,7 @@ class CompiledClient(Client):
             after = loop.fused(None, jnp.int32(0), self.steps, carry)
             if after is not None:
                 return after
+        # a `while` loop, because the number of epochs follows from the client's size
         start = (jnp.int32(0), jnp.int32(0), carry)  # number of the epoch, steps done before it, carry
         return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.epoch, start)[2]
 
@@ -192,6 +194,8 @@ class CompiledClient(Client):
         With one client at a time, steps update kernels of dense layers in place.
         """
         if self.setup.placement == "sequential" and usable():
+            # on the jaxpr of a single step: under `vmap` the products have a batch axis that the
+            # native step does not support
             whole = stage(step, jnp.int32(0), carry)
             faster = whole._replace(jaxpr=rewrite_descent_steps(whole.jaxpr))
             return _loop(count, lambda i, carry: faster(i, carry), carry)
@@ -277,6 +281,7 @@ class _LocalLoop:
         is_full = self.client.schedule.batch_size == "full"
         order = None if is_full else self.client.permutation(jax.random.fold_in(self.order_key, number))
         count = jnp.minimum(self.per_epoch, self.client.steps - done)
+        # a kernel of one epoch, where not all epochs could be one
         after = self.fused(order, done, count, carry)
         return number + 1, done + count, self.blocks(order, done, count, carry) if after is None else after
 
@@ -321,6 +326,7 @@ class _LocalLoop:
         def minibatch(begin: Index, key: Any) -> Slice:
             return Slice(self.client, fetch, begin, jnp.minimum(self.batch, self.client.size - begin), key)
 
+        # from the end of the epoch on, steps that see several minibatches get its first ones
         noise = jax.random.fold_in(self.noise_key, done + number)
         following = [
             minibatch((number + j) % self.per_epoch * self.batch, jax.random.fold_in(noise, j))
@@ -349,6 +355,7 @@ class Slice(Minibatch):
     ) -> None:
         self.client, self.fetch, self.begin, self.count, self.key = client, fetch, begin, count, key
         is_random_size = most is None and isinstance(client.schedule.batch_size, tuple)
+        # a static bound: shapes of a compiled program cannot follow the client's size
         widest = most or client.widest
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
         if key is not None and client.task.couples:  # batch statistics need the whole batch at once
@@ -368,6 +375,7 @@ class Slice(Minibatch):
                 self.client.take_over(state)
             else:
                 gradient = self._total(jax.grad(self._objective), params)
+        # beside the differentiated loss, so that pieces do not add it several times
         l2 = self.client.task.l2
         return jax.tree.map(lambda g, w: g + l2 * w, gradient, params) if l2 else gradient
 

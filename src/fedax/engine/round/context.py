@@ -111,6 +111,7 @@ class RoundContext(Federation):
             )
             self.note(available=available.sum(dtype=jnp.int32))
         with profiler_scope("cohort"):
+            # ids have the static shape (capacity,); in a compiled round `count` is traced
             ids, count = schedule.draw(key, jnp.asarray(self.setup.population.offsets), weights, available)
         if available is not None:
             self.note(drawn=jnp.asarray(count, jnp.int32))
@@ -155,6 +156,7 @@ class RoundContext(Federation):
 
     def average(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         phase_work, result = self._phase(work, cohort, down, memory, gather=False)
+        # with privacy the divisor is the expected number of clients: the actual one would leak
         if self._is_noised:
             mean = self._noisy_mean(phase_work, result)
         else:
@@ -178,6 +180,7 @@ class RoundContext(Federation):
 
     def gather(self, work: Callable[..., Upload[Any]], cohort: Cohort, *down: PyTree, memory: Memory | None = None) -> Any:
         _, result = self._phase(work, cohort, down, memory, gather=True)
+        # in the cohort's order, leaves (capacity, ...); rows of padding are zero
         values, weights = result.rows
         valid = self._counts(cohort, result)
         if isinstance(values, Sent):
@@ -217,6 +220,8 @@ class RoundContext(Federation):
     ) -> tuple[PhaseWork, PhaseResult]:
         """Runs a phase between server and clients: prepares the work, dispatches it, and accounts for the result."""
         phase_work, client_states = self._prepare(work, down, memory)
+        # only rounds in Python know the number of clients here; compiled ones run a phase of no
+        # clients to its end and discard the round
         if isinstance(cohort.count, int) and cohort.count == 0:
             if not self._is_noised:
                 raise EmptyPhaseError
@@ -233,6 +238,8 @@ class RoundContext(Federation):
         channel, phase, client_states = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
+        # error feedback: every phase has its own residuals, because messages of different phases
+        # differ
         if channel is not None and channel.feedback:
             client_states["lost"] = self.lost[phase]
         attack = None if channel is None else channel.attack

@@ -31,7 +31,10 @@ class MPIBackend(Backend):
 
     def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         peers = self.peers
+        # several places if the cohort was drawn with replacement, none if this client does not work
         places = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
+        # all ranks take part in the collectives below, so one that does not work needs the shapes
+        # too
         form = eqx.filter_eval_shape(run_single_client, *self._inputs(phase_work, client_states))[0]
         arrived = eqx.filter_eval_shape(
             lambda sent: (phase_work.bounded(decode(sent.value)[0]), decode(sent.value)[1], sent.weight), form
@@ -54,13 +57,26 @@ class MPIBackend(Backend):
             weights = cohort.weights if given is None else jnp.asarray(peers.allgather(given))[cohort.ids]
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
             return PhaseResult(form, None, (rows, weights), client_states, broken, clipped)
-        weight = default = sum((cohort.weights[i] for i in places), jnp.zeros((), cohort.weights.dtype))
+        sums = self._weighted_sum(value, given, [cohort.weights[i] for i in places])
+        return PhaseResult(form, sums, None, client_states, broken, clipped)
+
+    def _weighted_sum(self, value: PyTree, given: Array | None, defaults: list[Array]) -> tuple[PyTree, Array]:
+        """Returns the weighted sum of all ranks' uploads, and the sum of the weights.
+
+        Args:
+            value: this rank's upload, zeros if its client does not work.
+            given: the upload's own weight, None if it has none.
+            defaults: the cohort's weights of this client, one for each of its places.
+        """
+        weight = default = sum(defaults, jnp.zeros((), self.setup.layout.dtype))
         if given is not None:
-            weight = len(places) * given.astype(default.dtype)
-            if not float(peers.sum(weight)) > 0:  # checked before the uploads are summed, so that one allreduce is enough
+            weight = len(defaults) * given.astype(default.dtype)
+            # checked before the uploads are summed, so that one allreduce of uploads is enough
+            if not float(self.peers.sum(weight)) > 0:
                 weight = default
+        # a value that is not finite must not count with weight 0
         terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
-        return PhaseResult(form, peers.sum((terms, weight)), None, client_states, broken, clipped)
+        return self.peers.sum((terms, weight))
 
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
@@ -68,12 +84,12 @@ class MPIBackend(Backend):
         rank, comm = self.peers.rank, self.peers.comm
         near, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
         upload, after, broken = self._do(phase_work, client_states)
-        linked = near != near[0]
+        linked = near != near[0]  # the first column is the node itself, which is also the padding
         others = near[linked].tolist()
         links = comm.Create_dist_graph_adjacent(others, others)
         payload = encode_tree(upload.value)
         arrived = links.neighbor_allgather(payload)
-        links.Free()
+        links.Free()  # MPI allows a process some thousand communicators only
         notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(others)))}
 
         terms = [(shares[0], decode_tree(payload, upload.value))]

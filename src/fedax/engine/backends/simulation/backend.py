@@ -55,6 +55,8 @@ class SimulationBackend(Backend):
             table, counts = assign_longest_first(
                 self._client_loads(phase_work, cohort.ids), cohort.count, self.setup.devices
             )
+        # the rows of the cohort are read once, before the loop, and written once, after it: the
+        # loop then carries arrays (capacity, ...) and not those of the whole population
         with profiler_scope("memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in client_states.items()}
         client_work = _ClientWork(phase_work, self.setup, cohort, rows)
@@ -143,6 +145,7 @@ class SimulationBackend(Backend):
             gather: whether to return all uploads, not their sum.
         """
         capacity, chunk = slots.shape[0], self.setup.chunk
+        # staged once: the shapes of a result are needed before the loop that computes results
         run_client = stage(client_work, jnp.int32(0), jnp.bool_(True))
         shapes, form = run_client.out_shapes
         if gather:
@@ -159,6 +162,7 @@ class SimulationBackend(Backend):
                 clients = jax.vmap(lambda slot, active: run_client(slot, active)[0])(chunk_slots, active)
             return self._collect(results, clients, chunk_slots, active, gather)
 
+        # `count` is traced, so a device with few clients ends its loop early
         start = _Results.zeros(shapes, capacity, gather)
         results = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, run_chunk, start)
         return form, results if gather else results._replace(sums=finalize(results.sums))
@@ -237,6 +241,7 @@ class _Results(NamedTuple):
         weighted = (shapes.value, shapes.default_weight)
         sums = weighted if shapes.weight is None else (*weighted, *weighted)
         return cls(
+            # totals and compensations, in at least 32 bits
             sums=None if gather else (zeros(_wide(sums)),) * 2,
             rows=zeros(weighted, capacity) if gather else None,
             client_state=zeros(shapes.client_state, capacity),

@@ -219,6 +219,7 @@ class SimulationProgram(Program):
             return _on_all_runs(function, self.axes, shared, self.algorithm, seeds, *states)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
+        # the cohorts of the last call are not needed: the program returns those of its last round
         carry, _, stores = states
         check_versions(carry)
         shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
@@ -262,6 +263,7 @@ def one_round(
     setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carry: RunCarry
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
+    # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
     fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:])
     state = algorithm.round(fed, carry.state)
     if has_unallocated_state(state):
@@ -296,6 +298,7 @@ def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Algorithm[A
 @functools.cache
 def _compiled(small: bool) -> Callable[..., Any]:
     """Returns `advance`, compiled for small models or for others."""
+    # donated: the states before a call are overwritten, so that a large state is not held twice
     jit: Any = eqx.filter_jit  # its type does not know that it passes compiler options on
     return jit(advance, donate="all-except-first", compiler_options=small_matmul_options() if small else {})
 
@@ -304,12 +307,14 @@ def _rounds(
     shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: RunCarry
 ) -> tuple[RunCarry, Any, Cohort]:
     setup, first, count, longest = shared
+    # traced once, for the shapes of the report and as the body of the loop
     round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state)
     _, shape, who = round_.out_shapes
     log, before = zeros(shape, longest), zeros(who)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry
+        # reports have rows (longest, ...), of which the caller reads the first `count`
         state, report, worked = round_(first + i, state)
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 

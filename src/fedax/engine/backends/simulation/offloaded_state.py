@@ -116,6 +116,7 @@ class OffloadedMemory(Memory):
         forms = jax.ShapeDtypeStruct(ids.shape, bool), *shapes
         there, *rows = call_host(self.row_format.read, forms, self._known, self.version, jnp.asarray(ids, jnp.int32))
 
+        # a client that never worked has no row; its initial one is computed in the program
         def chosen(row: Array, other: Array) -> Array:
             return jnp.where(there.reshape(there.shape + (1,) * (row.ndim - 1)), row, other)
 
@@ -133,6 +134,7 @@ class OffloadedMemory(Memory):
         return self.each(lambda own: own).all()
 
     def each(self, function: Callable[[Any], Any]) -> Memory:
+        # in blocks (blocks, width), so that the device never holds all rows at once
         clients = self.row_format.clients
         width = max(1, min(clients, BLOCK_BYTES // max(self.row_format.bytes, 1)))
         blocks = -(-clients // width)

@@ -90,6 +90,7 @@ class ClientStateStore:
         with self._lock:
             later = self._changes_after(version)
             there, rows = self._read_current(ids)
+            # the newest rows, with those restored that later writes have replaced
             for change in reversed(later):
                 place = np.minimum(np.searchsorted(change.ids, ids), len(change.ids) - 1)
                 hit = change.ids[place] == ids
@@ -107,6 +108,7 @@ class ClientStateStore:
             later = self._changes_after(version)
             if not len(ids):
                 return version
+            # a program on several devices makes each call once a device
             if later and self._repeats_write(later, ids, rows):
                 return later[0].after
             self._undo(later)

@@ -121,6 +121,8 @@ class SweepAxes(NamedTuple):
             here[self.spread] = _round_up(here[self.spread], self.devices) // self.devices
 
         def program(shared: Any, algorithms: Any, seeds: Any, *states: Any) -> Any:
+            # seeds outside, settings inside: the settings of a seed see the same cohorts, so only
+            # seeds may have loops of different lengths
             def run_seed(seed: Any, *states: Any) -> Any:
                 work = _vmap_runs(lambda algorithm, *states: function(shared, algorithm, seed, *states), here["settings"])
                 return work(algorithms, *states)
