@@ -64,6 +64,7 @@ class CompileClock:
     def _record(self, event: str, duration_secs: float, **_: Any) -> None:
         if not event.startswith("/jax/core/compile/"):
             return
+        # JAX reports a duration when it ends, and nested programs report theirs before
         end = time.perf_counter()
         begin = end - duration_secs
         # spans of inner programs are part of this one: each second counts once

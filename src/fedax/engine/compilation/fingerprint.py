@@ -135,6 +135,7 @@ def _constants(closed: Any) -> list[Any]:
 
 def _programs(task: Task, params: Any) -> dict[str, Any]:
     """Returns hashes of the loss with its gradient, with and without a random key, and of the scores."""
+    # three examples: no natural size of anything, so that no other axis is mistaken for the batch
     batch = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
     functions = dict(task.functions)
 
@@ -164,6 +165,7 @@ class Fingerprinter:
     def __call__(self, value: Any, place: str) -> Any:
         if value is None or isinstance(value, bool | int | str):
             return value
+        # JSON has no NaN and no infinity
         if isinstance(value, float):
             return value if np.isfinite(value) else str(value)
         if isinstance(value, np.generic | np.ndarray | jax.Array):

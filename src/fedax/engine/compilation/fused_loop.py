@@ -103,6 +103,7 @@ def _is_small(equation: Any) -> bool:
     sizes = [math.prod(out.aval.shape) for out in equation.outvars]
     if equation.primitive.name != "dot_general":
         return max(sizes, default=0) <= MAX_RESULT
+    # a library's product pays off with long contractions and many multiplications
     (contracted, _), _ = equation.params["dimension_numbers"]
     depth = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
     return depth <= MAX_DEPTH and depth * sizes[0] <= MAX_MULTIPLICATIONS
@@ -160,6 +161,7 @@ def _fuses_small_loop() -> bool:
         with set_xla_metadata(**_MARK):
             return jax.jit(loop)(x)
 
+    # small enough to compile in milliseconds, with a product and an elementwise operation
     x = jnp.arange(9.0).reshape(3, 3) / 9
     try:
         fused = jax.jit(marked, compiler_options=small_matmul_options()).lower(x).compile()

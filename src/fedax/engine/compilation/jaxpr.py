@@ -22,6 +22,7 @@ class Staged(NamedTuple):
     out_shapes: PyTree
 
     def __call__(self, *arguments: Any) -> Any:
+        # evaluated inside another trace, the equations become part of that program
         results = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(self.out_shapes), results)
 

@@ -67,6 +67,7 @@ class Collectives(ProcessGroup):
             try:
                 yield
             except BaseException as error:
+                # after an error that all ranks have raised, no rank waits
                 if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
                     self._exchange(error=error, timeout=ERROR_TIMEOUT)
                     abort.abort_with(error, abort.RankInfo(self.rank, self.size))
@@ -83,6 +84,7 @@ class Collectives(ProcessGroup):
                     raise
                 warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
             more = json.loads(json.dumps(more))
+        # after the block above, in which a rank may have failed
         gathered = self._exchange((more, own))
         merged = self.merge_configs([facts for _, facts in gathered])
         check_equal_configs(self.name, [more | facts for more, facts in gathered])
@@ -111,6 +113,7 @@ class Collectives(ProcessGroup):
         status = RankStatus(content=content)
         if error is not None:
             status = RankStatus(abort.error_line(error), "".join(traceback.format_exception(error)))
+        # an error travels like any content, so that no rank waits for one that failed
         statuses = self.allgather(status, timeout)
         if statuses is None:
             return []

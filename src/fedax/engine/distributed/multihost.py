@@ -84,6 +84,7 @@ def multihost_group() -> ProcessGroup:
     """Returns the group of processes that JAX has connected, or a group of one."""
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return ProcessGroup()
+    # an uncaught exception of one process would leave the others in a collective
     abort.install_excepthook()
     return HostProcesses()
 
@@ -123,6 +124,7 @@ class HostProcesses(Collectives):
         """Gathers a value from all ranks, or returns None once the deadline (of `time.monotonic`) has passed."""
         client, call = global_state.client, next(_calls)
         assert client is not None
+        # as text: the values of the store are strings
         client.key_value_set(f"fedax/{call}/{self.rank}", base64.b85encode(pickle.dumps(value)).decode())
         values = []
         for rank in range(self.size):

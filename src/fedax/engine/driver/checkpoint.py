@@ -117,6 +117,7 @@ class Checkpoints:
         self._saved = time.monotonic()
 
     def _write(self, done: int, histories: Sequence[History]) -> None:
+        # zero-padded, so that names sort by round
         path = self.folder / f"round-{done:09d}"
         try:
             write(path, _to_bytes(self.identity, done, histories))
@@ -143,6 +144,7 @@ class Checkpoints:
         Raises:
             InvalidInput: the folder holds checkpoints of another run, or of later rounds.
         """
+        # rank 0 reads the file; the others get what they need of it below
         newest = None
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
@@ -225,6 +227,7 @@ def _to_bytes(identity: dict[str, Any], done: int, histories: Sequence[History])
     buffer = io.BytesIO()
     save: Callable[..., None] = np.savez
     save(buffer, **arrays)
+    # the checksum stands in front, so that a file that was cut off is noticed before it is parsed
     body = buffer.getvalue()
     return _HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 

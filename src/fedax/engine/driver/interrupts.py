@@ -46,6 +46,7 @@ class CallLength:
         """Measures a call of some rounds, without its compilation, and updates `rounds` for the next call."""
         begun, compiled = time.perf_counter(), compile_clock().seconds
         yield
+        # compilation happens once, so it says nothing about the next call
         seconds = time.perf_counter() - begun - (compile_clock().seconds - compiled)
         affordable = int(CALL_SECONDS * rounds / max(seconds, 1e-9))
         self.rounds = max(1, min(affordable, max(self.rounds, GROWTH * rounds)))
@@ -93,6 +94,7 @@ class Interrupts:
         self.asked = True
         if self._may_raise and is_intact(self._states):
             raise KeyboardInterrupt
+        # the second Ctrl-C raises at once
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(RuntimeError):  # the program was interrupted while it wrote to the same stream
             print("Stopping after the rounds that are running; press Ctrl-C again to stop at once.", file=sys.stderr)

@@ -127,6 +127,7 @@ class RunOptions:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 raise TypeError(f"no option {name!r} of a run." + (f" Did you mean {near[0]!r}?" if near else ""))
+        # None counts as not given, so that a caller can pass its own optional arguments on
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     def __post_init__(self) -> None:
@@ -164,6 +165,7 @@ class RunOptions:
         """
         if self.observe is not None or self.on_bad_client == "drop":
             return self
+        # test accuracy if there are test examples: training accuracy says less about the model
         accuracy = [TrainScore("accuracy") if task.test_set is None else TestAccuracy()] if "accuracy" in task.scores else []
         return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
 
@@ -174,6 +176,7 @@ class RunOptions:
             InvalidInput: a metric without a known direction.
         """
         modes = modes_of(self.observe or (), task)
+        # a direction told for the same metric in `EarlyStopping` also counts for `keep_best`
         rules, mode = tuple(rule.resolve(modes) for rule in self.rules), self.mode
         if self.keep_best is not None:
             told: list[Mode | None] = [
@@ -282,6 +285,7 @@ def require_concrete(name: str, *arguments: Any) -> None:
     Raises:
         InvalidInput: called inside `jax.jit`, or with an array of `jax.vmap` or `jax.grad`.
     """
+    # inside `jax.jit` even a new array is a tracer
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((jnp.zeros(()), arguments))):
         hint = "Call it outside. For several settings at once there is run_grid."
         raise InvalidInput.because(name, "called inside jax.jit, jax.vmap or jax.grad", hint)

@@ -45,6 +45,7 @@ class Rows:
             self._kept = np.empty((8, *value.shape), value.dtype)
         if value.shape != self._kept.shape[1:]:
             raise ValueError(f"a row of shape {value.shape} among rows of shape {self._kept.shape[1:]}")
+        # the type widens as well: a note may be a whole number in one round and real in the next
         if self._count == len(self._kept) or self._kept.dtype != value.dtype:
             larger = np.empty((max(8, 2 * self._count), *value.shape), np.result_type(self._kept.dtype, value.dtype))
             larger[: self._count] = self._kept[: self._count]
@@ -98,6 +99,7 @@ class Recorder:
         self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
         self.ended, self.final, self.best = False, None, before.best if before else None
+        # a run that had ended by itself stays as it was; one that was interrupted goes on
         if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
             self.outcome, self.ended, self.final = before.outcome, True, RunCarry.of(before)
 
@@ -131,6 +133,7 @@ class Recorder:
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
         self.compiling.append(self.clock.compiling)
+        # the initial model (done = 0) counts as an observation of a rule, but cannot end the run
         for rule in options.rules:
             values = self._values(rule.metric, f"run(stop=...), {rule}")
             if not self.is_running or not done:
@@ -150,6 +153,7 @@ class Recorder:
             self.best = None
         if not is_better(value, None if self.best is None else self.best.value, options.best_mode):
             return False
+        # the loop stores the model: here only its metrics are known
         self.best = Best(metric, done, value, None)
         return True
 
@@ -175,6 +179,7 @@ class Recorder:
     def finish(self, params: Any, carry: RunCarry) -> History:
         known = self.before if self.before and len(self.before.bits.up) else None
         past: list[Log] = []
+        # the rounds before a resumption join as one log; what failed in them ended that run
         if known:
             notes = {name: values for name, values in known.notes.items() if name != "dropped"}
             left_out, nothing = known.notes.get("dropped", np.zeros((len(known.bits.up), 0))), np.zeros(0)

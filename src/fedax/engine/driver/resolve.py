@@ -43,6 +43,7 @@ def resolve(
             if not options.engine.has_all(task):
                 allowed = "numbers, on an engine that has not everybody's examples here; the word needs them"
                 raise InvalidInput.of(f"{type(owner).__name__}({name}=...)", getattr(owner, name), allowed)
+    # lazy: nothing is measured unless a hyperparameter asks for it
     constants = Measured(task, options.schedule, starts=starts)
     solver = options.solver.fitted(constants)
     fitted = [algorithm.fitted(constants) for algorithm in algorithms]

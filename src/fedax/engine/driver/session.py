@@ -145,6 +145,7 @@ class Grid:
         self.seeds = [int(seed) for seed in seeds]
         self.models, roots = zip(*(initial_params(self.task, seed) for seed in self.seeds), strict=True)
         self._asked = [algorithm for algorithm in algorithms for _ in seeds]
+        # from the initial models, because estimates of constants start there
         resolved, self.options, numbers = resolve(algorithms, self.task, options, self.models)
         self.algorithms = list(resolved)
         self.fitted = [found for found in numbers for _ in seeds]
@@ -165,6 +166,7 @@ class Grid:
             check_population(algorithm, len(sizes))
             algorithm.check(setup.schedule, sizes)
             algorithm.check_model(self.task, self.layout)
+        # members of a grid differ in real hyperparameters only, so one of them has the phases of all
         private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
         return dataclasses.replace(setup, private=private)
 
@@ -262,6 +264,7 @@ class Session:
         Raises:
             InvalidInput: the round would exceed the budget of `Privacy`.
         """
+        # before the round: what it would release cannot be taken back
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
         # the program consumes its input, and the caller may step the same state again

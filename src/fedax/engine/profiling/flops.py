@@ -69,6 +69,7 @@ def count_flops(program: Any) -> int:
         name, within = equation.primitive.name, [count_flops(program) for program in subjaxprs(equation)]
         if name in OPAQUE or (name.endswith(("_call", "callback")) and name != "debug_callback" and not within):
             raise Uncountable(name)
+        # which branch runs is known at run time only
         if name == "cond":
             if len(set(within)) > 1:
                 raise Uncountable("branches")
@@ -227,6 +228,7 @@ def measure_peak(devices: int, dtype: str) -> float:
     """
     size = 1024 if jax.default_backend() == "cpu" else 8192
     mesh, split = client_mesh(devices), P("clients")
+    # scaled, so that products neither overflow nor become denormal
     matrices = jax.device_put(np.full((devices, size, size), 1 / size, dtype), NamedSharding(mesh, split))
     product = jax.jit(jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=split, out_specs=split))
     jax.block_until_ready(product(matrices))

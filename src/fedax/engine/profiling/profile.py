@@ -153,12 +153,14 @@ def profile(
     def looked() -> None:
         compute_metrics(program, state, observers, rounds, grid.task)
 
+    # compiles both programs
     advanced()
     looked()
     compiled = compile_clock().seconds - before
     round_ms, observe_ms = _time_call(advanced, restarted) / rounds, _time_call(looked)
     texts = _round_programs()
     restarted()
+    # rounds that fit into a trace of readable size
     few = max(1, min(rounds, int(TRACED_MS / round_ms)))
     shares = _measure_shares(lambda: advanced(few), [text for text in texts if text not in older] or texts)
     parts = {name: share * round_ms for name, share in sorted(shares.items(), key=lambda pair: -pair[1])}
@@ -199,6 +201,7 @@ def _time_call(call: Callable[[], None], before: Callable[[], None] = lambda: No
 def _measure_shares(call: Callable[[], None], programs: Iterable[str]) -> dict[str, float]:
     """Traces a call and returns each part's share of the time of the rounds' operations."""
     options = ProfileOptions()
+    # Python's calls would fill the trace and slow the rounds down
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):

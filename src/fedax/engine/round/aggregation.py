@@ -41,6 +41,7 @@ def add_weighted(
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """Adds the weighted sum of some rows to a compensated sum."""
     totals, compensation = sums
+    # one client at a time and a large upload: a single pass over memory for product and sums
     if len(values) == 1 and values.dtype == totals.dtype and values.size >= LONG and choose(totals, compensation, values):
         after, left = accumulate_p.bind(*aligned(totals, compensation, values[0], weights.astype(totals.dtype)), native=True)
         return after, left

@@ -44,6 +44,7 @@ class Log(NamedTuple):
 
         `first` is the number of the first of these rounds.
         """
+        # only the first failure: what follows it in the same run is its consequence
         bad = np.flatnonzero(self.broken)
         if not len(bad):
             return Outcome()
@@ -87,10 +88,12 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     channel, task = backend.setup.channel, backend.setup.task
     bounds = None if backend.setup.private is None else backend.setup.private.start()
+    # both need the phases of a round, which cost a trace
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
     if not feedback and not changing:
         return RunCarry(state, bounds=bounds)
     phases = trace_footprint(algorithm, backend.setup).phases
+    # residuals of every vector that the phase codes, zeros of shape (length,)
     nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
     lost = tuple(map(backend.memory, nothing)) if feedback else ()
     if not changing:
@@ -111,6 +114,7 @@ def merge_logs(logs: Sequence[Log]) -> Log:
 
     Notes that some of them lack are filled up, see `stack_notes`.
     """
+    # a note that only some rounds have is NaN (or 0) in the others
     forms = {name: missing(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
         name: np.concatenate([log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs])
@@ -228,5 +232,6 @@ def compute_metrics(
 
 def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
     """Returns the initial parameters of a seed, and the root key of all other random streams."""
+    # two streams, so that another rule for the initial model does not change the rounds
     root = jax.random.key(seed)
     return task.start(jax.random.fold_in(root, 0)), jax.random.fold_in(root, 1)

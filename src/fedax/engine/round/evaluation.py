@@ -130,6 +130,7 @@ class CompiledView(View):
 
         `used` returns a client's model and its state, None for the global state.
         """
+        # client by client, because every client has its own parameters
         data: Ragged = getattr(self.task, split)
         if not data.total:
             return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
@@ -223,6 +224,7 @@ class CompiledView(View):
     def _moments(self) -> Gradients:
         clients, share = self.task.train.clients, self.share
 
+        # streamed over clients: a matrix of all gradients would have shape (clients, dim)
         wide = accumulator(self.w.dtype)
 
         def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
@@ -271,6 +273,7 @@ def evaluate_held_back(setup: Setup, w: Float[Array, "dim"], score: str, steps: 
     task = None if task is None else task.at(setup.task.state)
     assert task is not None, "a task that holds no clients back"
     schedule = setup.schedule
+    # every held-out client adapts for the same number of steps, without stragglers
     if steps is not None:
         schedule = dataclasses.replace(schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None)
     apart = dataclasses.replace(setup, task=task, population=task.train.population, schedule=schedule, first=0)
@@ -291,6 +294,9 @@ def _added(sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, A
 
     Owners ascend, so only the entries of those present are touched.
     """
+    # Rows of a piece are numbered by their owner among those present (0, 1, ...), so that the sums of
+    # a piece have shape (rows,), not (clients,). Adding to all clients for each piece would cost
+    # clients times pieces.
     local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
     groups = next(iter(sums[0].values())).shape[0]
     places = jnp.full_like(owner, groups).at[local].set(owner)

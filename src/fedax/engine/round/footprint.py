@@ -116,11 +116,13 @@ def footprint(
 
 def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
     """Traces the footprint of an algorithm in a setup, without its channel."""
+    # without a channel: bits are those of uncompressed messages, and residuals are not memory
     backend = RecordingBackend(dataclasses.replace(setup, channel=None))
 
     def one_round() -> None:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(RoundContext(backend, 0, root), w)
+        # round 1, because some methods do more in round 0
         algorithm.round(RoundContext(backend, 1, root, model_state=shared_state(setup.task)), state)
 
     jax.eval_shape(one_round)
@@ -186,6 +188,7 @@ class RecordingBackend(Backend):
         self.phases.append(PhaseCost(phase_work.name, everyone, False, coded, *amounts, *bits, codable, step, full))
 
     def _amount(self, tree: PyTree) -> Amount:
+        # a vector of the model's length counts as a model, everything else by its numbers
         leaves, dim = jax.tree.leaves(tree, is_leaf=is_message), self.setup.layout.dim
         whole = [is_message(leaf) or (is_vector(leaf) and leaf.shape[0] == dim) for leaf in leaves]
         return Amount(sum(whole), sum(leaf.size for leaf, is_whole in zip(leaves, whole, strict=True) if not is_whole))
@@ -235,6 +238,7 @@ class ProbeBatch(Minibatch):
         return _minibatch(params)
 
 
+# jitted functions appear in a jaxpr as calls with their names, by which they are counted
 @jax.jit
 def _full(w: Any) -> Any:
     return 2 * w

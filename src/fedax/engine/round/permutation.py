@@ -38,6 +38,7 @@ def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "wid
 def _sorted(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
     position = jnp.arange(width, dtype=jnp.uint32)
     words = jax.random.bits(key, (width,), jnp.uint32)
+    # the position in the low bits makes words distinct, and tells where a sorted word came from
     coarse = (words >> 16) << 16
     last, bound = jnp.uint32(0xFFFFFFFF), jnp.asarray(size, jnp.uint32)
     if width <= SMALL:
@@ -76,6 +77,7 @@ def permutation_by_size(key: Key[Array, ""], size: Index, largest: int, width: i
     """
     if _quick(key, width):
         return permutation(key, size, width)
+    # powers of two, so that a client pays at most for twice its size
     widths = [64]
     while widths[-1] < largest:
         widths.append(2 * widths[-1])

@@ -77,6 +77,7 @@ class PrivatePhase(NamedTuple):
 
     def empty(self, client_states: dict[str, Memory]) -> PhaseResult:
         """Returns the result of a phase in which no client took part."""
+        # the noise hides an empty cohort, so the round goes on with sums of zero
         shapes, structure = self.form
         value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
         wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
@@ -139,6 +140,7 @@ class Private(NamedTuple):
 
     def mean(self, phase: PrivatePhase, total: Bounded, bounding: Bounding, down: PyTree, key: Key[Array, ""]) -> PyTree:
         """Returns the noisy mean of the uploads, from their sum."""
+        # J parts share the sensitivity, hence sqrt(J)
         share = self.privacy.noise_of_values(phase.expected) * math.sqrt(phase.parts)
         deviations = [share * c for c in bounding.bounds] if share else [0.0] * phase.parts
         values = noised(total.value, deviations, jax.random.fold_in(key, 0))
@@ -219,9 +221,11 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     for traced in (phase for round in rounds for phase in round):
         before = phases.get(traced.key)
         phase = PrivatePhase(sum(p.parts for p in phases.values()), traced.near, _expected(traced, setup), traced.form)
+        # `begin` counts the parts before a phase, which is known after the first time only
         if before is not None and before._replace(begin=phase.begin) != phase:
             raise _refused(name, f"phase {traced.key[0]} of its first round has another form than later")
         phases.setdefault(traced.key, phase)
+    # refuses now a phase too small for the noise of adaptive clipping
     for phase in phases.values() if privacy.quantile is not None else ():
         privacy.count_noise_of(phase.expected)
     first, later = (_releases(round, setup.schedule, setup.population.clients, central) for round in rounds)
@@ -337,6 +341,7 @@ class _InspectionBackend(RecordingBackend):
 
         Returns None for all clients, of which privacy amplifies nothing.
         """
+        # by identity, as with references: a cohort keeps the ids of its draw
         number = next((i for i, draw in enumerate(self.draws) if draw.ids is cohort.ids), None)
         if number is not None:
             if self.draws[number].is_weighted:

@@ -35,6 +35,7 @@ class SingleClient(CompiledClient):
     """A client whose examples are the only ones in the arrays, whatever its number."""
 
     def part(self, data: Ragged) -> Part:
+        # its number names random streams only; its rows are the first ones here
         return Part.of(data, 0)
 
 

@@ -38,6 +38,7 @@ class Peers(eqx.Module):
             allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
             raise InvalidInput.found("MPI engine", f"a task of {task.train.clients} clients", allowed)
         own = task if task.train.clients == 1 else single_client_task(task, comm.rank)
+        # sizes are exchanged, examples are not
         population = own
         for split in ("train", "validation", "test"):
             data = getattr(own, split)
@@ -61,6 +62,7 @@ class Peers(eqx.Module):
 
 def _allreduce(comm: Any, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
+    # MPI reads and writes host buffers, which must be writable
     host = [np.array(leaf) for leaf in leaves]
     sums = [np.empty_like(leaf) for leaf in host]
     for leaf, total in zip(host, sums, strict=True):

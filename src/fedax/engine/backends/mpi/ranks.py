@@ -44,6 +44,7 @@ class Ranks(Collectives):
         return self.comm.bcast(value)
 
     def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
+        # array by array, so that no rank holds the states of all clients but rank 0
         names = self.comm.bcast(sorted(arrays))
         return {
             name: self._scatter_rows(arrays.get(name)) if name in rows else self.comm.bcast(arrays.get(name))
@@ -76,6 +77,7 @@ def _status_communicator(comm: Any, deadline: float) -> Any:
     for known, duplicate in _duplicates:
         if known == comm:
             return duplicate
+    # without blocking, so that a rank that never gets here runs into the timeout
     duplicate, request = comm.Idup()
     if not _wait(request, deadline):
         return None

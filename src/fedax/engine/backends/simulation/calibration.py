@@ -43,6 +43,7 @@ def candidate_placements(setup: Setup, chunk: int | None, devices: int | None) -
     meshes = [devices] if devices is not None else sorted({1, here}) if cpu else [here]
     meshes = meshes if setup.solver.on_mesh else [1]
     chunks = [chunk] if chunk is not None else [8] if cpu and len(meshes) > 1 else [8, 32]
+    # chunks larger than the cohort would be padding; a chunk of 1 is the sequential placement
     chunks = sorted({min(each, places) for each in chunks} - {1})
     sequential = [Placement("sequential", 1, mesh) for mesh in meshes]
     return sequential + [Placement("chunked", each, mesh) for each in chunks for mesh in meshes]
@@ -79,6 +80,7 @@ def choose_placement(engine: Any, algorithms: Sequence[Any], setup: Setup, roots
         found[placement] = time_rounds(program, [model] * len(roots))
     best = min(found, key=lambda placement: found[placement])
     times = [{**placement._asdict(), "seconds": spent} for placement, spent in found.items()]
+    # the key is stored too: the file's name is a short hash of it
     content = {"key": key, "choice": list(best), "measured": times}
     try:
         with writing(path):
@@ -92,6 +94,7 @@ def choose_placement(engine: Any, algorithms: Sequence[Any], setup: Setup, roots
 def time_rounds(program: Program, models: Sequence[Any]) -> float:
     """Returns the seconds of `TIMED_ROUNDS` rounds of a program, without compilation."""
     state, times = program.start(models), list[float]()
+    # the first call compiles
     for call in range(1 + REPEATS):
         begin = time.perf_counter()
         state, _ = program.advance(state, call * TIMED_ROUNDS, TIMED_ROUNDS)

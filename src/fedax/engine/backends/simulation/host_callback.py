@@ -64,6 +64,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, function: Cal
 
 def _lower(context: Any, *operands: Any, function: Callable[..., Any], shapes: Shapes) -> Any:
     avals = context.avals_in, context.avals_out
+    # without side effects, so that XLA may drop a call whose result is not used
     answers, _, _ = mlir.emit_python_callback(
         context, function, None, list(operands), *avals, has_side_effect=False, returns_token=False
     )

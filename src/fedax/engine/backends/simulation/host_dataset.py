@@ -128,6 +128,7 @@ class HostDataset:
         train = self._sets[0]
         if setup.schedule.cohort is None or not any(reader.in_file for reader in train.readers.values()):
             return
+        # rounded up, so that calls of different lengths share the program that draws
         ids, counts = (
             np.asarray(x)
             for x in _sample_rounds(setup, root, jnp.int32(first) + jnp.arange(_round_up(count), dtype=jnp.int32))
@@ -151,6 +152,7 @@ class _Prefetcher(threading.Thread):
 
     def run(self) -> None:
         for place, k in enumerate(self.clients):
+            # `taken` counts clients that have worked; the window keeps read-ahead pages few
             while place - (self.examples.taken - self.begun) > self.window:
                 if self.stopped.wait(0.002):
                     return

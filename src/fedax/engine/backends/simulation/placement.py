@@ -21,6 +21,7 @@ def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: i
     """
     capacity = steps.shape[0]
     present = jnp.arange(capacity, dtype=jnp.int32) < count
+    # padding sorts last: its key is 1, those of clients are at most 0
     by_length = jnp.argsort(jnp.where(present, -steps, 1), stable=True).astype(jnp.int32)
     if devices == 1:
         return by_length[None], jnp.asarray(count, jnp.int32)[None]

@@ -65,6 +65,7 @@ class SweepAxes(NamedTuple):
         """Stacks one tree per setting, or per seed, along a new first axis."""
         if self.is_single:
             return items[0]
+        # every device needs as many runs as the others, so the last one is repeated
         count = _round_up(len(items), self.devices) if self.spread == of else len(items)
         return _stack([items[min(i, len(items) - 1)] for i in range(count)])
 
@@ -149,6 +150,7 @@ def _to_all_processes(leaf: Any, place: NamedSharding) -> Array:
         return jax.jit(lambda x: x, out_shardings=place)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(_to_all_processes(jax.random.key_data(leaf), place), impl=jax.random.key_impl(leaf))
+    # each process fills the shards of its own devices
     plain = np.asarray(leaf)
     return jax.make_array_from_callback(plain.shape, place, lambda part: plain[part])
 
