@@ -45,7 +45,7 @@ class Rows:
             self._kept = np.empty((8, *value.shape), value.dtype)
         if value.shape != self._kept.shape[1:]:
             raise ValueError(f"a row of shape {value.shape} among rows of shape {self._kept.shape[1:]}")
-        # the type widens as well: a note may be a whole number in one round and real in the next
+        # the type widens as well, if a metric is whole in one observation and real in the next
         if self._count == len(self._kept) or self._kept.dtype != value.dtype:
             larger = np.empty((max(8, 2 * self._count), *value.shape), np.result_type(self._kept.dtype, value.dtype))
             larger[: self._count] = self._kept[: self._count]
