@@ -41,7 +41,7 @@ class Minibatch(ABC):
 
     @abstractmethod
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        """Mean over the batch of a function of its examples, such as features by class.
+        """Returns the mean over the batch of a function of its examples, such as features by class.
 
         Args:
             function: `(params, examples, key) -> values`, as `Task.loss`: a pytree of arrays whose first axis is the batch. It gets
@@ -51,9 +51,10 @@ class Minibatch(ABC):
 
     @abstractmethod
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        """Gradient of `mean_of` by the parameters, for a function with one number per example: a loss of the method's own.
+        """Returns the gradient of `mean_of` by the parameters.
 
-        The task's l2 is not part of it, and the model's state stays.
+        The function gives one number per example, such as another loss that the method defines. The
+        task's l2 is not part of it, and the model's state stays.
         """
 
 
@@ -100,7 +101,7 @@ class Client(ABC):
         return self.layout.ravel(added)
 
     def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
-        """Mean over all training examples of a function of them, see `Minibatch.mean_of`."""
+        """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
         return self.first(MOST_COUNT).mean_of(function, self.layout.unravel(w))
 
     def for_each_minibatch(self, step: Callable[..., Carry], carry: Carry, batches: int = 1) -> Carry:
@@ -146,6 +147,7 @@ class Client(ABC):
 
     def _threaded(self, state: PyTree, work: Callable[[], Any]) -> tuple[Any, PyTree]:
         """Runs work from a model's state on; returns the result and the state after it."""
+        # the trace of the step tells later which gradients are training steps, see `take_over`
         before = self.model_state, self._place
         self.model_state, self._place = state, get_opaque_trace_state()
         try:
@@ -176,6 +178,7 @@ class Client(ABC):
         """
         if not any(part.chosen):
             return w
+        # a copy sees the chosen leaves as the whole model, so that any solver works on them
         own, others = copy.copy(self), part.others
         own.layout, own.task = part.layout, self.task.holding(others.layout.unravel(others.take(w)))
         w = part.put(w, own.minimize(start=part.take(w)))
@@ -216,6 +219,7 @@ class Client(ABC):
     @property
     def steps_before(self) -> Any:
         """The local steps of a client that took part in every round before this one, each of as many as this one has."""
+        # with `times` the rounds before had other numbers of steps, known in advance
         times = self.schedule.times
         return self.round * self.steps if times is None else jnp.asarray((0, *times), jnp.int32)[self.round]
 

@@ -176,7 +176,7 @@ class Cohort(eqx.Module):
     def ranks(
         self, key: Key[Array, ""], clients: int, chances: Float[Array, "clients"] | None = None
     ) -> Int[Array, "capacity"]:
-        """Ranks the clients in the order in which they were drawn.
+        """Returns the rank of each client in the order in which clients were drawn.
 
         A draw by weights without replacement is in that order already. A cohort of all clients, or
         one that the schedule drew, has no such order: it gets a random one.
@@ -186,6 +186,7 @@ class Cohort(eqx.Module):
             clients: the size of the population.
             chances: weights of the draw, None for a draw of the schedule.
         """
+        # a ranking of the whole population, of which the cohort's clients read their place
         order = weighted_subset(key, jnp.ones(clients, self.weights.dtype) if chances is None else chances, clients)
         ranks = jnp.zeros_like(order).at[order].set(jnp.arange(clients, dtype=order.dtype))[self.ids]
         if chances is None:
@@ -227,6 +228,7 @@ class Gathered(eqx.Module, Generic[Value]):
         """
         own = jnp.where(self.valid, self.weights if weights is None else weights, 0)
         equal = self.valid.astype(own.dtype)
+        # all weights may vanish, and the shares must not be 0/0
         own = jnp.where(own.sum() > 0, own, equal)
         return own / own.sum()
 

@@ -19,6 +19,7 @@ from fedax.utils.arguments import checked_call
 
 def _upper(module: str) -> Any:
     """Imports a module of a room above core: a history holds data, and is written and shown by those rooms."""
+    # by name, because core must not import the rooms above it
     return importlib.import_module(f"fedax.{module}")
 
 

@@ -111,6 +111,7 @@ class Hyper:
             return value in self.words
         if isinstance(value, Mapping):
             return self.per_client and bool(value) and all(np.ndim(one) == 0 and self.allows(one) for one in value.values())
+        # bool is an int in Python, and True would pass as 1
         if isinstance(value, bool) or value is None or (self.counts and not isinstance(value, int)):
             return False
         if self.counts:
@@ -123,6 +124,7 @@ class Hyper:
             return False
         if numbers.ndim > (1 if self.per_client else 0):
             return False
+        # comparisons with NaN are False, so NaN is refused here
         above = numbers > self.low if self.open_low else numbers >= self.low
         below = numbers <= self.top if self.reaches(self.top) else numbers < self.top
         return bool(np.all(above & below))
@@ -170,6 +172,7 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     """
     if isinstance(default, bool):
         limits["choices"] = (False, True)
+    # real numbers are traced, so that a grid of them is one program
     static = static or not isinstance(default, float)
     metadata = {"hyper": {"default": default, **limits}}
     if limits.get("leaves"):
@@ -213,6 +216,7 @@ _DECLARED: "weakref.WeakKeyDictionary[type, dict[str, Hyper]]" = weakref.WeakKey
 
 
 def _read(kind: type) -> dict[str, Hyper]:
+    # keyword-only fields come last in a constructor
     fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
     return {field.name: Hyper(field.name, **field.metadata["hyper"]) for field in fields if "hyper" in field.metadata}
 
@@ -345,6 +349,7 @@ def as_arrays(tree: Any, dtype: Any) -> Any:
         real = isinstance(leaf, float | np.ndarray) or eqx.is_inexact_array(leaf)
         if not real:
             return leaf
+        # NumPy converts on the host: one transfer, and no program is compiled for the conversion
         return jnp.asarray(leaf, dtype) if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf, dtype))
 
     return jax.tree.map(convert, tree)

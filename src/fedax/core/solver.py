@@ -125,6 +125,7 @@ class SGD(Descent):
             return super().accumulated(client, prox)
         dtype = client.layout.dtype
         steps, pull = jnp.asarray(client.steps, dtype), jnp.asarray(number(self.learning_rate) * client.rate * prox, dtype)
+        # without momentum a geometric series in 1 - pull
         if not self.momentum:
             kept, some = 1 - pull, jnp.where(pull > 0, pull, 1)
             return jnp.where(pull > 0, (1 - kept**steps) / some, steps)
@@ -138,6 +139,7 @@ class SGD(Descent):
 
     def transformation(self) -> optax.GradientTransformation:
         steps = optax.sgd(number(self.learning_rate), self.momentum or None)  # without a velocity to carry if there is none
+        # clipping bounds the gradient alone, so weight decay comes after it
         before = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
         before += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
         return optax.chain(*before, steps) if before else steps

@@ -112,6 +112,7 @@ class Task(eqx.Module):
             raise DataError.of("Task(names=...)", f"{len(self.names)} names", f"{self.train.clients}, one for each client")
         if self.holdout is not None and not rows_of(self.holdout, "holdout"):
             raise DataError.found("holdout", "0 examples", "at least 1 example, or None")
+        # three examples, a number that no other axis is likely to have
         probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in self.train.arrays.items()}
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")

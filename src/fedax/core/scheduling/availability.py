@@ -97,6 +97,7 @@ class Daily(Availability):
 
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         span, long = max(1, whole_part(self.spread, self.period)), max(1, math.floor(self.fraction * self.period + 0.5))
+        # from the rule's own seed: the same clients are available in runs with different seeds
         hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
         return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < long
 
@@ -181,6 +182,7 @@ class Trace(Availability):
         client, first, end, _ = (jnp.asarray(column, jnp.int32) for column in zip(*self.intervals, strict=True))
         now = jnp.asarray(round, jnp.int32)
         now = now % jnp.maximum(end.max(), 1) if self.repeat else now
+        # a client with several intervals is available in any of them
         return jnp.zeros(clients, bool).at[client].max((first <= now) & (now < end))
 
 
@@ -238,6 +240,7 @@ def _number(file: str, line: int, name: str, text: str) -> Fraction:
 
 def _check_apart(file: str, own: list[tuple[Fraction, Fraction, int]], new: tuple[Fraction, Fraction, int]) -> None:
     """Puts an interval among the others of its client, in order, and refuses one that overlaps with them."""
+    # sorted intervals that do not overlap: only the neighbours of a new one can overlap with it
     place = bisect.bisect(own, new)
     for other in own[max(place - 1, 0) : place + 1]:
         if new[0] < other[1] and other[0] < new[1]:

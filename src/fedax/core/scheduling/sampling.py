@@ -107,6 +107,7 @@ class Proportional(Sampling):
     def among(
         self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int, available: Bool[Array, "clients"]
     ) -> Drawn:
+        # examples of clients that are not available are taken out of the range of tickets
         sizes = jnp.where(available, jnp.diff(offsets), 0)
         within = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
         tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(within[-1], 1), jnp.int32)
@@ -122,6 +123,7 @@ class ProportionalWithoutReplacement(Sampling):
 
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         clients = offsets.shape[0] - 1
+        # drawing again until a client is new costs little only if the cohort is a small part
         if clients <= FEW or 2 * cohort > clients:
             return weighted_subset(key, jnp.diff(offsets).astype(jnp.float32), cohort), cohort
         return successive_subset(key, offsets, cohort), cohort
@@ -205,6 +207,7 @@ def weighted_subset_among(
 
     Available clients of weight 0 fill up, uniformly.
     """
+    # a ranking of all clients, of which the available ones keep their order
     order = weighted_subset(key, weights, available.shape[0])
     ids, all_ = first(order, available[order])
     return ids[:count], jnp.minimum(all_, count)

@@ -73,6 +73,7 @@ class Schedule(LocalWork):
         self._require("cohort", self.cohort is None or counts(self.cohort), f"whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("weights", self.weights in ("size", "equal"), "one of 'size', 'equal'")
         self._require("dropouts", real(self.dropouts) and 0 <= self.dropouts < 1, "numbers in [0, 1)")
+        # size-proportional sampling already weighs clients by size
         both = self.weights == "equal" and self.rule.by_size
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
 

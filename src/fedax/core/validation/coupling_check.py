@@ -94,6 +94,7 @@ def _values(function: Callable[..., Any], start: Callable[[Any], Any], arrays: A
     with contextlib.ExitStack() as stack, contextlib.suppress(Exception):
         for setting in (jax.ensure_compile_time_eval(), *lenient):
             stack.enter_context(setting)
+        # not at the starting point alone: many models give equal values for all examples there
         params = start(jax.random.key(0))
         rng = np.random.default_rng(0)
         moved = jax.tree.map(lambda p: p + jnp.asarray(0.1 * rng.normal(size=jnp.shape(p)), jnp.result_type(p)), params)
@@ -133,6 +134,7 @@ def _batches(arrays: Any) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
     batch, changed = {}, {}
     for key, values in arrays.items():
         rows = np.asarray(values[: min(3, len(values))])
+        # a client may have fewer than three examples; some then occur twice
         rows = rows[[0, len(rows) // 2, -1]]
         others = rows[[0, 2, 1]]
         if rows.dtype.kind not in "iub":

@@ -19,7 +19,7 @@ from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import Cohort, Memory
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, PythonProgram, evaluate_observers, stack
 from fedax.engine.round.backend import PhaseResult, PhaseWork
-from fedax.engine.round.client import Setup
+from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.evaluation import all_personal, view_of
 from fedax.engine.round.permutation import permutation
@@ -39,8 +39,7 @@ class EagerClient(Client):
         self.data = {name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()}
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
-        mine, shared = stream(root, "work", round, index), stream(root, "work", round)
-        work = setup.schedule.work(mine, self.size, round, shared)
+        work = local_work(setup, root, round, index, self.size)
         self.steps, self.batch = int(work.steps), int(work.batch)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:

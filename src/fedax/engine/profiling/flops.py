@@ -25,12 +25,11 @@ from fedax.engine.backends.simulation.backend import SimulationBackend, client_m
 from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import PhaseResult, PhaseWork
-from fedax.engine.round.client import CompiledClient, Part, Setup, Slice
+from fedax.engine.round.client import CompiledClient, Part, Setup, Slice, local_work
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import RunCarry
 from fedax.ops import affine, lstm, pooled
 from fedax.ops.bilinear import PRODUCTS, multiplications, pairs
-from fedax.utils.random import stream
 
 CONVOLUTIONS = (*PRODUCTS, *pooled.PRODUCTS)
 FACTORIZATIONS = (
@@ -188,9 +187,7 @@ class _FlopBackend(SimulationBackend):
 
     def _steps(self, phase_work: PhaseWork, k: Int[Array, ""], size: Int[Array, ""]) -> tuple[Array, Array]:
         """Returns a client's steps, and the examples in all of them."""
-        root, round = phase_work.root, phase_work.round
-        mine, shared = stream(root, "work", round, k), stream(root, "work", round)
-        steps, batch = self.setup.schedule.work(mine, size, round, shared)
+        steps, batch = local_work(self.setup, phase_work.root, phase_work.round, k, size)
         epoch = (size + batch - 1) // batch
         return jnp.int32(steps), jnp.int32(steps // epoch * size + jnp.minimum(steps % epoch * batch, size))
 

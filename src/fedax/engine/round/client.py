@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
+from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Population, Ragged, Task, piece
 from fedax.engine.compilation.descent import rewrite_descent_steps
@@ -128,6 +129,13 @@ def _loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> 
     return jax.lax.fori_loop(jnp.int32(0), count, step, carry)
 
 
+def local_work(setup: Setup, root: Key[Array, ""], round: Index, k: Index, size: Index) -> Work:
+    """Draws the steps and the batch size of client k, which has `size` examples."""
+    # the streams have no phase in their names, so all phases of a round see the same draw
+    mine, shared = stream(root, "work", round, k), stream(root, "work", round)
+    return setup.schedule.work(mine, size, round, shared)
+
+
 class CompiledClient(Client):
     """See `Client`. `active` is False for the padding of a chunk: it takes no steps."""
 
@@ -146,9 +154,7 @@ class CompiledClient(Client):
         self.examples = self.part(setup.task.train)
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
-        # the streams have no phase in their names, so all phases of a round see the same draw
-        mine, shared = stream(root, "work", round, index), stream(root, "work", round)
-        work = setup.schedule.work(mine, self.size, round, shared)
+        work = local_work(setup, root, round, index, self.size)
         self.batch = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)
 

@@ -22,11 +22,11 @@ from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import add_weighted, finalize
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
-from fedax.engine.round.client import CompiledClient, Setup
+from fedax.engine.round.client import CompiledClient, Setup, local_work
 from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
 from fedax.utils.memory_check import bytes_of, check_memories, check_room
-from fedax.utils.random import Index, stream
+from fedax.utils.random import Index
 
 
 def client_mesh(devices: int) -> Mesh:
@@ -95,9 +95,7 @@ class SimulationBackend(Backend):
         """Returns the number of examples that each client processes in this round."""
 
         def one(k: Index, size: Index) -> Int[Array, ""]:
-            root, round = phase_work.root, phase_work.round
-            mine, shared = stream(root, "work", round, k), stream(root, "work", round)
-            steps, batch = self.setup.schedule.work(mine, size, round, shared)
+            steps, batch = local_work(self.setup, phase_work.root, phase_work.round, k, size)
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
         return jax.vmap(one)(ids, self.setup.population.sizes_of(ids))
