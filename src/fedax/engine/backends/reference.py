@@ -155,7 +155,7 @@ class Eager(Engine):
 
 
 class ReferenceProgram(PythonProgram):
-    """Rounds in Python; observers are compiled as in a simulation, because they are no part of a round."""
+    """Rounds in Python; observers, which are no part of a round, are compiled."""
 
     def metrics(self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]) -> dict[str, Any]:
         return _observe(self.setup, self.runs[run][0], carry, worked, observers)

@@ -54,7 +54,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from malloc.h
 
 
 class CompileClock:
-    """Clock of the seconds that this process spends on tracing, lowering and compiling (or loading) programs."""
+    """Clock of the seconds that this process spends on tracing, compiling and loading programs."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -115,7 +115,7 @@ def evict_programs(share: float = EVICTION_SHARE) -> bool:
 
 @functools.cache
 def retain_freed_memory() -> bool:
-    """Makes the C library retain up to 256 MB of freed memory, so that the next call of a program finds its working memory mapped.
+    """Makes the C library retain up to 256 MB of freed memory for the next call of a program.
 
     By default glibc returns blocks above 32 MB to the system when they are freed. The working
     memory of a round with a large model is one such block, and each call waits while the system
@@ -143,7 +143,7 @@ def cache_folder(name: str) -> Path:
 
 @checked_call
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
-    """Stores compiled programs on disk, so that the next process loads them instead of compiling them again.
+    """Stores compiled programs on disk, from where the next process loads them.
 
     The command line does so by itself. Call it before the first run. Programs over several CPU
     devices are not stored.

@@ -27,7 +27,7 @@ from fedax.ops.primitives import Result, differentiate_by, primitive
 
 
 def can_rewrite_steps() -> bool:
-    """Returns whether descent steps may be rewritten: the switch allows it and the native extension is loaded."""
+    """Returns whether the switch and the native extension allow rewriting descent steps."""
     return not disabled_reason() and usable()
 
 
@@ -67,7 +67,7 @@ differentiate_by(descent_step_p, _plain_step)
 
 
 def _batch_step(operands: Any, dims: Any, **params: Any) -> Any:
-    """Batches the plain step, because the products have batched native forms and the call has none."""
+    """Batches the plain step, whose products have batched native forms; the call has none."""
     outs = jax.vmap(lambda *single: _plain_step(*single, **params), tuple(dims))(*operands)
     return outs, [0] * len(outs)
 
@@ -76,7 +76,10 @@ batching.primitive_batchers[descent_step_p] = _batch_step
 
 
 def rewrite_descent_steps(jaxpr: Any) -> Any:
-    """Returns a jaxpr whose descent steps on kernels are single calls, or the same jaxpr if it has none."""
+    """Returns a jaxpr whose descent steps on kernels are single calls.
+
+    A jaxpr without such steps is returned unchanged.
+    """
     graph = _Graph(jaxpr)
     matches = [match for number in range(len(jaxpr.eqns)) if (match := _match_step(graph, number)) is not None]
     if not matches:
@@ -171,7 +174,7 @@ class _Update(NamedTuple):
 
 
 def _match_step(graph: _Graph, number: int) -> _Match | None:
-    """Returns the descent step that an equation `w + change` or `w - change` ends, if it ends one."""
+    """Returns the descent step that an equation `w + change` or `w - change` ends, or None."""
     last = graph.equations[number]
     if last.primitive.name not in ("add", "sub"):
         return None
@@ -203,7 +206,7 @@ def _match_update(graph: _Graph, number: int, kernel: Any, change: Any) -> _Upda
 
 
 def _build_match(graph: _Graph, number: int, update: _Update, minus: bool) -> _Match | None:
-    """Builds the call for an update, if the native step supports it and its operands can be computed in time."""
+    """Builds the call for an update, or returns None if the native step does not support it."""
     product = graph.equations[update.product]
     x, gradient = product.invars
     operands = [update.kernel, x, gradient, *update.factors]
@@ -239,7 +242,7 @@ def _is_supported(update: _Update, product: Any, operands: list[Any]) -> bool:
 
 
 def _find_input_gradient(graph: _Graph, kernel: Any, gradient: Any) -> list[int]:
-    """Returns the equation that takes the gradient of the inputs from the same kernel and output gradient, or an empty list."""
+    """Returns the equation of the inputs' gradient that shares the call's operands, in a list."""
     for number, equation in enumerate(graph.equations):
         if equation.primitive is input_gradient_p and equation.invars[0] is gradient and equation.params["native"]:
             group = graph.defining(equation.invars[1])

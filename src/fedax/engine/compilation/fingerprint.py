@@ -134,7 +134,7 @@ def _constants(closed: Any) -> list[Any]:
 
 
 def _programs(task: Task, params: Any) -> dict[str, Any]:
-    """Returns hashes of the loss with its gradient, with and without a random key, and of the scores."""
+    """Returns hashes of the programs of loss and gradient, with and without a key, and of scores."""
     # three examples: no natural size of anything, so that no other axis is mistaken for the batch
     batch = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
     functions = dict(task.functions)
@@ -153,7 +153,7 @@ def _programs(task: Task, params: Any) -> dict[str, Any]:
 
 
 class Fingerprinter:
-    """Converts values to plain ones (numbers, text, lists, dictionaries) that are equal for equal values.
+    """Converts values to plain numbers, text, lists and dictionaries, equal for equal values.
 
     Args:
         probes: models on which optimizers are traced.
@@ -201,7 +201,7 @@ class Fingerprinter:
         raise InvalidInput.found(f"run(checkpoint=...), {place}", "an optimizer that fails", "Optax optimizers", str(failed))
 
     def _kind(self, kind: type, place: str) -> Any:
-        """Returns the name of a class, with a hash of its methods' code if it is defined outside this package."""
+        """Returns the name of a class, with a hash of its methods' code if it is a user's."""
         name = f"{kind.__module__}.{kind.__qualname__}"
         if kind.__module__.partition(".")[0] in (*_PACKAGES, "builtins"):
             return name
@@ -230,7 +230,7 @@ class Fingerprinter:
 
 
 def _code(code: types.CodeType) -> str:
-    """Returns a hash of a function's instructions, constants and names, independent of its location in the source."""
+    """Returns a hash of a function's instructions, constants and names."""
     constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:16]
 

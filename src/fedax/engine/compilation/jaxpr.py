@@ -34,7 +34,7 @@ def stage(function: Callable[..., Any], *arguments: Any) -> Staged:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Returns the jaxprs within an equation: the body of a loop, the branches of a `cond`, the callee of a call."""
+    """Returns the jaxprs within an equation: loop bodies, branches, callees."""
     nodes = jax.tree.leaves(equation.params, is_leaf=_is_jaxpr)
     return [getattr(node, "jaxpr", node) for node in nodes if _is_jaxpr(node)]  # ClosedJaxpr has it as `jaxpr`
 

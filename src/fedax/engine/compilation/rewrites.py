@@ -23,5 +23,5 @@ def disabled_reason() -> str:
 
 
 def allows_untested() -> bool:
-    """Returns whether rewrites may also be tried with versions of jaxlib that they were not tested with."""
+    """Returns whether rewrites may also be tried with untested versions of jaxlib."""
     return os.environ.get(VARIABLE) == "1"

@@ -91,7 +91,7 @@ class Collectives(ProcessGroup):
         return lambda: merged
 
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns the fingerprint of the whole run, and removes from `facts` what may differ between ranks."""
+        """Returns the run's fingerprint, and removes from `facts` what may differ between ranks."""
         return facts[self.rank]
 
     def any(self, asked: bool) -> bool:
@@ -129,7 +129,7 @@ class Collectives(ProcessGroup):
 
     @contextlib.contextmanager
     def _defer_interrupts(self) -> Iterator[None]:
-        """Makes the first Ctrl-C stop all ranks at their next `any`, and the second one stop at once.
+        """Makes the first Ctrl-C stop all ranks at their next `any`, the second one at once.
 
         A signal handler that somebody else has installed stays in place.
         """

@@ -121,7 +121,7 @@ class HostProcesses(Collectives):
         return self._allgather(status, time.monotonic() + timeout)
 
     def _allgather(self, value: Any, deadline: float = math.inf) -> Any:
-        """Gathers a value from all ranks, or returns None once the deadline (of `time.monotonic`) has passed."""
+        """Gathers a value from all ranks, or returns None after the deadline (`time.monotonic`)."""
         client, call = global_state.client, next(_calls)
         assert client is not None
         # as text: the values of the store are strings

@@ -26,7 +26,7 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:
-        """Runs a block that communicates and aborts all ranks if one raises, since the others would wait forever."""
+        """Runs a block that communicates, and aborts all ranks if one raises."""
         yield
 
     def check_same_config(self, facts: Callable[[], dict[str, Any]], **more: Any) -> Callable[[], dict[str, Any]]:

@@ -250,7 +250,7 @@ def _arrays_of(history: History) -> dict[str, Any]:
 
 
 def _storable(values: np.ndarray) -> np.ndarray:
-    """Returns the array, or its bytes where NumPy's file format does not know the type, such as bfloat16."""
+    """Returns the array, or its bytes if NumPy's files do not know the type, such as bfloat16."""
     return values.view(np.uint8) if values.dtype.kind == "V" else values
 
 

@@ -16,7 +16,9 @@ from fedax.utils.arguments import checked_arguments
 
 @checked_arguments
 class Divergence(NamedTuple):
-    r"""Stops a run once the training loss has risen: $f_t - f_{t-\text{window}} > \text{rise}$, or is not finite.
+    r"""Stops a run once the training loss has risen or is not finite.
+
+    It has risen if $f_t - f_{t-\text{window}} > \text{rise}$.
 
     Needs the metric `train_loss`. The defaults are FedProx's rule (Li et al. 2020, App. C.3.2).
     """

@@ -28,7 +28,7 @@ A first call of one round measures the speed.
 
 
 class CallLength:
-    """Number of rounds per call of a program, chosen by measured time so that calls return every few seconds.
+    """Number of rounds per call of a program, so that calls return every few seconds.
 
     The number of rounds is an argument of the compiled program, so that it changes neither the
     program nor a bit of its results.
@@ -43,7 +43,7 @@ class CallLength:
 
     @contextlib.contextmanager
     def timed(self, rounds: int) -> Iterator[None]:
-        """Measures a call of some rounds, without its compilation, and updates `rounds` for the next call."""
+        """Measures a call of some rounds, without compilation, and updates `rounds`."""
         begun, compiled = time.perf_counter(), compile_clock().seconds
         yield
         # compilation happens once, so it says nothing about the next call
@@ -53,7 +53,9 @@ class CallLength:
 
 
 class Interrupts:
-    """Delays Ctrl-C while a run's state is inside a compiled program, and raises `KeyboardInterrupt` at once elsewhere.
+    """Delays Ctrl-C while a run's state is inside a compiled program.
+
+    Elsewhere it raises `KeyboardInterrupt` at once.
 
     A context manager for the main thread. A second Ctrl-C is not delayed. It changes nothing in
     other threads and where somebody handles SIGINT already, such as the command line.
@@ -83,7 +85,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def allowed(self, states: Any = None) -> Iterator[None]:
-        """Lets Ctrl-C raise at once within the block, as long as the buffers of `states` have not been taken over."""
+        """Lets Ctrl-C raise at once within the block, while the buffers of `states` exist."""
         self._states, self._may_raise = states, True
         try:
             yield

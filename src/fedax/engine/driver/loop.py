@@ -68,7 +68,7 @@ class RoundLoop:
         )
 
     def _initial_states(self, resume: list[History]) -> tuple[Any, list[History]]:
-        """Returns the states to start from, and the histories that lead to them: those given, or those of a checkpoint."""
+        """Returns the states to start from, and the given or stored histories before them."""
         grid = self.grid
         states = None if resume else grid.init()
         if resume:
@@ -91,7 +91,7 @@ class RoundLoop:
             return self._histories()
 
     def _run_rounds(self) -> None:
-        """Alternates rounds with observations and checkpoints until the last round, or until no run is left to go on."""
+        """Alternates rounds with observations and checkpoints until all runs have ended."""
         # the initial model counts as an observation after 0 rounds
         if not self._is_resumed:
             self._observe()
@@ -116,7 +116,10 @@ class RoundLoop:
         return any(recorder.is_running for recorder in self.recorders)
 
     def _advance_to(self, end: int) -> None:
-        """Runs the rounds before `end`, or fewer after a Ctrl-C, in calls that return every few seconds."""
+        """Runs the rounds before `end`, in calls that return every few seconds.
+
+        After a Ctrl-C it stops between two calls.
+        """
         while self.done < end and not self.interrupts.asked:
             is_timed = self.checkpoints is not None and self.checkpoints.seconds is not None
             count = 1 if is_timed else min(self.calls.rounds, end - self.done)  # a checkpoint may be due after any round
@@ -156,7 +159,7 @@ class RoundLoop:
             recorder.store_best(self._to_params(jnp.array(w)), state)
 
     def _freeze_ended(self) -> None:
-        """Copies the carry of runs that have just ended, because the program advances them together with the others."""
+        """Copies the carry of runs that have just ended, which the program keeps advancing."""
         has_ended = [recorder.ended for recorder in self.recorders]
         if all(has_ended) or not any(recorder.ended and not recorder.final for recorder in self.recorders):
             return

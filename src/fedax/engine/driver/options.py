@@ -158,7 +158,9 @@ class RunOptions:
             raise InvalidInput.of("run(rounds=...)", self.rounds, f"at most {most}, the number of synchronisation times")
 
     def watching(self, task: Task) -> "RunOptions":
-        """Returns the options with default observers if none were given: the training loss and, where the task scores it, accuracy.
+        """Returns the options with default observers if none were given.
+
+        These are the training loss and, where the task scores it, accuracy.
 
         With `on_bad_client="drop"` there are none by default, because the losses of bad clients
         need not be finite.
@@ -170,7 +172,7 @@ class RunOptions:
         return dataclasses.replace(self, observe=(TrainLoss(), *accuracy))
 
     def directed(self, task: Task) -> "RunOptions":
-        """Returns the options with the directions (max or min) of all metrics that select models or end runs.
+        """Returns the options with directions (max or min) of metrics that select models or end runs.
 
         Raises:
             InvalidInput: a metric without a known direction.
@@ -215,7 +217,7 @@ class RunOptions:
 
 
 def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
-    """Raises `InvalidInput` for anything but an object of a class, such as a name, a number, or the class itself."""
+    """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind) and not (optional and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         allowed = "an object of " + " or ".join(each.__name__ for each in kinds)
@@ -251,7 +253,7 @@ def _advice(value: Any, kind: type) -> str:
 
 
 def _factory(kind: type, name: str) -> str:
-    """Returns how an algorithm or a task is made whose name on the command line is near to a text, or nothing."""
+    """Returns how to make the algorithm or task whose name is near to a text, or nothing."""
     import fedax
 
     if kind is Task:

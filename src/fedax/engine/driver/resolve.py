@@ -55,7 +55,7 @@ def resolve(
 
 
 def has_symbolic(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> bool:
-    """Returns whether hyperparameters of the run are symbolic, so that each start may have other numbers."""
+    """Returns whether the run has symbolic hyperparameters, which each start resolves."""
     return any(symbolic(owner) for owner in (options.solver, *algorithms))
 
 

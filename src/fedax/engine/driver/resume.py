@@ -67,7 +67,10 @@ def data_of(task: Task, whole: bool) -> dict[str, Any]:
 
 
 def fingerprint(tree: Any) -> str:
-    """Returns a hash of all arrays of a pytree, of large ones a part: hashing 100 MB takes as long as a short run."""
+    """Returns a hash of all arrays of a pytree, and of parts of large ones.
+
+    Hashing 100 MB would take as long as a short run.
+    """
     return hash_arrays(jax.tree.map(_part_of, tree))
 
 
@@ -86,7 +89,9 @@ def _part_of(leaf: Any) -> Any:
 
 
 def check_resumed(histories: Sequence[History], origins: Sequence[dict[str, Any]], is_private: bool) -> None:
-    """Refuses histories of other runs: their states do not fit, and privacy that was spent in them would not be counted.
+    """Refuses histories of other runs.
+
+    Their states do not fit, and the privacy that was spent in them would not be counted.
 
     Args:
         histories: to continue.

@@ -114,7 +114,7 @@ def run_grid(
     resume: Sequence[History] | None = None,
     **options: Unpack[Options],
 ) -> list[History]:
-    """Runs a grid of real hyperparameters of one method, each with the same seeds, as one compiled program.
+    """Runs a grid of hyperparameters of one method, with the same seeds, as one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
     its history up to there, and the others go on. `progress` hears of the first member.

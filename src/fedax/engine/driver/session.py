@@ -63,7 +63,7 @@ class Report(NamedTuple):
 
 
 def program_key(algorithm: Algorithm[Any]) -> Any:
-    """Returns a key that is equal for algorithms that one compiled program can serve, as `run_grid` needs them."""
+    """Returns a key that is equal for algorithms that one compiled program can serve."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
 
@@ -123,7 +123,9 @@ class Grid:
     def _resolve(
         self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
     ) -> tuple[Setup, Sequence[Key[Array, ""]]]:
-        """Checks the arguments and resolves what they leave open: observers, directions of metrics, the initial models, numbers.
+        """Checks the arguments and resolves what they leave open.
+
+        These are observers, directions of metrics, initial models and symbolic hyperparameters.
 
         Returns:
             The setup of a round, and the root key of each seed.
@@ -153,7 +155,7 @@ class Grid:
         return Setup(self.task, solver, schedule, self.layout, population, self.options.channel), roots
 
     def _checked_setup(self, setup: Setup) -> Setup:
-        """Returns the setup with attacks and privacy, once algorithm, schedule, data and model are known to fit together."""
+        """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
         setup = dataclasses.replace(setup, drop=self.options.on_bad_client == "drop")
         clients, channel = setup.population.clients, self.options.channel
         if channel is not None and channel.attack is not None:
@@ -230,7 +232,7 @@ class Grid:
 
 
 def _check_padding(task: Task, schedule: Schedule, sizes: list[int]) -> None:
-    """Refuses short minibatches, which are padded, for a loss that may couple examples and does not see the padding."""
+    """Refuses padded minibatches for a loss that may couple examples and takes no mask."""
     if task.couples and "mask" not in takes(task.loss) and not schedule.full_batches(sizes):
         hint = (
             "Let the loss take `mask`, shape (batch,), False for padding, and leave those rows out of batch statistics (norms of"
@@ -297,7 +299,7 @@ class Session:
 
     @checked_call
     def personal(self, state: RunState) -> PyTree:
-        """Returns the models that the clients use themselves: the user's own pytree with a first axis (clients,)."""
+        """Returns the models that the clients use: the user's pytree with a first axis (clients,)."""
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0])
 
 

@@ -15,7 +15,7 @@ _SHOWN = 64
 
 
 def settings_of(algorithm: Algorithm[Any], options: RunOptions) -> dict[str, Any]:
-    """Returns algorithm, solver, schedule, channel and `on_bad_client` of a run, in the form of an experiment's own settings."""
+    """Returns algorithm, solver, schedule, channel and `on_bad_client` as experiments store them."""
     found = {
         "algorithm": hyperparameters_of(algorithm),
         "solver": hyperparameters_of(options.solver),

@@ -53,11 +53,11 @@ REPEATS = 15
 
 
 class Uncountable(Exception):
-    """Raised for products that a jaxpr does not determine, such as those of a loop of unknown length."""
+    """Raised for products that a jaxpr does not determine, as in a loop of unknown length."""
 
 
 def count_flops(program: Any) -> int:
-    """Counts the floating-point operations of a jaxpr's matrix products and convolutions, two for each multiplication.
+    """Counts the floating-point operations of a jaxpr's products, two for each multiplication.
 
     Raises:
         Uncountable: products in a loop of unknown length, branches with different counts, opaque
@@ -111,13 +111,13 @@ def _count_multiplications(equation: Any) -> int:
 
 
 def count_function_flops(function: Callable[[], Any]) -> int:
-    """Counts the operations of a function without arguments, without those that do not affect its results."""
+    """Counts the operations of a function without arguments that affect its results."""
     program = jax.make_jaxpr(function)().jaxpr
     return count_flops(dce_jaxpr(program, [True] * len(program.outvars))[0])
 
 
 class Cost(NamedTuple):
-    """Operations of a client's work: once, for each of its examples, for each step, and for each example in a step."""
+    """Operations of a client's work: once, by example, by step, and by example in a step."""
 
     once: int
     example: int
@@ -166,7 +166,10 @@ class _FlopClient(CompiledClient):
 
 
 class _FlopBackend(SimulationBackend):
-    """Backend that counts phases: `costs` while tracing, and `worked`, how often each slot of the cohort incurs each cost."""
+    """Backend that counts the costs of phases while tracing.
+
+    `costs` has them by phase, `worked` how often each slot of the cohort incurs each of them.
+    """
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -193,7 +196,7 @@ class _FlopBackend(SimulationBackend):
 
 
 def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]:
-    """Returns a function that counts the operations of one round, given the carry before it and its number.
+    """Returns a function that counts the operations of a round, from its carry and number.
 
     It counts the products of the clients' work with the examples that they have: no padding,
     nothing elementwise, not the server's work. The cohorts and the numbers of steps are those that

@@ -107,7 +107,7 @@ class Profile:
 def profile(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, rounds: int = 10, **setting: Unpack[Setting]
 ) -> Profile:
-    """Runs some rounds several times, and says where their time went and how near their products come to the machine's peak.
+    """Measures where the time of rounds goes, and how near products come to the machine's peak.
 
     Takes the simulation engine.
 
@@ -177,7 +177,7 @@ def profile(
 
 
 def _mean_flops(program: SimulationProgram, state: Any, rounds: int) -> float | None:
-    """Returns the mean operations of rounds, starting from a state before the first one, which is consumed; None if uncountable."""
+    """Returns the mean operations of rounds from a state, which is consumed; None if uncountable."""
     count, total = round_flops_counter(program), 0
     try:
         for number in range(rounds):

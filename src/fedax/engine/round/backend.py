@@ -48,7 +48,7 @@ def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
 
 
 class PhaseWork(eqx.Module):
-    """One phase's work at a client: decodes what came down, runs the work function, encodes what goes up.
+    """One phase's work at a client: decodes, runs the work function, encodes the upload.
 
     All traced values are fields, none comes by closure: `shard_map` over a mesh of devices sees
     arguments only.
@@ -118,7 +118,7 @@ class PhaseWork(eqx.Module):
         return Upload(value, upload.weight), new_state
 
     def _set_model_state(self, client: Client, client_state: dict[str, PyTree]) -> dict[str, PyTree]:
-        """Gives the client the model's state: its own, the server's, or the mean of its neighbours'."""
+        """Gives the client the model's state: stored, from the server, or its neighbours' mean."""
         client.model_state = client_state.get("model", client.model_state if self.model_state is None else self.model_state)
         received = client_state.get("received")
         if not isinstance(received, Sent):
@@ -127,7 +127,7 @@ class PhaseWork(eqx.Module):
         return client_state | {"received": received.value}
 
     def _encode(self, client: Client, upload: Upload[Any], lost: Any) -> tuple[PyTree, Any]:
-        """Returns the upload as it is sent, and what the codec lost: first the attack, then local privacy, then the codec."""
+        """Applies attack, local privacy and codec, in this order; returns what is sent and lost."""
         value = upload.value
         if self.attack is not None and self.hostile is not None:
             place = jnp.minimum(jnp.searchsorted(self.hostile, client.index), self.hostile.shape[0] - 1)
@@ -140,11 +140,11 @@ class PhaseWork(eqx.Module):
         return encode(value, self.codec, client.key("uplink"), upload.reference, lost)
 
     def bounded(self, value: PyTree) -> PyTree:
-        """Returns a decoded upload as it may be added up: clipped, if the channel has privacy at the server."""
+        """Returns a decoded upload, clipped if the channel has privacy at the server."""
         return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
     def broken(self, value: PyTree, client_state: dict[str, PyTree], new_state: dict[str, PyTree]) -> Int[Array, ""]:
-        """Returns `UPLOAD` if what a client sends is not finite, `MEMORY` if what it keeps became non-finite, else 0.
+        """Returns `UPLOAD` or `MEMORY` if upload or client state became non-finite, else 0.
 
         In the receiving half of an exchange the new memory counts as the upload.
         """
@@ -190,7 +190,7 @@ class PhaseResult(NamedTuple):
 
 
 class Backend(ABC):
-    """Dispatches a phase's work to the clients of a cohort and returns their uploads, summed or gathered.
+    """Dispatches a phase's work to a cohort and returns the uploads, summed or gathered.
 
     Attributes:
         setup: of the round.
@@ -202,7 +202,7 @@ class Backend(ABC):
     padded: ClassVar[bool] = False
 
     def present(self, ids: Int[Array, "capacity"], count: Index) -> tuple[Int[Array, "some"], Index]:
-        """Returns drawn clients, of which the first `count` work, without the padding where the number is concrete."""
+        """Returns drawn clients, without the padding if their number is concrete."""
         return (ids, count) if self.padded else (ids[: int(count)], int(count))
 
     def memory(self, initial: PyTree) -> Memory:
@@ -242,7 +242,7 @@ class Backend(ABC):
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
     ) -> tuple[PhaseResult, Memory]:
-        """Runs the work at every client, and gives each the weighted sum of its neighbours' uploads.
+        """Runs the work at every client, and returns the weighted sums of neighbours' uploads.
 
         Args:
             phase_work: what each client does.

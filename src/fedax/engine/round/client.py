@@ -90,7 +90,7 @@ Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]
 
 
 class Part(NamedTuple):
-    """One client's examples: rows `offset` to `offset + size` of flat arrays of shape (examples, ...)."""
+    """One client's examples: rows `offset` to `offset + size` of flat arrays (examples, ...)."""
 
     arrays: Mapping[str, Any]
     offset: Int[Array, ""]
@@ -178,7 +178,7 @@ class CompiledClient(Client):
         return Slice(self, fetch, jnp.int32(0), jnp.minimum(count, part.size), None, min(count, data.largest))
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        """Runs the local steps: `carry = step(carry, minibatch, ...)`, epoch after epoch, as many as the schedule says.
+        """Runs the local steps, `carry = step(carry, minibatch, ...)`, epoch after epoch.
 
         The steps of small models run as one fused kernel. Others run in blocks that fetch their
         examples together where that pays. Both see the same minibatches and keys, so the choice
@@ -228,7 +228,10 @@ class CompiledClient(Client):
             return jnp.pad(permutation(key, self.size, largest), (0, width))
 
     def steps_per_fetch(self) -> int:
-        """Returns how many steps fetch their examples together: on a CPU, a small gather costs far more a row than a large one."""
+        """Returns how many steps fetch their examples together.
+
+        On a CPU, a small gather costs far more a row than a large one.
+        """
         width = self.batch
         if self.setup.placement != "sequential" or not isinstance(width, int) or self.widest > self.setup.microbatch:
             return 1
@@ -260,7 +263,7 @@ class CompiledClient(Client):
 
 
 class _LocalLoop:
-    """The local steps of one client, in three layers: an epoch, blocks of steps that fetch together, single steps.
+    """The local steps of one client, in three layers: epochs, blocks that fetch together, steps.
 
     In all of them `order` is the epoch's permutation of the examples (None for the given order),
     and `done` the number of steps before the epoch. Counts are traced, because clients have
@@ -302,7 +305,7 @@ class _LocalLoop:
         return fused_loop(count, one, carry) if self.client.setup.kernels else None
 
     def blocks(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
-        """Runs `count` steps of an epoch in blocks of `per_block`, each of which gathers its examples at once."""
+        """Runs `count` steps of an epoch in blocks, which fetch their examples at once."""
 
         def block(b: Index, carry: Any) -> Any:
             first = b * self.per_block
@@ -430,7 +433,10 @@ class Slice(Minibatch):
         return narrow(jax.lax.fori_loop(0, (pieces + group - 1) // group, add_group, zero))
 
     def _rows(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
-        """Returns the examples of one piece, their weights, which sum to one over all pieces, and the key of the piece."""
+        """Returns the examples, the weights and the key of one piece.
+
+        Weights sum to one over all pieces.
+        """
         place = piece * self.piece + jnp.arange(self.piece, dtype=jnp.int32)
         # a client without examples (of a test split) has a count of zero, and no row counts
         weight = jnp.where(place < self.count, 1 / jnp.maximum(self.count, 1).astype(self.client.layout.dtype), 0)

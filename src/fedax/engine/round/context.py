@@ -218,7 +218,7 @@ class RoundContext(Federation):
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
     ) -> tuple[PhaseWork, PhaseResult]:
-        """Runs a phase between server and clients: prepares the work, dispatches it, and accounts for the result."""
+        """Runs a phase: prepares the work, dispatches it, and accounts for the result."""
         phase_work, client_states = self._prepare(work, down, memory)
         # only rounds in Python know the number of clients here; compiled ones run a phase of no
         # clients to its end and discard the round
@@ -234,7 +234,7 @@ class RoundContext(Federation):
     def _prepare(
         self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None
     ) -> tuple[PhaseWork, dict[str, Memory]]:
-        """Returns the phase's work with what the server sends, and the clients' memories that it reads and updates."""
+        """Returns the phase's work with what the server sends, and the client states that it uses."""
         channel, phase, client_states = self.setup.channel, len(self.traffic), {} if memory is None else {"own": memory}
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
@@ -269,7 +269,7 @@ class RoundContext(Federation):
         return self._occurrences[name]
 
     def _counts(self, cohort: Cohort, result: PhaseResult) -> Bool[Array, "capacity"]:
-        """Returns which places of a cohort have an upload that counts: no padding, and no client left out."""
+        """Returns which places of a cohort count: no padding, and no client left out."""
         return cohort.works & (result.broken == 0) if self.setup.drop else cohort.works
 
     def _without_left_out(self, cohort: Cohort, result: PhaseResult) -> Cohort:
@@ -290,7 +290,7 @@ class RoundContext(Federation):
         return Cohort(ids, count, cohort.weights[order], kept[order], coverage)
 
     def _account(self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index) -> None:
-        """Takes over what a phase leaves behind: the clients that counted, their memories, traffic, notes and failures.
+        """Records the participants, client states, traffic, notes and failures of a phase.
 
         Args:
             cohort: the clients asked.
@@ -324,7 +324,7 @@ class RoundContext(Federation):
         self.is_abandoned = was_abandoned if self._is_noised else was_abandoned | (self.last.count == 0)
 
     def _check_finite(self, cohort: Cohort, result: PhaseResult) -> None:
-        """Records the first client of the round whose result is not finite, unless such clients are left out."""
+        """Records the first client whose result is not finite, unless such clients are left out."""
         if self.setup.drop or not result.broken.shape[0]:
             return
         place = jnp.argmax(result.broken > 0)
@@ -343,7 +343,7 @@ class RoundContext(Federation):
 
 
 def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -> dict[str, Any]:
-    """Returns a phase's traffic: bits of one message down and up, packed into two words, and the number of messages."""
+    """Returns a phase's traffic: packed bits of one message down and up, and their number."""
     up = bits_of(result.upload.value) + (0 if result.upload.weight is None else bits_of(result.upload.weight))
     down = bits_of(phase_work.down) + (0 if phase_work.model_state is None else bits_of(phase_work.model_state))
     if result.sent is not None:  # a backend that measures has the sum over all clients, as of one message

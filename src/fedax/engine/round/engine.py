@@ -83,7 +83,7 @@ def to_device(carry: RunCarry) -> RunCarry:
 
 
 def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
-    """Returns the carry before round 0: the algorithm's initial state at a model, and codecs that have lost nothing."""
+    """Returns the carry before round 0: the algorithm's initial state, and residuals of zero."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     channel, task = backend.setup.channel, backend.setup.task
@@ -104,7 +104,7 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
 
 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Stacks the notes of several rounds by name, with NaN (0 for whole numbers) where a round did not reach one."""
+    """Stacks the notes of several rounds by name; NaN, or 0, where a round did not reach one."""
     none = {name: missing(np.asarray(value)) for round in notes for name, value in round.items()}
     return {name: np.stack([np.asarray(round.get(name, value)) for round in notes]) for name, value in none.items()}
 
@@ -127,7 +127,7 @@ def merge_logs(logs: Sequence[Log]) -> Log:
 
 
 def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Pads sets of client numbers to one array: each ascending, as wide as the largest, padded with -1.
+    """Pads sets of client numbers, ascending, to one array with -1.
 
     >>> pad_client_sets([np.array([-1, 4, 2, 4]), np.array([-1])])
     array([[ 2,  4],
@@ -141,7 +141,9 @@ def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Program(ABC):
-    """Runs rounds of several algorithms with several seeds: the first algorithm with all seeds, then the next.
+    """Runs rounds of several algorithms with several seeds.
+
+    Runs are in order: the first algorithm with all seeds, then the next.
 
     The caller keeps the states between calls. What they hold, such as a first axis over runs, is up
     to the engine.
@@ -153,7 +155,7 @@ class Program(ABC):
     fitted: Mapping[str, np.ndarray] = {}
 
     def check(self, observers: Sequence[Observer], personal: bool) -> None:  # noqa: B027
-        """Refuses observers that the engine cannot serve, and `personal` if the clients' own models stay with them.
+        """Refuses observers, or `personal`, that the engine cannot serve.
 
         Called before round 0, so that nothing is compiled or asked of clients for a run that cannot
         end well.
@@ -226,7 +228,7 @@ class Engine(ABC):
 def compute_metrics(
     program: Program, states: Any, observers: Sequence[Observer], done: int, task: Task
 ) -> list[dict[str, np.ndarray]]:
-    """Computes for each run the metrics of all observers, including those that they compute on the host."""
+    """Computes each run's metrics of all observers, including those computed on the host."""
     return [on_host(observers, seen, task) for seen in program.observe(states, observers, done)]
 
 

@@ -72,7 +72,7 @@ def view_of(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, worked: Co
 
 
 def set_run(view: View, setup: Setup, algorithm: Algorithm[Any], state: Any) -> None:
-    """Sets what a view has of its run on every backend: the method and its settings, and what clients store for observers."""
+    """Sets what a view has of its run on every backend: settings, and what clients store."""
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
     view.equal = has_equal_weights(setup, algorithm)
     stored = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
@@ -172,7 +172,7 @@ class CompiledView(View):
         return jax.lax.map(lambda row: node(*row), (ids, self.nodes))
 
     def _available(self, split: Split) -> Split:
-        """Returns the split, or the clients' test examples for a global test set that the task does not have."""
+        """Returns the split, or "test" for a global test set that the task does not have."""
         return "test" if split == "holdout" and self.task.holdout is None else split
 
     def sums(self, split: str) -> dict[str, Array]:
@@ -236,7 +236,10 @@ class CompiledView(View):
 
 
 def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
-    """Makes all scores of an example NaN where its loss is, because `argmax` and comparisons of NaN give valid numbers."""
+    """Makes all scores of an example NaN where its loss is.
+
+    `argmax` and comparisons of NaN would give valid numbers.
+    """
     broken = jnp.isnan(values["loss"])
     return {name: value if name == "loss" else jnp.where(broken, jnp.nan, value) for name, value in values.items()}
 

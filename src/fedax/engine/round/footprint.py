@@ -77,7 +77,7 @@ class Footprint(NamedTuple):
     memory: Amount
 
     def gradients(self, steps: float, epoch: float) -> float:
-        """Returns the minibatch gradients that a client of every phase computes in a round with this number of local steps.
+        """Returns the minibatch gradients that a client computes in a round with `steps` steps.
 
         A gradient over all its examples is as many as an `epoch` has.
         """

@@ -17,7 +17,7 @@ from fedax.core.task import Task
 
 
 class Sent(eqx.Module):
-    """An upload's value with the model's state after the work, in real numbers so that it can be averaged."""
+    """An upload's value with the model's state after the work, in real numbers."""
 
     value: Any
     state: PyTree
@@ -35,7 +35,7 @@ def mean_of_rows(gathered: Gathered[Any]) -> PyTree:
 
 
 def task_as_evaluated(task: Task, model_state: Any) -> Task:
-    """Returns the task with the state for evaluating the global model: where clients keep states, their mean."""
+    """Returns the task with the state for evaluation: where clients store states, their mean."""
     if isinstance(model_state, Memory):
         model_state = state_from_mean(model_state.each(state_in_reals).mean(), task.state)
     return task.at(model_state)

@@ -149,7 +149,7 @@ class Private(NamedTuple):
     def adapted(
         self, phase: PrivatePhase, total: Bounded, bounds: Float[Array, "parts"], key: Key[Array, ""]
     ) -> tuple[Float[Array, "parts"], Float[Array, "some"]]:
-        """Returns all bounds after a phase, and the noisy shares of its uploads that were within theirs."""
+        """Returns all bounds after a phase, and the noisy shares of uploads within theirs."""
         privacy, m = self.privacy, phase.expected
         deviation = privacy.count_noise_of(m) * math.sqrt(phase.parts) if privacy.noise else 0.0
         xi = jax.random.normal(jax.random.fold_in(key, 1), (phase.parts,), bounds.dtype)
@@ -235,7 +235,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
 
 
 def _check_delta(privacy: Privacy, clients: int) -> None:
-    """Refuses a delta with which a mechanism that publishes one client's data at random would count as private."""
+    """Refuses a delta so large that publishing a random client's data would count as private."""
     if privacy.delta >= 1 / clients:
         raise InvalidInput.of(
             "Privacy(delta=...)", privacy.delta, f"numbers in (0, 1/{clients}), below one over the number of clients"
@@ -313,7 +313,7 @@ class _InspectionBackend(RecordingBackend):
         return super().work(phase_work, cohort, client_states, gather)
 
     def _check_upload(self, upload: Upload[Any], phase: str) -> None:
-        """Refuses an upload that is no plain tree of real numbers: only those are clipped and noised."""
+        """Refuses an upload that is no plain tree of real numbers, which alone are noised."""
         leaves = jax.tree.leaves(upload.value, is_leaf=is_message)
         if upload.weight is not None:
             raise _refused(self.name, f"uploads of phase {phase} have weights of their own, by which one may count for many")
@@ -436,7 +436,7 @@ def privacy_spent(
 def noise_for(
     epsilon: float, algorithm: Algorithm[Any], task: Task, *, schedule: Schedule, privacy: Privacy, rounds: int = 100
 ) -> float:
-    r"""Returns the noise multiplier with which a run spends $\varepsilon$ at most, at the $\delta$ of its privacy.
+    r"""Returns the noise multiplier with which a run spends at most $\varepsilon$ at its $\delta$.
 
     Args:
         epsilon: to spend, above 0.

@@ -102,7 +102,7 @@ class MPIBackend(Backend):
         return PhaseResult(upload, None, None, after, broken, clipped, notes), PeerMemory(received, self.peers.comm)
 
     def _do(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> tuple[Upload[Any], dict[str, Memory], int]:
-        """Returns this rank's upload, all client states after the work, and the non-finite part (see `PhaseWork.broken`)."""
+        """Returns this rank's upload, the client states after the work, and `PhaseWork.broken`."""
         upload, kept, broken = run_single_client(*self._inputs(phase_work, client_states))
         rank = jnp.asarray([self.peers.rank])
         after = {name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], rows)) for name, rows in kept.items()}

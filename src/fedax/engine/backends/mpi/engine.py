@@ -50,7 +50,7 @@ class MPI(Engine):
         self.process_group = Ranks(self.comm)
 
     def check_clients(self, clients: int) -> None:
-        """Refuses a task of another number of clients than ranks, before any of its data are made."""
+        """Refuses a task with another number of clients than ranks, before its data are made."""
         if clients != self.comm.size:
             hint = f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
             allowed = f"{self.comm.size}, the number of ranks"
@@ -111,7 +111,7 @@ def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float
 
 
 class PeerView(View):
-    """View of the MPI engine: each rank evaluates its own examples, and sums over all ranks are the same on every rank."""
+    """View of the MPI engine: each rank evaluates its examples, and sums run over all ranks."""
 
     def __init__(self, setup: Setup, peers: Peers, algorithm: Algorithm[Any], carry: RunCarry, worked: Cohort) -> None:
         state, states = carry.state, carry.model_state

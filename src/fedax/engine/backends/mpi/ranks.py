@@ -52,7 +52,7 @@ class Ranks(Collectives):
         }
 
     def _scatter_rows(self, rows: Any) -> np.ndarray:
-        """Returns this rank's row of an array (clients, ...) on rank 0, with a first axis of length 1."""
+        """Returns this rank's row, shape (1, ...), of an array (clients, ...) on rank 0."""
         return np.asarray(self.comm.scatter(None if self.rank else list(rows)))[None]
 
     def allgather(self, status: RankStatus, timeout: float) -> list[RankStatus] | None:
@@ -105,7 +105,7 @@ _reporting: list[Any] = []
 
 
 def _report_exit(ranks: Ranks) -> None:
-    """Makes a rank that exits, by `sys.exit` for example, report it to ranks that still wait in a collective."""
+    """Makes a rank that exits report it to ranks that still wait in a collective."""
     if any(comm == ranks.comm for comm in _reporting):
         return
     _reporting.append(ranks.comm)

@@ -168,7 +168,7 @@ class SimulationBackend(Backend):
     def _collect(
         self, results: "_Results", clients: "_ClientResult", slots: Array, active: Array, gather: bool
     ) -> "_Results":
-        """Adds the results of a chunk of clients, whose leaves have a first axis (chunk,), to a device's results."""
+        """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
         capacity = results.broken.shape[0]
         value, weight, default = clients.value, clients.weight, clients.default_weight
         counted = active & (clients.broken == 0) if self.setup.drop else active
@@ -260,7 +260,7 @@ class _ClientWork(eqx.Module):
     client_states: Any
 
     def __call__(self, slot: Index, active: Array) -> tuple[_ClientResult, Upload[Any]]:
-        """Returns the result, and the upload with messages unopened, of which only shapes and types are used."""
+        """Returns the result, and the upload not yet decoded, of which only the form is used."""
         upload, client_state = self.upload(slot, active)
         return self.result(upload, client_state, slot), upload
 

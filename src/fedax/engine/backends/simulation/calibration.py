@@ -37,7 +37,7 @@ class Placement(NamedTuple):
 
 
 def candidate_placements(setup: Setup, chunk: int | None, devices: int | None) -> list[Placement]:
-    """Returns the placements worth measuring, at most four, with the user's chunk and devices where given."""
+    """Returns at most four placements worth measuring, with the user's chunk and devices."""
     here, cpu = len(jax.devices()), jax.default_backend() == "cpu"
     places = setup.schedule.capacity(setup.population.clients)
     meshes = [devices] if devices is not None else sorted({1, here}) if cpu else [here]
@@ -65,7 +65,7 @@ def with_placement(engine: Any, placement: Placement) -> Any:
 
 
 def choose_placement(engine: Any, algorithms: Sequence[Any], setup: Setup, roots: Sequence[Any], longest: int) -> Placement:
-    """Returns the fastest placement for these runs: the one stored on this machine, or one measured and stored now."""
+    """Returns the fastest placement for these runs, stored on this machine or measured now."""
     choices = candidate_placements(setup, engine.chunk, engine.devices)
     if len(choices) == 1:
         return choices[0]
@@ -105,7 +105,7 @@ def time_rounds(program: Program, models: Sequence[Any]) -> float:
 def placement_key(
     engine: Any, algorithms: Sequence[Any], setup: Setup, seeds: int, choices: Sequence[Placement]
 ) -> dict[str, Any]:
-    """Returns what the fastest placement depends on, as plain values: machine, versions and the work of a round."""
+    """Returns what the fastest placement depends on: machine, versions, the work of a round."""
     model = jax.eval_shape(setup.task.start, jax.random.key(0))
     sizes = np.quantile(np.asarray(setup.population.sizes), np.linspace(0, 1, 11)).round().tolist()
     settings = {
@@ -144,7 +144,7 @@ def _processor() -> str:
 
 
 def _hash_structure(part: Any) -> str:
-    """Returns a hash of a record without the values of its numbers, which do not affect the time."""
+    """Returns a hash of a record's structure; values of numbers do not affect the time."""
     return hash_arrays(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), part))
 
 

@@ -131,7 +131,7 @@ class Simulation(Engine):
 
 
 def _check_arguments(given: dict[str, Any], several_hosts: bool) -> None:
-    """Checks the arguments of `Simulation` against their ranges, which are smaller on several hosts."""
+    """Checks the arguments of `Simulation` against their ranges, smaller ones on several hosts."""
     devices = len(jax.devices())
     ranges = [
         Hyper("placement", "auto", choices=("auto", "sequential", "chunked", "measured")),
@@ -249,7 +249,7 @@ class SimulationProgram(Program):
 
 @eqx.filter_jit
 def _on_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
-    """Calls `function(shared, algorithm, seed_inputs, *states)`, written for one run, for all runs of a sweep."""
+    """Calls a function of one run, `(shared, algorithm, seed_inputs, *states)`, for all runs."""
     return axes.vectorize(function)(*arguments)
 
 

@@ -142,7 +142,7 @@ class HostDataset:
 
 
 class _Prefetcher(threading.Thread):
-    """Thread that reads clients' examples in the order of their work, up to `window` clients ahead."""
+    """Thread that reads clients' examples in the order of their work, `window` clients ahead."""
 
     def __init__(self, examples: HostExamples, clients: Iterator[Any]) -> None:
         super().__init__(daemon=True, name="fedax reads ahead")

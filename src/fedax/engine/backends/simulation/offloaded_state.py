@@ -29,7 +29,7 @@ STATE_PLACEMENTS = ("device", "host", "disk")
 
 @dataclasses.dataclass(frozen=True)
 class RowFormat:
-    """Shapes and types of a client's row, and the program that computes its initial value from the client's id.
+    """Shapes and types of a client's row, and the program of its initial value.
 
     Attributes:
         program: a jaxpr of captured arrays and the client's id.
@@ -210,7 +210,7 @@ def detach_stores(tree: Any) -> Any:
 
 
 def has_unallocated_state(tree: Any) -> bool:
-    """Returns whether a carry has offloaded states without a store, which were created inside a round."""
+    """Returns whether a carry has states that were created inside a round, without a store."""
     nodes = jax.tree.leaves(tree, is_leaf=is_memory)
     return any(isinstance(node, OffloadedMemory) and node.number is None for node in nodes)
 

@@ -8,7 +8,7 @@ from fedax.utils.random import Index
 
 
 def assign_longest_first(steps: Int[Array, "capacity"], count: Index, devices: int) -> tuple[Array, Array]:
-    """Assigns clients to devices, longest first, each to the device with the least work so far (greedy LPT scheduling).
+    """Assigns clients to devices, longest first, each to the one with the least work so far (LPT).
 
     Args:
         steps: work of each slot of the cohort, shape (capacity,).

@@ -85,7 +85,7 @@ class ClientStateStore:
             self._changes_after(version)
 
     def read(self, version: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which clients have a row in a version, and the rows (undefined for the others)."""
+        """Returns which clients have a row in a version, and the rows (undefined for others)."""
         ids = np.clip(ids, 0, self.clients - 1)
         with self._lock:
             later = self._changes_after(version)

@@ -20,7 +20,9 @@ over them."""
 
 
 class SweepAxes(NamedTuple):
-    """Axes of a program's runs: arrays that differ between runs have leading axes (seeds, settings), those of a single run none.
+    """Axes of a program's runs.
+
+    Arrays that differ between runs have leading axes (seeds, settings), those of a single run none.
 
     On several devices the runs are sharded without any communication; the last run is repeated
     until all devices have equally many. If that leaves too many devices without work, they share
@@ -87,7 +89,7 @@ class SweepAxes(NamedTuple):
         return [jax.tree.map(lambda leaf, at=at: leaf[at], joined) for at in places]
 
     def to_host(self, joined: Any) -> Any:
-        """Returns a program's results as NumPy arrays, including those on devices of other hosts."""
+        """Returns a program's results as NumPy arrays, also those on devices of other hosts."""
         if jax.process_count() == 1:
             return jax.tree.map(np.asarray, joined)
         everywhere = NamedSharding(self.mesh, P())
@@ -114,7 +116,7 @@ class SweepAxes(NamedTuple):
         return P(of) if of == self.spread else P()
 
     def vectorize(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Maps `function(shared, algorithm, seed_inputs, *states)`, written for one run, over all runs."""
+        """Maps a function of one run, `(shared, algorithm, seed_inputs, *states)`, over all runs."""
         if self.is_single:
             return function
         here = {"settings": self.settings, "seeds": self.seeds}
