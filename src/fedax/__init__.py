@@ -46,6 +46,7 @@ Algorithms without a server:
 - `DGD`, `DSGD`: a gradient step and an average with the neighbours in every round.
 - `GradientTracking`, `GTSGD`, `GTAdam`: the same with estimates of the mean gradient. `BEER`: with compressed messages.
 - `EXTRA`, `ExactDiffusion`, `NIDS`: the same with corrections by the last step. `DFedSAM`: with sharpness-aware training.
+- `PushSum`: local training on directed graphs.
 
 To write an algorithm:
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.

@@ -24,6 +24,7 @@ from .algorithms.decentralized.extra import EXTRA as EXTRA
 from .algorithms.decentralized.gradienttracking import GradientTracking as GradientTracking
 from .algorithms.decentralized.gtadam import GTAdam as GTAdam
 from .algorithms.decentralized.gtsgd import GTSGD as GTSGD
+from .algorithms.decentralized.pushsum import PushSum as PushSum
 from .algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM as QuantizedDFedAvgM
 from .algorithms.personalized.apfl import APFL as APFL
 from .algorithms.personalized.ditto import Ditto as Ditto

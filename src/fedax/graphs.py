@@ -4,6 +4,8 @@
 - `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several in turn.
 - `Graph.ring`, `Graph.exponential`, `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
 - `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`: drawn.
+- `Graph.directed`: from a directed NetworkX graph. `Graph.one_peer_exponential`, `Graph.matchings`, `Graph.random_out`: one or few
+  messages a round. `Graph.lossy`: links that drop messages.
 - `Graph.named`: by its name in `TOPOLOGIES`.
 
 Besides:
@@ -12,6 +14,7 @@ Besides:
 - `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a graph is connected.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples import client_names as _names
@@ -43,14 +46,15 @@ class Graph(eqx.Module):
     r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one exchange with the neighbours.
 
     W is symmetric and doubly stochastic with $\mathrm{null}(I - W) = \mathrm{span}(\mathbf 1)$ and $I \succeq W \succ -I$
-    (Def. 1 of the paper); made by `Graph.of`, `Graph.given`, the named topologies, or `Graph.sequence` for a graph that changes
-    from round to round.
+    (Def. 1 of the paper), unless it is directed or lossy; made by `Graph.of`, `Graph.given`, the named topologies, or
+    `Graph.sequence` for a graph that changes from round to round.
 
     Attributes:
         neighbours: for each round of the period and each client, itself and its neighbours; itself again as padding.
         weights: their $w_{il}$; 0 for padding.
         name: for tables and messages.
         nodes: names of the nodes, None for numbers. A run puts them into the order of its task's clients.
+        drops, repair: see `lossy`.
 
     >>> ring = Graph.ring(20)
     >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
@@ -64,6 +68,8 @@ class Graph(eqx.Module):
     weights: Float[Array | np.ndarray, "period clients width"]
     name: str = eqx.field(static=True, default="graph")
     nodes: _names.ClientNames | None = eqx.field(static=True, default=None)
+    drops: float = eqx.field(static=True, default=0.0, metadata={"hyper": {"default": 0.0, "later": True}})
+    repair: str = eqx.field(static=True, default="receiver", metadata={"hyper": {"default": "receiver", "later": True}})
 
     @classmethod
     @_checked_call
@@ -150,7 +156,7 @@ class Graph(eqx.Module):
             nx.Graph([(i, j) for i, row in enumerate(rows) for j in row if j != i])
         ):
             raise InvalidInput.found(name, "the eigenvalue -1", "matrices with I >= W > -I", "Add weights on the diagonal.")
-        return cls(*_tables([rows]), name, nodes)
+        return cls(*_mixing.tables([rows]), name, nodes)
 
     @classmethod
     @_checked_call
@@ -163,6 +169,10 @@ class Graph(eqx.Module):
         if not graphs or len({graph.clients for graph in graphs}) > 1:
             sizes = [graph.clients for graph in graphs]
             raise InvalidInput.of("Graph.sequence(graphs=...)", sizes, "at least one graph, all with equally many clients")
+        if any(graph.drops for graph in graphs):
+            raise InvalidInput.found(
+                "Graph.sequence(graphs=...)", "a lossy graph", "graphs without losses", "Make it lossy after."
+            )
         named = [graph for graph in graphs if graph.nodes is not None]
         if named and any(graph.nodes is None or list(graph.nodes) != list(named[0].nodes or ()) for graph in graphs):
             allowed = "graphs whose nodes have the same names in the same order"
@@ -173,7 +183,7 @@ class Graph(eqx.Module):
             raise InvalidInput.found(
                 "Graph.sequence(graphs=...)", f"{nx.number_connected_components(union)} parts that never meet", "one part"
             )
-        return cls(*_tables(rows), name, named[0].nodes if named else None)
+        return cls(*_mixing.tables(rows), name, named[0].nodes if named else None)
 
     @classmethod
     @_checked_call
@@ -203,13 +213,13 @@ class Graph(eqx.Module):
     @_checked_call
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """A rectangle as square as `clients` allows, everybody with up to four neighbours."""
-        return cls.of(nx.grid_2d_graph(*_sides(_count(clients))), name="grid", **options)
+        return cls.of(nx.grid_2d_graph(*_mixing.sides(_count(clients))), name="grid", **options)
 
     @classmethod
     @_checked_call
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """A grid whose borders are joined."""
-        return cls.of(nx.grid_2d_graph(*_sides(_count(clients)), periodic=True), name="torus", **options)
+        return cls.of(nx.grid_2d_graph(*_mixing.sides(_count(clients)), periodic=True), name="torus", **options)
 
     @classmethod
     @_checked_call
@@ -243,6 +253,105 @@ class Graph(eqx.Module):
         if not 0 <= p <= 1:
             raise InvalidInput.of("Graph.small_world(p=...)", p, "numbers in [0, 1]")
         return cls._drawn(lambda rng: nx.watts_strogatz_graph(clients, degree, p, rng), "small_world", p, seed, options)
+
+    @classmethod
+    @_checked_call
+    def directed(
+        cls,
+        network: Any,
+        stochastic: str = "column",
+        *,
+        name: str = "directed",
+        order: Iterable[Any] | None = None,
+    ) -> "Graph":
+        r"""Makes a graph of a directed NetworkX graph: an edge (u, v) carries messages from u to v.
+
+        Args:
+            network: a `networkx.DiGraph`; loops and attributes do not matter.
+            stochastic: "column", $w_{il} = 1 / (1 + d_l)$ with $d_l$ the receivers of l: everybody divides what it has, as push-sum
+                needs it; or "row", $w_{il} = 1 / (1 + d_i)$ with $d_i$ the senders to i: everybody averages what it hears.
+            name, order: as in `Graph.of`.
+
+        Raises:
+            InvalidInput: an undirected graph, one without nodes, or one that is not strongly connected.
+
+        >>> import networkx
+        >>> cycle = Graph.directed(networkx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
+        >>> cycle.matrix().round(2).tolist()
+        [[0.33, 0.0, 0.5], [0.33, 0.5, 0.0], [0.33, 0.5, 0.5]]
+        """
+        if not isinstance(network, nx.DiGraph) or network.is_multigraph() or not len(network):
+            raise InvalidInput.found("Graph.directed(network=...)", type(network).__name__, "directed graphs with nodes")
+        if stochastic not in ("column", "row"):
+            raise UnknownName.among("Graph.directed(stochastic=...)", stochastic, ("column", "row"))
+        if not nx.is_strongly_connected(network):
+            raise InvalidInput.found(
+                name, "clients that some others never hear of", "strongly connected graphs", "Add links."
+            )
+        nodes = _names.ordered_nodes(network, order)
+        place = {node: i for i, node in enumerate(nodes)}
+        senders = [sorted({place[v] for v in network.predecessors(u)} - {place[u]}) for u in nodes]
+        rows = _mixing.divided(senders) if stochastic == "column" else _mixing.averaged(senders)
+        return cls(*_mixing.tables([rows]), name, _names.of_nodes(nodes))
+
+    @classmethod
+    @_checked_call
+    def one_peer_exponential(cls, clients: int) -> "Graph":
+        r"""In round t everybody hears one other client, $2^{t \bmod \lceil \log_2 m \rceil}$ places before it on the ring.
+
+        Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS 2021).
+        """
+        hops = [2**t for t in range(max((_count(clients) - 1).bit_length(), 1))]
+        rows = [[{i: 1.0} if clients == 1 else {i: 0.5, (i - hop) % clients: 0.5} for i in range(clients)] for hop in hops]
+        return cls(*_mixing.tables(rows), "one_peer_exponential")
+
+    @classmethod
+    @_checked_call
+    def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
+        """Random pairs, who average with weights 1/2; of an odd number one is alone. They repeat after `period` rounds."""
+        rows = _mixing.matchings(_count(clients), _count(period, "period"), np.random.default_rng(seed))
+        return cls(*_mixing.tables(rows), "matchings")
+
+    @classmethod
+    @_checked_call
+    def random_out(cls, clients: int, degree: int = 1, period: int = 100, seed: int = 0) -> "Graph":
+        r"""Everybody sends to `degree` random others in every round, column-stochastic weights $1 / (1 + degree)$.
+
+        The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean on it.
+        """
+        if not 0 < degree < _count(clients):
+            raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
+        period = _count(period, "period")
+        rows = _mixing.random_receivers(clients, degree, period, np.random.default_rng(seed))
+        return cls(*_mixing.tables(rows), f"random_out({degree})")
+
+    @_checked_call
+    def lossy(self, drops: float, repair: str = "receiver") -> "Graph":
+        r"""Returns the graph with links that drop messages, independently in every round, drawn from the run's seed.
+
+        A message that is lost was sent all the same, and counts as traffic.
+
+        Args:
+            drops: the probability of a loss, in [0, 1).
+            repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so that rows keep their sums;
+                "sender": it learns of the loss and keeps the vector, so that columns keep theirs; "both": a link fails in both
+                directions at once, and symmetric matrices stay so.
+        """
+        if not 0 <= drops < 1:
+            raise InvalidInput.of("Graph.lossy(drops=...)", drops, "numbers in [0, 1)")
+        if repair not in (known := ("receiver", "sender", "both")):
+            raise UnknownName.among("Graph.lossy(repair=...)", repair, known)
+        if repair == "both" and not all(np.array_equal(w, w.T) for w in map(self.matrix, range(self.period))):
+            raise InvalidInput.of(
+                "Graph.lossy(repair=...)", repair, "'receiver' or 'sender' for weights that are not symmetric"
+            )
+        return dataclasses.replace(self, drops=drops, repair=repair)
+
+    @property
+    def sums(self) -> str:
+        """Which sums of the weights are 1 in every round: "both", those of each "row" or "column", or "none"."""
+        lost = self.repair if self.drops else "both"
+        return _mixing.unit_sums(np.asarray(self.neighbours), np.asarray(self.weights, float), lost)
 
     @classmethod
     @_checked_call
@@ -312,9 +421,11 @@ class Graph(eqx.Module):
 
     @_checked_call
     def network(self, round: int = 0) -> Any:
-        """The links of a round as a NetworkX graph."""
-        network = nx.empty_graph(self.clients)
-        network.add_edges_from((i, j) for i, row in enumerate(self._rows(round)) for j in row if i < j)
+        """The links of a round as a NetworkX graph; directed, from sender to receiver, if some go one way."""
+        links = {(j, i) for i, row in enumerate(self._rows(round)) for j in row if i != j}
+        one_way = any((j, i) not in links for i, j in links)
+        network = nx.empty_graph(self.clients, create_using=nx.DiGraph if one_way else nx.Graph)
+        network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
         return network
 
     @_checked_call
@@ -324,11 +435,11 @@ class Graph(eqx.Module):
         if sorted(new) != list(range(self.clients)):
             raise InvalidInput.of("Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}")
         steps = [self._rows(t) for t in range(self.period)]
-        return Graph(
-            *_tables([[{new[j]: weight for j, weight in rows[old].items()} for old in order] for rows in steps]),
-            self.name,
-            None if self.nodes is None else self.nodes.taken(order),
+        neighbours, weights = _mixing.tables(
+            [[{new[j]: w for j, w in rows[old].items()} for old in order] for rows in steps]
         )
+        nodes = None if self.nodes is None else self.nodes.taken(order)
+        return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
 
     @_checked_call
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Graph":
@@ -360,41 +471,27 @@ class Graph(eqx.Module):
         self.check_population(jax.tree.leaves(rows)[0].shape[0])
         return mixed(rows, *self.at(round))
 
-    def at(self, round: Index) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
-        """Neighbours and weights of a round."""
-        return jnp.asarray(self.neighbours)[round % self.period], jnp.asarray(self.weights)[round % self.period]
+    def at(
+        self, round: Index, key: Key[Array, ""] | None = None
+    ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
+        """Neighbours and weights of a round; `key` draws which messages are lost, None for no losses."""
+        neighbours, weights = (
+            jnp.asarray(self.neighbours)[round % self.period],
+            jnp.asarray(self.weights)[round % self.period],
+        )
+        if not self.drops or key is None:
+            return neighbours, weights
+        return neighbours, _mixing.after_losses(neighbours, weights, key, self.drops, self.repair)
 
     def _rows(self, t: int) -> list[dict[int, float]]:
-        neighbours, weights, linked = (np.asarray(x)[t % self.period] for x in (self.neighbours, self.weights, self.linked))
-        pairs = ((neighbours[i], weights[i], linked[i]) for i in range(self.clients))
-        return [{i: float(w[0]), **dict(zip(n[on].tolist(), w[on].tolist()))} for i, (n, w, on) in enumerate(pairs)]
-
-
-def _tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
-    """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is itself."""
-    clients, width = len(steps[0]), max(len(row) for rows in steps for row in rows)
-    neighbours = np.tile(np.arange(clients, dtype=np.int32)[None, :, None], (len(steps), 1, width))
-    weights = np.zeros((len(steps), clients, width))
-    for t, rows in enumerate(steps):
-        for i, row in enumerate(rows):
-            ordered = [i, *sorted(set(row) - {i})]
-            neighbours[t, i, : len(ordered)] = ordered
-            weights[t, i, : len(ordered)] = [row[j] for j in ordered]
-    with jax.ensure_compile_time_eval():  # an algorithm may make its graph inside a round
-        return jnp.asarray(neighbours), weights
+        return _mixing.rows(*(np.asarray(x)[t % self.period] for x in (self.neighbours, self.weights)))
 
 
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")
 """Graphs that are known once the number of clients is."""
 
 
-def _count(clients: int) -> int:
-    if not isinstance(clients, int) or clients < 1:
-        raise InvalidInput.of("Graph(clients=...)", clients, "whole numbers >= 1")
-    return clients
-
-
-def _sides(clients: int) -> tuple[int, int]:
-    """The most square factors."""
-    short = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
-    return short, clients // short
+def _count(number: int, field: str = "clients") -> int:
+    if not isinstance(number, int) or number < 1:
+        raise InvalidInput.of(f"Graph({field}=...)", number, "whole numbers >= 1")
+    return number

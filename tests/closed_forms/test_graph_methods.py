@@ -1,5 +1,8 @@
 """Methods without a server against NumPy: limits, contraction, transcriptions, bits."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
@@ -193,6 +196,74 @@ def test_gtsgd():
     several = fedax.Schedule(steps=3, batch_size="full")
     np.testing.assert_allclose(nodes(method, run(method, schedule=several)), x, rtol=0, atol=1e-12)
     exact_optimum(method, several)
+
+
+ONE_WAY = Graph.directed(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)]))
+
+
+def test_push_sum():
+    """The biased vector and the scalar are pushed along columns; the change of the de-biased model enters the biased one."""
+    world, w = Heavy(), ONE_WAY.matrix()
+    x, s = np.tile(world.start, (5, 1)), np.ones(5)
+    for _ in range(ROUNDS):
+        z = x / s[:, None]
+        x = w @ (x + np.array([world.train(k, z[k], 0.6) for k in range(5)]) - z)
+        s = w @ s
+    assert np.abs(s - 1).max() > 0.1
+    method = fedax.PushSum(graph=ONE_WAY)
+    for engine in (ONE, fedax.Eager()):
+        history = run(method, momentum=0.6, engine=engine)
+        np.testing.assert_allclose(nodes(method, history), x / s[:, None], rtol=0, atol=1e-12)
+        assert history.bits.up.tolist() == [64 * (4 + 1) * 7] * ROUNDS
+
+
+def test_push_sum_on_a_symmetric_graph_is_dfedavgm():
+    plain, pushed = fedax.DFedAvgM(graph=PATH), fedax.PushSum(graph=PATH)
+    np.testing.assert_allclose(nodes(pushed, run(pushed)), nodes(plain, run(plain)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("drops", [0.0, 0.3])
+def test_push_sum_is_right_where_averages_of_what_is_heard_are_biased(drops):
+    """Flat losses: everybody starts apart and only talks. Push-sum ends at the mean, rows that sum to 1 elsewhere."""
+
+    class Talk(fedax.DFedAvgM):
+        def send(self, client, own):
+            return Upload(jnp.where(client.round == 0, client.index.astype(own.dtype), own))
+
+    class Push(fedax.PushSum):
+        def send(self, client, own):
+            first = dataclasses.replace(own, x=jnp.full_like(own.x, client.index))
+            own = jax.tree.map(lambda a, b: jnp.where(client.round == 0, a, b), first, own)
+            return Upload((own.x, own.s))
+
+    network = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
+    task = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w), np.zeros(1), [np.ones((2, 1))] * 5)
+    push = Push(graph=Graph.directed(network).lossy(drops, "sender"))
+    talk = Talk(graph=Graph.directed(network, "row").lossy(drops, "receiver"))
+    found = {type(m): nodes(m, run(m, task, rounds=200))[:, 0] for m in (push, talk)}
+    np.testing.assert_allclose(found[Push], 2.0, atol=1e-9)
+    assert np.ptp(found[Talk]) < 1e-9
+    assert abs(found[Talk][0] - 2.0) > 0.05
+
+
+def test_lost_messages_are_the_same_on_every_engine():
+    method = fedax.PushSum(graph=ONE_WAY.lossy(0.4, "sender"))
+    two = fedax.Simulation("sequential", devices=2)
+    runs = [nodes(method, run(method, engine=engine)) for engine in (ONE, two, fedax.Eager())]
+    for other in runs[1:]:
+        np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-12)
+    assert np.abs(nodes(method, run(method, seed=8)) - runs[0]).max() > 1e-4
+    assert np.abs(nodes(fedax.PushSum(graph=ONE_WAY), run(fedax.PushSum(graph=ONE_WAY))) - runs[0]).max() > 1e-4
+
+
+def test_methods_say_which_sums_they_need():
+    rows = Graph.directed(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)]), "row")
+    for kind in (fedax.GradientTracking, fedax.EXTRA, fedax.PushSum, fedax.QuantizedDFedAvgM):
+        with pytest.raises(InvalidInput, match=r"graph=\.\.\.\): .*sum 1"):
+            kind(graph=rows)
+    with pytest.raises(InvalidInput, match="sum 1 in all rows"):
+        fedax.DFedAvgM(graph=ONE_WAY)
+    assert fedax.DSGD(graph=rows).graph.sums == "row"
 
 
 def everybodys(world, x):

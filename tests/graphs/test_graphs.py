@@ -1,5 +1,6 @@
 """Graphs and mixing matrices against their definitions and known spectra."""
 
+import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
@@ -134,3 +135,93 @@ def test_bad_graphs_are_refused():
     for make, message in cases:
         with pytest.raises(InvalidInput, match=message):
             make()
+
+
+CYCLES = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
+"""Client 0 sends to three others, everybody else to one."""
+
+
+@pytest.mark.parametrize("stochastic", ["column", "row"])
+def test_directed_graphs(stochastic):
+    """Edges carry messages from u to v; senders divide by their receivers, or receivers average what they hear."""
+    graph = Graph.directed(CYCLES, stochastic)
+    links = nx.to_numpy_array(CYCLES, nodelist=range(5)).T + np.eye(5)  # entry (i, l): i hears l
+    expected = links / links.sum(0, keepdims=True) if stochastic == "column" else links / links.sum(1, keepdims=True)
+    np.testing.assert_allclose(graph.matrix(), expected, rtol=1e-15)
+    assert graph.sums == stochastic
+    assert set(graph.network().edges) == set(CYCLES.edges)
+    order = [3, 0, 4, 2, 1]
+    np.testing.assert_allclose(graph.renumbered(order).matrix(), expected[np.ix_(order, order)], rtol=1e-15)
+
+
+def test_one_peer_exponential_graphs_average_exactly():
+    """2^k clients have the mean after k rounds; others get near it; each round is doubly stochastic with one sender each."""
+    for clients in (1, 2, 8, 16):
+        graph = Graph.one_peer_exponential(clients)
+        product = np.eye(clients)
+        for t in range(graph.period):
+            product = graph.matrix(t) @ product
+        np.testing.assert_allclose(product, 1 / clients, atol=1e-15)
+    graph = Graph.one_peer_exponential(6)
+    assert (graph.period, graph.sums, np.asarray(graph.degrees).max()) == (3, "both", 1)
+
+
+@pytest.mark.parametrize("clients", [6, 7])
+def test_random_matchings(clients):
+    graph = Graph.matchings(clients, period=40, seed=1)
+    pairs = [graph.matrix(t) for t in range(40)]
+    assert all(np.array_equal(w, w.T) and set(np.unique(w)) <= {0, 0.5, 1} for w in pairs)
+    assert all((np.diag(w) == 1).sum() == clients % 2 for w in pairs)
+    assert ((np.sum(pairs, axis=0) > 0).all(), graph.sums) == (True, "both")
+    assert not np.array_equal(graph.matrix(0), Graph.matchings(clients, period=40, seed=2).matrix(0))
+
+
+def test_random_receivers():
+    graph = Graph.random_out(6, degree=2, period=50, seed=3)
+    sent = sum((graph.matrix(t) > 0).astype(int) - np.eye(6, dtype=int) for t in range(50))
+    assert (sent.sum(0) == 100).all()
+    assert (sent[~np.eye(6, dtype=bool)] > 5).all()  # about 20 each
+    assert graph.sums == "column"
+
+
+@pytest.mark.parametrize("repair", ["receiver", "sender", "both"])
+def test_losses(repair):
+    """The share of lost messages, the sums that are kept, and that links fail one by one, or in both directions."""
+    graph = Graph.small_world(10, 4, 0.3).lossy(0.3, repair)
+    assert graph.sums == {"receiver": "row", "sender": "column", "both": "both"}[repair]
+    w, lost, one_way = Graph.small_world(10, 4, 0.3).matrix(), 0, 0
+    for t in range(60):
+        neighbours, weights = graph.at(t, jax.random.key(t))
+        found = np.zeros((10, 10))
+        np.add.at(found, (np.arange(10)[:, None], np.asarray(neighbours)), np.asarray(weights))
+        gone = (w > 0) & (found == 0)
+        lost, one_way = lost + gone.sum(), one_way + (gone & ~gone.T).sum()
+        same = (found > 0) & ~np.eye(10, dtype=bool)
+        np.testing.assert_allclose(found[same], w[same], rtol=1e-12)
+        if repair != "sender":
+            np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
+        if repair != "receiver":
+            np.testing.assert_allclose(found.sum(0), 1, rtol=1e-12)
+    links = (w > 0).sum() - 10
+    assert abs(lost / (60 * links) - 0.3) < 4 * np.sqrt(0.3 * 0.7 / (60 * links) * 2)
+    assert (one_way == 0) == (repair == "both")
+    kept = graph.at(0)[1]
+    np.testing.assert_array_equal(kept, graph.weights[0])
+
+
+def test_refusals_of_directed_and_lossy_graphs():
+    with pytest.raises(InvalidInput, match="strongly connected"):
+        Graph.directed(nx.DiGraph([(0, 1), (1, 2)]))
+    with pytest.raises(InvalidInput, match="directed graphs"):
+        Graph.directed(nx.cycle_graph(4))
+    for call in (
+        lambda: Graph.directed(CYCLES, "both"),
+        lambda: Graph.ring(4).lossy(1.0),
+        lambda: Graph.ring(4).lossy(0.1, "nobody"),
+        lambda: Graph.directed(CYCLES).lossy(0.1, "both"),
+        lambda: Graph.random_out(4, degree=4),
+        lambda: Graph.matchings(4, period=0),
+        lambda: Graph.sequence([Graph.ring(4).lossy(0.1), Graph.star(4)]),
+    ):
+        with pytest.raises(InvalidInput, match=r"Graph(\.\w+)?\(\w+=\.\.\.\)"):
+            call()

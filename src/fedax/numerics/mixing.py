@@ -1,6 +1,7 @@
 """Mixing of messages on a graph: matrices, weights of links, and the mixed messages."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,105 @@ def check_mixing_matrix(w: np.ndarray, field: str) -> None:
     if w.min() < 0:
         i, j = (int(k) for k in np.unravel_index(w.argmin(), w.shape))
         raise InvalidInput.found(field, f"entry {w[i, j]:g} at ({i}, {j})", "entries >= 0")
+
+
+def tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
+    """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is itself."""
+    clients, width = len(steps[0]), max(len(row) for rows in steps for row in rows)
+    neighbours = np.tile(np.arange(clients, dtype=np.int32)[None, :, None], (len(steps), 1, width))
+    weights = np.zeros((len(steps), clients, width))
+    for t, rows in enumerate(steps):
+        for i, row in enumerate(rows):
+            ordered = [i, *sorted(set(row) - {i})]
+            neighbours[t, i, : len(ordered)] = ordered
+            weights[t, i, : len(ordered)] = [row[j] for j in ordered]
+    with jax.ensure_compile_time_eval():  # an algorithm may make its graph inside a round
+        return jnp.asarray(neighbours), weights
+
+
+def rows(neighbours: np.ndarray, weights: np.ndarray) -> list[dict[int, float]]:
+    """Returns the inverse of `tables` for one round: the weights of each client's neighbours, its own first."""
+    linked = neighbours != neighbours[:, :1]
+    each = zip(neighbours, weights, linked, strict=True)
+    return [{i: float(w[0]), **dict(zip(n[on].tolist(), w[on].tolist()))} for i, (n, w, on) in enumerate(each)]
+
+
+def unit_sums(neighbours: np.ndarray, weights: np.ndarray, lost: str) -> str:
+    """Returns which sums are 1 in all rounds: "both", those of each "row" or "column", or "none".
+
+    Args:
+        neighbours: tables of all rounds.
+        weights: of the same shape.
+        lost: who keeps the weights of lost messages; "both" also if none are lost.
+    """
+    columns = np.zeros(neighbours.shape[:2])
+    np.add.at(columns, (np.arange(len(columns))[:, None, None], neighbours), weights)
+    row = np.abs(weights.sum(2) - 1).max() <= TOLERANCE and lost != "sender"
+    column = np.abs(columns - 1).max() <= TOLERANCE and lost != "receiver"
+    return "both" if row and column else "row" if row else "column" if column else "none"
+
+
+def sides(clients: int) -> tuple[int, int]:
+    """Returns the most square factors of a number."""
+    short = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
+    return short, clients // short
+
+
+def after_losses(
+    neighbours: Int[Array, "clients width"], weights: Float[Array, "clients width"], key: Any, drops: float, repair: str
+) -> Float[Array, "clients width"]:
+    """Returns the weights that are left when some messages are lost; what was lost goes to the client's weight on itself.
+
+    Args:
+        neighbours: of each client, itself first.
+        weights: of their messages.
+        key: draws the losses.
+        drops: the probability of a loss.
+        repair: who keeps a lost weight, see `Graph.lossy`.
+    """
+    own = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
+    ends = jnp.broadcast_to(own, neighbours.shape), neighbours
+    if repair == "both":  # one draw for both directions
+        ends = jnp.minimum(*ends), jnp.maximum(*ends)
+    keys = jax.random.split(key, len(neighbours))
+    luck = jax.vmap(jax.vmap(lambda i, j: jax.random.uniform(jax.random.fold_in(keys[i], j), (), jnp.float32)))(*ends)
+    lost = jnp.where((luck < drops) & (neighbours != own), weights, 0)
+    kept = jnp.zeros_like(weights[:, 0]).at[neighbours].add(lost) if repair == "sender" else lost.sum(1)
+    return (weights - lost).at[:, 0].add(kept)
+
+
+def averaged(senders: list[list[int]]) -> list[dict[int, float]]:
+    """Returns rows in which everybody averages what it hears, from the senders to each client."""
+    return [dict.fromkeys([i, *heard], 1 / (1 + len(heard))) for i, heard in enumerate(senders)]
+
+
+def divided(senders: list[list[int]]) -> list[dict[int, float]]:
+    """Returns rows in which everybody divides what it has among those it sends to, from the senders to each client."""
+    receivers = [sum(i in heard for heard in senders) for i in range(len(senders))]
+    return [{j: 1 / (1 + receivers[j]) for j in [i, *heard]} for i, heard in enumerate(senders)]
+
+
+def matchings(clients: int, period: int, rng: np.random.Generator) -> list[list[dict[int, float]]]:
+    """Returns rows of random pairs who average, for each round."""
+    steps = list[list[dict[int, float]]]()
+    for _ in range(period):
+        order = rng.permutation(clients).tolist()
+        partner = dict(zip(order[0::2], order[1::2], strict=False))
+        partner |= {j: i for i, j in partner.items()}
+        steps.append(averaged([[partner[i]] if i in partner else [] for i in range(clients)]))
+    return steps
+
+
+def random_receivers(clients: int, degree: int, period: int, rng: np.random.Generator) -> list[list[dict[int, float]]]:
+    """Returns rows of clients who divide what they have among `degree` random others, for each round."""
+    steps = list[list[dict[int, float]]]()
+    for _ in range(period):
+        senders: list[list[int]] = [[] for _ in range(clients)]
+        for sender in range(clients):
+            for k in rng.choice(clients - 1, degree, replace=False).tolist():
+                senders[k + (k >= sender)].append(sender)
+        steps.append(divided(senders))
+    return steps
 
 
 def _metropolis_hastings(degrees: list[int]) -> Callable[[int, int], float]:

@@ -25,6 +25,8 @@ class DFedAvgM(Gossip):
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, Alg. 1, eq. (4), (5).
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("both", "row")
+
     card: ClassVar[Card] = Card(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         equation="Alg. 1, eq. (4), (5)",

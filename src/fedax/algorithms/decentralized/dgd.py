@@ -26,6 +26,8 @@ class DGD(Gossip):
     Optimization 26(3), 2016.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("both", "row")
+
     card: ClassVar[Card] = Card(
         paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE TAC 54(1), 2009",
         equation="eq. (3)",

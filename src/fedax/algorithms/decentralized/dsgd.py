@@ -23,6 +23,8 @@ class DSGD(Gossip):
     Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017, Alg. 1.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("both", "row")
+
     card: ClassVar[Card] = Card(
         paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017",
         equation="Alg. 1",

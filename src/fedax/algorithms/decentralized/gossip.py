@@ -1,7 +1,7 @@
 """One model per client and a graph between them: what the methods without a server share."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 
@@ -18,6 +18,9 @@ class Gossip(Algorithm[Memory]):
         graph: who talks to whom; None makes the `topology` for as many clients as there are.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("both",)
+    """Which sums of a graph's weights have to be 1, see `Graph.sums`."""
+
     topology: str = hyper("ring", choices=TOPOLOGIES, doc="graph of the clients, if none is given")
     graph: Any = eqx.field(default=None, kw_only=True)  # checked below, for a message in words
 
@@ -25,6 +28,10 @@ class Gossip(Algorithm[Memory]):
         if not (self.graph is None or isinstance(self.graph, Graph)):
             hint = f"Write topology={self.graph!r}." if isinstance(self.graph, str) and self.graph in TOPOLOGIES else ""
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph, "a fedax.Graph, or None", hint)
+        if self.graph is not None and self.graph.sums not in self.needs:
+            words = {"both": "rows and columns", "row": "rows", "column": "columns"}
+            allowed = f"graphs whose weights have the sum 1 in all {words[self.needs[-1]]}"
+            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
 
     def require_fixed_graph(self) -> None:
         """Refuses a graph that changes, for methods whose memory is of the round before.

@@ -196,7 +196,7 @@ class RoundContext(Federation):
             allowed = '"stop" for methods without a server, whose mixing weights have to add up to one'
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
         graph.check_population(self.clients)
-        everyone, (neighbours, weights) = self.everyone, graph.at(self.round)
+        everyone, (neighbours, weights) = self.everyone, graph.at(self.round, self._link_key())
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), memory)
         sending = dataclasses.replace(sending, model_state=None)  # no server sends one, nodes keep theirs
@@ -214,6 +214,10 @@ class RoundContext(Federation):
         self._check_finite(everyone, after)
         self.model_state = after.client_states.get("model", self.model_state)
         return after.client_states["own"]
+
+    def _link_key(self) -> Key[Array, ""]:
+        """Returns the random stream of the links in the exchange that begins, the same on all processes."""
+        return stream(self.root, "links", self.round, len(self.traffic))
 
     def _phase(
         self, work: Callable[..., Upload[Any]], cohort: Cohort, down: Any, memory: Memory | None, gather: bool
