@@ -2,10 +2,10 @@
 
 `Graph` is a graph of clients with its mixing matrix. It is made by:
 - `Graph.of`: from a NetworkX graph. `Graph.given`: from a mixing matrix. `Graph.sequence`: several in turn.
-- `Graph.ring`, `Graph.exponential`, `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
-- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`: drawn.
-- `Graph.directed`: from a directed NetworkX graph. `Graph.one_peer_exponential`, `Graph.matchings`, `Graph.random_out`: one or few
-  messages a round. `Graph.lossy`: links that drop messages.
+- `Graph.ring`, `Graph.exponential`, `Graph.one_peer_exponential`, `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`,
+  `Graph.isolated`: of some size.
+- `Graph.random_regular`, `Graph.erdos_renyi`, `Graph.small_world`, `Graph.matchings`, `Graph.random_out`: drawn.
+- `Graph.directed`, `Graph.lossy`: with links one way, or that drop messages.
 - `Graph.named`: by its name in `TOPOLOGIES`.
 
 Besides:
@@ -289,8 +289,7 @@ class Graph(eqx.Module):
                 name, "clients that some others never hear of", "strongly connected graphs", "Add links."
             )
         nodes = _names.ordered_nodes(network, order)
-        place = {node: i for i, node in enumerate(nodes)}
-        senders = [sorted({place[v] for v in network.predecessors(u)} - {place[u]}) for u in nodes]
+        senders = [sorted({nodes.index(v) for v in network.predecessors(u)} - {i}) for i, u in enumerate(nodes)]
         rows = _mixing.divided(senders) if stochastic == "column" else _mixing.averaged(senders)
         return cls(*_mixing.tables([rows]), name, _names.of_nodes(nodes))
 
@@ -302,15 +301,15 @@ class Graph(eqx.Module):
         Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS 2021).
         """
         hops = [2**t for t in range(max((_count(clients) - 1).bit_length(), 1))]
-        rows = [[{i: 1.0} if clients == 1 else {i: 0.5, (i - hop) % clients: 0.5} for i in range(clients)] for hop in hops]
+        rows = [_mixing.averaged([[(i - hop) % clients] * (clients > 1) for i in range(clients)]) for hop in hops]
         return cls(*_mixing.tables(rows), "one_peer_exponential")
 
     @classmethod
     @_checked_call
     def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
         """Random pairs, who average with weights 1/2; of an odd number one is alone. They repeat after `period` rounds."""
-        rows = _mixing.matchings(_count(clients), _count(period, "period"), np.random.default_rng(seed))
-        return cls(*_mixing.tables(rows), "matchings")
+        steps = _mixing.matchings(_count(clients), _count(period, "period"), np.random.default_rng(seed))
+        return cls(*_mixing.tables(steps), "matchings")
 
     @classmethod
     @_checked_call
@@ -321,18 +320,15 @@ class Graph(eqx.Module):
         """
         if not 0 < degree < _count(clients):
             raise InvalidInput.of("Graph.random_out(degree=...)", degree, f"1 to {clients - 1}")
-        period = _count(period, "period")
-        rows = _mixing.random_receivers(clients, degree, period, np.random.default_rng(seed))
+        rows = _mixing.random_receivers(clients, degree, _count(period, "period"), np.random.default_rng(seed))
         return cls(*_mixing.tables(rows), f"random_out({degree})")
 
     @_checked_call
     def lossy(self, drops: float, repair: str = "receiver") -> "Graph":
-        r"""Returns the graph with links that drop messages, independently in every round, drawn from the run's seed.
-
-        A message that is lost was sent all the same, and counts as traffic.
+        r"""Returns the graph with links that drop messages, drawn from the run's seed. Lost messages count as traffic.
 
         Args:
-            drops: the probability of a loss, in [0, 1).
+            drops: the probability, in [0, 1).
             repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so that rows keep their sums;
                 "sender": it learns of the loss and keeps the vector, so that columns keep theirs; "both": a link fails in both
                 directions at once, and symmetric matrices stay so.
@@ -388,6 +384,11 @@ class Graph(eqx.Module):
         return self.neighbours.shape[0]
 
     @property
+    def changes(self) -> bool:
+        """Whether the weights differ from round to round."""
+        return self.period > 1 or self.drops > 0
+
+    @property
     def linked(self) -> Bool[Array, "period clients width"]:
         """Which entries of `neighbours` are links to others."""
         return self.neighbours != self.neighbours[:, :, :1]
@@ -411,6 +412,8 @@ class Graph(eqx.Module):
 
         Of a sequence, the geometric mean over a period, $\lVert W_T \cdots W_1 - \frac1m \mathbf 1 \mathbf 1^\top \rVert_2^{1/T}$.
         """
+        if self.drops or self.sums != "both":
+            raise InvalidInput.found("Graph.lam", self.name, "graphs without losses whose rows and columns sum to 1")
         product = functools.reduce(lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients))
         return float(np.linalg.norm(product - 1 / self.clients, 2) ** (1 / self.period))
 

@@ -303,6 +303,8 @@ def test_corrected_methods_refuse_graphs_that_change():
     for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER):
         with pytest.raises(InvalidInput, match=r"graph=\.\.\.\): .*graphs that do not change"):
             kind(graph=Graph.sequence([PATH, Graph.ring(5)]))
+        with pytest.raises(InvalidInput, match="drop no messages"):
+            kind(graph=PATH.lossy(0.1, "both"))
 
 
 @pytest.mark.parametrize("gossips", [1, 3])

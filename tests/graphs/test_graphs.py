@@ -212,6 +212,9 @@ def test_losses(repair):
 def test_refusals_of_directed_and_lossy_graphs():
     with pytest.raises(InvalidInput, match="strongly connected"):
         Graph.directed(nx.DiGraph([(0, 1), (1, 2)]))
+    for graph in (Graph.directed(CYCLES), Graph.ring(5).lossy(0.1, "both")):
+        with pytest.raises(InvalidInput, match=r"Graph\.lam: got .*; allowed: graphs without losses"):
+            assert graph.lam
     with pytest.raises(InvalidInput, match="directed graphs"):
         Graph.directed(nx.cycle_graph(4))
     for call in (

@@ -1,5 +1,6 @@
 """The constants of local work and of the exchange, on which bounds depend."""
 
+import math
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -61,6 +62,8 @@ class LocalWork(Observer):
             for t in range(period):
                 product = graph.mix(product, t)
             mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / period)
+            if graph.drops or graph.sums != "both":
+                period = math.inf  # no fixed doubly stochastic matrix
         numbers = {"local_steps": view.schedule.most_steps(view.task.train.largest)[1], "local_momentum": momentum}
         step = getattr(method, "step", 0.0) or (jnp.nan if hasattr(method, "rounding") else 0.0)
         step = step if getattr(method, "code", None) is None else jnp.nan

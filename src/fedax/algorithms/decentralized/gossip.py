@@ -37,10 +37,11 @@ class Gossip(Algorithm[Memory]):
         """Refuses a graph that changes, for methods whose memory is of the round before.
 
         Raises:
-            InvalidInput: the graph has a period of several rounds.
+            InvalidInput: the graph has a period of several rounds, or drops messages.
         """
-        if self.graph is not None and self.graph.period > 1:
-            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, "graphs that do not change")
+        if self.graph is not None and self.graph.changes:
+            allowed = "graphs that do not change and drop no messages"
+            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
 
     def init(self, fed: Federation, w: Vector) -> Memory:
         return fed.memory(w)

@@ -71,7 +71,7 @@ class QuantizedDFedAvgM(Gossip):
     )
 
     def __check_init__(self) -> None:
-        if self.mode != "paper" and self.graph is not None and self.graph.period > 1:
+        if self.mode != "paper" and self.graph is not None and self.graph.changes:
             raise InvalidInput.of("QuantizedDFedAvgM(mode=...)", self.mode, "'paper' on a graph that changes")
         assert self.codec  # refuses options that do not go together
 
