@@ -4,6 +4,7 @@
 - `Quantizer`: the grid of quantized DFedAvgM, unbiased or rounded down.
 - `QSGD`: stochastic rounding relative to the norm.
 - `TopK`: the largest entries by magnitude, with error feedback.
+- `RandK`: random entries, unbiased. `Natural`: signs and exponents, unbiased.
 - `Sign`: the signs and the mean magnitude, with error feedback.
 - `CODECS`: codecs by their name in experiment files; `make_codec` makes one.
 - `packed`, `unpacked`: whole numbers of a few bits as bytes, and back.
@@ -19,11 +20,27 @@ from fedax.communication.codecs import QSGD as QSGD
 from fedax.communication.codecs import SCALE as SCALE
 from fedax.communication.codecs import Codec as Codec
 from fedax.communication.codecs import Identity as Identity
+from fedax.communication.codecs import Natural as Natural
 from fedax.communication.codecs import Quantizer as Quantizer
+from fedax.communication.codecs import RandK as RandK
 from fedax.communication.codecs import Sign as Sign
 from fedax.communication.codecs import TopK as TopK
 from fedax.communication.codecs import make_codec as make_codec
 from fedax.communication.codecs import packed as packed
 from fedax.communication.codecs import unpacked as unpacked
 
-__all__ = ["CODECS", "QSGD", "SCALE", "Codec", "Identity", "Quantizer", "Sign", "TopK", "make_codec", "packed", "unpacked"]
+__all__ = [
+    "CODECS",
+    "QSGD",
+    "SCALE",
+    "Codec",
+    "Identity",
+    "Natural",
+    "Quantizer",
+    "RandK",
+    "Sign",
+    "TopK",
+    "make_codec",
+    "packed",
+    "unpacked",
+]

@@ -20,11 +20,14 @@ ALL = [
     codecs.QSGD(b=8),
     codecs.TopK(0.2),
     codecs.TopK(1.0),
+    codecs.RandK(0.2),
+    codecs.RandK(1.0),
+    codecs.Natural(),
     codecs.Sign(),
 ]
 every_codec = pytest.mark.parametrize("codec", ALL, ids=repr)
 UNBIASED = [codec for codec in ALL if type(codec) in (codecs.Quantizer, codecs.QSGD) and codec.rounding == "stochastic"]
-UNBIASED = [codec for codec in UNBIASED if not codec.step]
+UNBIASED = [codec for codec in UNBIASED if not codec.step] + [codecs.RandK(0.2), codecs.Natural()]
 
 
 def vector(seed=0, dtype=float):
@@ -67,6 +70,33 @@ def test_stochastic_rounding_is_unbiased_within_its_bound(codec):
     if type(codec) is codecs.Quantizer:
         step = np.abs(v).max() / (2 ** (codec.b - 1) - 1)
         np.testing.assert_allclose(codec.bound(v), DIM * step**2 / 4, rtol=1e-6)
+
+
+def test_random_entries_are_scaled_and_all_are_drawn_alike():
+    v, keys = vector(), jax.random.split(jax.random.key(0), DRAWS)
+    sent = np.asarray(jax.vmap(codecs.RandK(0.2).roundtrip, (0, None))(keys, v))
+    count = round(0.2 * DIM)
+    assert ((sent != 0).sum(1) == count).all()
+    np.testing.assert_allclose(sent[sent != 0], np.tile(v * DIM / count, (DRAWS, 1))[sent != 0], rtol=1e-6)
+    share = (sent != 0).mean(0)
+    assert (abs(share - count / DIM) < 4.5 * np.sqrt(count / DIM / DRAWS)).all()
+    square = ((sent - np.asarray(v)) ** 2).sum(1).mean()
+    np.testing.assert_allclose(square, codecs.RandK(0.2).bound(v), rtol=0.1)
+    with pytest.raises(InvalidInput, match="RandK"):
+        codecs.RandK(feedback=True)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_natural_compression_rounds_to_powers_of_two(dtype):
+    v, codec = vector(dtype=dtype) * 10.0 ** np.linspace(-8, 8, DIM).astype(dtype), codecs.Natural()
+    sent = np.abs(np.asarray(codec.roundtrip(jax.random.key(3), v)))
+    below = 2.0 ** np.floor(np.log2(np.abs(np.asarray(v, float))))
+    assert np.isin(sent / below, [1, 2]).all()
+    powers = jnp.asarray([0.0, 1.0, -2.0, 0.5, 2.0**-126, -(2.0**127)], dtype)
+    np.testing.assert_array_equal(codec.roundtrip(jax.random.key(0), powers), powers)
+    broken = codec.roundtrip(jax.random.key(0), jnp.asarray([1.0, jnp.nan, jnp.inf], dtype))
+    assert np.isnan(broken[1:]).all()
+    assert broken[0] == 1
 
 
 def test_quantizer_is_the_papers():
