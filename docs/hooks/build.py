@@ -87,6 +87,7 @@ def on_config(config: Any) -> Any:
 
 
 GUIDES = (
+    "own-code",
     "heterogeneity",
     "personalization",
     "decentralized",

@@ -70,7 +70,7 @@ def test_one_value_per_client():
         ("alpha = 1.0", "alpha = -1.0", 7, "alpha.*got -1.0; allowed"),
         ("learning_rate = 0.05", "learning_rate = 0", 12, r"SGD\(learning_rate=...\): got 0.0; allowed: numbers in \(0,"),
         ("learning_rate = 0.05", "rate = 1", 12, "option of solver 'sgd': got 'rate'"),
-        ("learning_rate = 0.05", 'name = "adam"', 12, "solver: got 'adam'; allowed: one of exact, inexact, sgd"),
+        ("learning_rate = 0.05", 'name = "adams"', 12, "solver: got 'adams'; allowed: one of adabelief, "),
         ("cohort = 2", "cohrt = 2", 15, "Did you mean 'cohort'"),
         ("cohort = 2", "cohort = 5", 15, "got 5; allowed: 1 to 4, the number of clients"),
         ("steps = 3", "steps = 0", 16, r"Schedule\(steps=...\): got 0"),

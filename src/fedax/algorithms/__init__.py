@@ -8,7 +8,9 @@ from typing import Any
 
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
+from fedax.core.hyper import is_concrete as _is_concrete
 from fedax.utils.arguments import checked_call as _checked_call
+from fedax.utils.plugins import find as _find
 
 
 @_checked_call
@@ -29,8 +31,22 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
 
 
 @_checked_call
+def algorithm_class(name: str) -> type[Algorithm[Any]]:
+    """Returns the class of a built-in algorithm by its name, or that of your own: `path/to/file.py:Name`, `package.module:Name`.
+
+    Raises:
+        UnknownName: no such algorithm; the message holds the nearest name.
+        InvalidInput: a file or a module that cannot be loaded, or something else than a class of an algorithm.
+    """
+    kinds = algorithm_classes()
+    plain = name.lower() if name.lower() in kinds else name
+    allowed = "a class derived from fedax.Algorithm, with `round`"
+    return _find("algorithm", plain, kinds, allowed, lambda value: _is_concrete(value, Algorithm))
+
+
+@_checked_call
 def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
-    """An algorithm by name, as experiment files and the command line make it.
+    """An algorithm by name, as experiment files and the command line make it; see `algorithm_class`.
 
     >>> make_algorithm("fedprox", mu=0.5).mu
     0.5
@@ -39,10 +55,7 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
         UnknownName: no such algorithm or hyperparameter; the message holds the nearest name.
         InvalidInput: a hyperparameter out of its range.
     """
-    kinds = algorithm_classes()
-    if name.lower() not in kinds:
-        raise UnknownName.among("algorithm", name, kinds)
-    kind = kinds[name.lower()]
+    kind = algorithm_class(name)
     known = declared(kind)
     for key in hyperparameters:
         if key not in known:

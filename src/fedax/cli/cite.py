@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 import fedax
+from fedax.utils.plugins import is_reference, title_of
 
 AUTHORS = "The fedax contributors"
 
@@ -60,7 +61,8 @@ def used_by(path: Path) -> tuple[list[str], list[str], str]:
     else:
         directory = RunDirectory.load(path)
         experiments, paper = directory.experiments, directory.study.paper if directory.study else ""
-    methods = [section.name.lower() for experiment in experiments for section in experiment.algorithm]
+    names = [section.name for experiment in experiments for section in experiment.algorithm]
+    methods = [name if is_reference(name) else name.lower() for name in names]
     return _unique(methods), _unique(experiment.task.name for experiment in experiments), paper
 
 
@@ -76,6 +78,9 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
 
     known, parts, reasons = entries(), [], {}
     for name in (*methods, *tasks):
+        if is_reference(name):
+            parts.append(f"% {title_of(name)}: your own code ({name}), which has no entry here")
+            continue
         title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"
         cited = [entry for entry in known if name in entry.names]
         if not cited and name in methods:

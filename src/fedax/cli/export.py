@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedax.cli.options import Best, Client, Folder, Run
+from fedax.cli.options import Best, Client, Folder, Run, TrustCode
 from fedax.errors import InvalidInput
 
 
@@ -18,6 +18,7 @@ def export(
     number: Run = None,
     best: Best = False,
     client: Client = None,
+    trust: TrustCode = False,
 ) -> None:
     """Write the model of a run to a file: arrays by the names of the model's leaves.
 
@@ -44,7 +45,7 @@ def export(
     facts = {name: value for name, value in source.about.items() if name not in ("leaves", "sha256")}
     arrays = source.arrays
     if client is not None:
-        own = own_model(path, client, task_of(directory, which))
+        own = own_model(path, client, task_of(directory, which, trust))
         arrays, facts = (
             dict(zip(leaf_names(own), map(np.asarray, jax.tree.leaves(own)), strict=True)),
             facts | {"client": client},

@@ -2,6 +2,7 @@
 
 from fedax.core import InvalidInput, Task
 from fedax.experiments.config.run_ids import list_run_ids
+from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import plan_of
 
@@ -15,10 +16,16 @@ def model_kind(best: bool, client: int | None) -> str:
     return "best" if best else "" if client is None else "personal"
 
 
-def task_of(directory: RunDirectory, number: int) -> Task:
-    """Returns the task of a run, made again from its experiment."""
+def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
+    """Returns the task of a run, made again from its experiment.
+
+    Args:
+        directory: with the run.
+        number: of the run.
+        trust: whether copies of user code in the directory may be run.
+    """
     (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
-    return plan_of(directory.experiments[slot.experiment]).task
+    return plan_of(with_code(directory.experiments[slot.experiment], directory.path, trust)).task
 
 
 def select_run(directory: RunDirectory, number: int | None) -> int:

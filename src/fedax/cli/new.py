@@ -35,6 +35,7 @@ def algorithm(
     """
     source, test = new_algorithm(name, family, folder)
     typer.echo(f"Algorithm: {source}\nTest: {test}")
+    typer.echo(f"Compare it: fedax compare fedavg {source.as_posix()}:{name}")
     if importlib.util.find_spec("pytest") is None:
         typer.echo(f"Install pytest: {sys.executable} -m pip install pytest")
     typer.echo(f"Run it: {sys.executable} -m pytest {test}")

@@ -38,6 +38,19 @@ Client = Annotated[
     ),
 ]
 Best = Annotated[bool, typer.Option("--best", help="The best model on validation examples, not the final one.")]
-Algorithms = Annotated[list[str], typer.Argument(help="One or more of name:key=value,...", metavar="ALGORITHM...")]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Run the directory's copies of your own code where the files are not there any more.",
+    ),
+]
+Algorithms = Annotated[
+    list[str],
+    typer.Argument(
+        help="One or more of name:key=value,...; your own is path/to/file.py:Class:key=value,...",
+        metavar="ALGORITHM...",
+    ),
+]
 Solver = Annotated[str, typer.Option(help="Local solver, as name:key=value,...")]
 Schedule = Annotated[str, typer.Option(help="Sampling and local work, as key=value,...")]

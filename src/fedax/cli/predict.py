@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedax.cli.options import Best, Client, Folder, Run
+from fedax.cli.options import Best, Client, Folder, Run, TrustCode
 from fedax.errors import InvalidInput
 
 
@@ -19,6 +19,7 @@ def predict(
     number: Run = None,
     best: Best = False,
     client: Client = None,
+    trust: TrustCode = False,
 ) -> None:
     """Predict with the model of a run: a CSV table with one line for each example.
 
@@ -38,7 +39,7 @@ def predict(
         raise InvalidInput.because("predict", "needs either --data or --split")
     directory = RunDirectory.load(folder)
     which = select_run(directory, number)
-    path, task = kept_model(folder, which, model_kind(best, client)), task_of(directory, which)
+    path, task = kept_model(folder, which, model_kind(best, client)), task_of(directory, which, trust)
     params = load_params(path, like=task) if client is None else own_model(path, client, task)
     chosen = of_split(task, split, client) if data is None else examples_of(task, data)
     table = predictions_csv(task, params, chosen)

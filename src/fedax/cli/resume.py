@@ -1,9 +1,9 @@
 """`fedax resume`: continues a run directory."""
 
-from fedax.cli.options import Folder, Jobs, OnHosts
+from fedax.cli.options import Folder, Jobs, OnHosts, TrustCode
 
 
-def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False) -> None:
+def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False, trust: TrustCode = False) -> None:
     """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run.
 
     A run of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
@@ -22,4 +22,4 @@ def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False) -> None:
     if follow_rank_0(team()):
         return
     console = Console()
-    print_summary(runner.resume(folder, display_for(console), jobs), console)
+    print_summary(runner.resume(folder, display_for(console), jobs, trust), console)

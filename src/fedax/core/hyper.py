@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.client_names import client_name, in_order
 from fedax.utils.arguments import checked_call
+from fedax.utils.plugins import find
 
 Owner = TypeVar("Owner")
 
@@ -257,13 +258,30 @@ def make(kind: str, known: Mapping[str, type[Owner]], name: str, options: Mappin
         UnknownName: no such name or option.
         InvalidInput: an option out of its range.
     """
-    if name not in known:
-        raise UnknownName.among(kind, name, known)
-    allowed = declared(known[name])
+    owner = class_of(kind, known, name)
+    allowed = declared(owner)
     for key in options:
         if key not in allowed:
             raise UnknownName.among(f"option of {kind} {name!r}", key, allowed or ["(none)"])
-    return known[name](**options)
+    return owner(**options)
+
+
+def class_of(kind: str, known: Mapping[str, type[Owner]], name: str) -> type[Owner]:
+    """Returns the class of a name, among built-in ones or the user's (see `fedax.utils.plugins`).
+
+    The user's class derives from the class of records that the built-in ones have in common.
+
+    Raises:
+        UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
+    """
+    lines = [each.__mro__ for each in known.values()]
+    base = next(each for each in lines[0] if all(each in line for line in lines))
+    return find(kind, name, known, f"a class derived from {base.__name__}", lambda value: is_concrete(value, base))
+
+
+def is_concrete(value: object, base: type) -> bool:
+    """Returns whether a value is a class derived from another one, without abstract methods."""
+    return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
 
 
 def symbolic(owner: object) -> list[str]:

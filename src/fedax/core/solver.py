@@ -1,7 +1,10 @@
 """Local solvers: the minimisation of a client's local problem."""
 
 import dataclasses
+import functools
+import inspect
 import math
+import operator
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
@@ -16,7 +19,7 @@ from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.constants import Constants
 from fedax.core.hyper import Scalar, Word, hyper, number, symbolic
 from fedax.core.local_problem import LocalProblem
-from fedax.errors import InvalidInput
+from fedax.errors import InvalidInput, UnknownName
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -59,7 +62,8 @@ class Descent(Solver):
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             params, state = carry
             gradient = problem.added_gradient(layout, problem.minibatch_gradient(batch, params), params)
-            updates, state = optimizer.update(gradient, state, params)
+            with jax.numpy_dtype_promotion("standard"):  # Optax multiplies numbers of 32 bits with counts
+                updates, state = optimizer.update(gradient, state, params)
             params = optax.apply_updates(params, updates)
             return params if drift is None else optax.tree.add_scale(params, -rate, drift), state
 
@@ -68,7 +72,9 @@ class Descent(Solver):
         drift = None if problem.drift is None else layout.unravel(problem.drift)
         rate = 0.0 if drift is None else client.nominal_learning_rate
         params = layout.unravel(start)
-        return layout.ravel(client.for_each_minibatch(step, (params, optimizer.init(params)))[0])
+        with jax.numpy_dtype_promotion("standard"):
+            state = optimizer.init(params)
+        return layout.ravel(client.for_each_minibatch(step, (params, state))[0])
 
 
 class SGD(Descent):
@@ -230,6 +236,50 @@ def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..
         return inner.minibatch_gradient(batch, worst)
 
     return gradient
+
+
+def optax_names() -> list[str]:
+    """Returns the names of Optax's optimizers with a learning rate, such as `adam` and `contrib.muon`."""
+    places = {"": optax, "contrib.": optax.contrib}
+    named = {prefix + name: value for prefix, place in places.items() for name, value in vars(place).items()}
+    return sorted(name for name, value in named.items() if _is_factory(value))
+
+
+def _is_factory(value: object) -> bool:
+    if not inspect.isfunction(value):
+        return False
+    parameters = dict(inspect.signature(value).parameters)
+    return parameters.pop("learning_rate", None) is not None and all(p.default is not p.empty for p in parameters.values())
+
+
+@functools.cache
+def optax_solver(name: str) -> type[Descent]:
+    """Returns the solver class of one of Optax's optimizers by its name: its arguments are hyperparameters.
+
+    The learning rate, 0.001 by default, is an input of the compiled program, and the other arguments are parts of it.
+
+    >>> optax_solver("adam")(learning_rate=0.01, b1=0.8)
+    adam(decay=1.0, decay_by='round', learning_rate=0.01, b1=0.8, b2=0.999, eps=1e-08, eps_root=0.0, mu_dtype=None, nesterov=False)
+
+    Raises:
+        UnknownName: no such optimizer.
+    """
+    if name not in optax_names():
+        raise UnknownName.among("solver", name, optax_names())
+    factory = operator.attrgetter(name)(optax)
+    defaults = {key: one.default for key, one in inspect.signature(factory).parameters.items() if key != "learning_rate"}
+    known = {key: value for key, value in defaults.items() if value is None or isinstance(value, bool | int | float | str)}
+
+    def transformation(self: Any) -> optax.GradientTransformation:
+        return factory(self.learning_rate, **{key: getattr(self, key) for key in known})
+
+    fields = {key: hyper(default, static=True, doc=f"see optax.{name}") for key, default in known.items()}
+    fields = {"learning_rate": hyper(0.001, low=0.0, open_low=True, doc="step size")} | fields
+    types = {"learning_rate": Scalar} | dict.fromkeys(known, Any)
+    about = f"Optax's `{name}` with a fresh state in every round."
+    body = {"__annotations__": types, "__module__": __name__, "__doc__": about, "transformation": transformation, **fields}
+    metaclass: Any = type(Descent)
+    return metaclass(name, (Descent,), body)
 
 
 class Exact(Solver):

@@ -28,6 +28,7 @@ from fedax.report.drawing.figures import caption_in
 from fedax.report.drawing.panels import framed
 from fedax.report.tables.numbers import AnyRun
 from fedax.utils.files import read_text, write, writing
+from fedax.utils.plugins import forbidden
 
 CONCLUSION = "conclusion.md"
 """Written by hand beside the results, two sentences, which come on top of the folder's `README.md`."""
@@ -181,6 +182,7 @@ def rebuild(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
+@forbidden()  # to load user code: the folder may come from somebody else
 def tables_of(folder: Path) -> dict[str, str]:
     """Returns the tables of an archive, by file name, made from its `runs.csv`.
 

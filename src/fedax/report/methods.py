@@ -12,17 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.algorithms import algorithm_classes
-from fedax.core import Algorithm, Reduction
+from fedax.core import Algorithm, Card, Reduction
 from fedax.core.hyper import Hyper, declared
 from fedax.engine.round.footprint import Footprint, PhaseCost, footprint
 
 
 def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
     """Returns an algorithm's citation, hyperparameters and traced rounds as plain values, for JSON."""
-    card, default = kind.card, _default_footprint(kind)
+    card, default = _card(kind), _default_footprint(kind)
     return {
         "name": kind.__name__.lower(),
-        "class": f"fedax.{kind.__name__}",
+        "class": f"{'fedax' if kind.__module__.startswith('fedax.') else kind.__module__}.{kind.__name__}",
         "paper": card.paper,
         "equation": card.equation,
         "hyperparameters": [_limits(limits) for limits in declared(kind).values()],
@@ -31,6 +31,11 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
         "forms": [{"setting": setting, "phases": [_phase(phase) for phase in phases]} for setting, phases in _forms(kind)],
         "reductions": [dataclasses.asdict(reduction) for reduction in card.reductions],
     }
+
+
+def _card(kind: type[Algorithm[Any]]) -> Card:
+    """Returns a method's citation, which your own need not have."""
+    return getattr(kind, "card", Card("not published", "no equation"))
 
 
 @functools.cache
@@ -75,7 +80,7 @@ def _limits(limits: Hyper) -> dict[str, Any]:
 
 def panel(kind: type[Algorithm[Any]]) -> RenderableType:
     """Returns an algorithm's description for the terminal."""
-    default, card = _default_footprint(kind), kind.card
+    default, card = _default_footprint(kind), _card(kind)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for title in ("hyperparameter", "default", "allowed", ""):
         table.add_column(title)

@@ -14,6 +14,7 @@ from fedax.data import FederatedData
 from fedax.models import MLP, Model, Softmax
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import parts_of_task
+from fedax.tasks.own_models.by_name import classify_with, is_network
 from fedax.utils.arguments import checked_arguments, checked_call
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
@@ -143,7 +144,7 @@ def _check_vocabulary(parts: dict[str, Any], model: Model) -> None:
 @checked_call
 def classification(
     data: FederatedData,
-    model: Model,
+    model: Model | Any,
     *,
     augment: Augment | None = None,
     l2: float | int = 0.0,
@@ -153,7 +154,8 @@ def classification(
 
     Args:
         data: the clients' examples.
-        model: from `fedax.models`, or anything like it; its logits have one column for each class.
+        model: from `fedax.models`, anything like it, or a module of Flax or Equinox; its
+            logits have one column for each class.
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.
@@ -168,6 +170,10 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    if is_network(model):
+        if augment is not None:
+            raise InvalidInput.of("classification(augment=...)", augment, "None for a module, which augments its own inputs")
+        return classify_with(model, data, l2, data.name if name is None else name)
     parts = parts_of_task(data)
     _check_vocabulary(parts, model)
     task = Task(

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core import InvalidInput, Task
+from fedax.data.limits import check_types
 from fedax.data.options import check_options, options_of
 from fedax.models import Model
 from fedax.tasks import sources
@@ -13,6 +14,7 @@ from fedax.tasks.logistic import a5a, a9a, libsvm, mushrooms, w8a
 from fedax.tasks.splits import COMMON, apply_common_options
 from fedax.tasks.tweets import sent140
 from fedax.utils.arguments import checked_call
+from fedax.utils.plugins import find, title_of
 
 SOURCES = (
     "cifar10",
@@ -56,9 +58,22 @@ def defaults(name: str, **options: Any) -> dict[str, Any]:
     Raises:
         UnknownName: no such task or partition.
     """
-    if name not in task_makers():
-        raise UnknownName.among("task", name, task_makers())
-    return options_of(name, task_makers()[name], options) | dict.fromkeys(COMMON)
+    return options_of(name, task_maker(name), options) | dict.fromkeys(COMMON)
+
+
+@checked_call
+def task_maker(name: str) -> Callable[..., Task]:
+    """Returns the function that makes a task, built-in or your own: `path/to/file.py:name`, `package.module:name`.
+
+    Your own may also be a `Task` without options.
+
+    Raises:
+        UnknownName: no such task; the message holds the nearest name.
+        InvalidInput: a file or a module that cannot be loaded, or something else than a function or a task.
+    """
+    allowed = "a function that returns a fedax.Task, or a fedax.Task"
+    found = find("task", name, task_makers(), allowed, lambda value: callable(value) or isinstance(value, Task))
+    return (lambda: found) if isinstance(found, Task) else found
 
 
 @checked_call
@@ -83,4 +98,9 @@ def make_task(name: str, **options: Any) -> Task:
     if not isinstance(options.get("model", ""), str | Model):
         raise InvalidInput.of(f"{name}(model=...)", options["model"], "the name of a model, or a model")
     own, common = ({k: v for k, v in options.items() if (k in COMMON) == wanted} for wanted in (False, True))
-    return apply_common_options(task_makers()[name](**own), name, options, **common)
+    maker = task_maker(name)
+    check_types(title_of(name), maker, own)
+    task = maker(**own)
+    if not isinstance(task, Task):
+        raise InvalidInput.found("task", f"{name!r}, which returns an object of {type(task).__name__}", "a fedax.Task")
+    return apply_common_options(task, name, options, **common)

@@ -14,7 +14,9 @@ from fedax.data.options import check_partition_options
 from fedax.models import MLP, Bigram, CharLSTM, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.tasks.classify import classification
 from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
+from fedax.tasks.own_models.by_name import make_model
 from fedax.utils.arguments import check_call, checked_call
+from fedax.utils.plugins import is_user_code
 
 Architecture = Callable[[int, int], Model]
 
@@ -72,7 +74,7 @@ def of_source(
         changes = {key: options.pop(key, value) for key, value in more.items()}
         if more:
             check_preprocessing(name, changes)
-        if isinstance(model, str) and model not in models:
+        if isinstance(model, str) and model not in models and not is_user_code("model", model):
             raise UnknownName.among(f"{name}(model=...)", model, models)
         bound = inspect.signature(source).bind(*positional, **options)
         check_partition_options(name, task, bound.arguments)
@@ -83,8 +85,7 @@ def of_source(
         if federated.train[0]["x"].ndim < 2:
             raise DataError.found(f"{name}: x", "one number per example", "rows of features")
         columns = int(np.prod(federated.train[0]["x"].shape[1:]))
-        chosen = models[model](columns, federated.classes) if isinstance(model, str) else model
-        return classification(federated, chosen, augment=augment, l2=l2)
+        return classification(federated, make_model(name, model, models, columns, federated.classes), augment=augment, l2=l2)
 
     about = [f"model: one of {', '.join(models)}; or a model.", L2, *(CHANGES if more else ())]
     return like_source(task, source, {"model": default, "l2": 0.0} | more, about)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.plugins import find, is_user_code
 
 
 @checked_arguments
@@ -15,10 +16,12 @@ class Rule:
     Attributes:
         known: the family's rules by name; a subclass that brings its own begins a family.
         argument: of `Schedule`, for messages.
+        reference: where a class that a file names is defined, see `fedax.utils.plugins`; built-in ones have none.
     """
 
     known: ClassVar[dict[str, Any]] = {}
     argument: ClassVar[str] = ""
+    reference: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -28,6 +31,8 @@ class Rule:
     @classmethod
     def name(cls) -> str:
         """Returns the class's name as experiment files spell it."""
+        if "reference" in vars(cls):
+            return cls.reference
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
@@ -43,7 +48,13 @@ class Rule:
             return spelling
         field = f"Schedule({cls.argument}=...)"
         parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
-        rule = cls.known.get(str(parameters.pop("name", "")))
+        name = str(parameters.pop("name", ""))
+        if is_user_code(cls.argument, name) and name not in cls.known:
+            allowed = f"a frozen dataclass derived from {cls.__name__}"
+            rule = find(cls.argument, name, {}, allowed, lambda found: isinstance(found, type) and issubclass(found, cls))
+            rule.reference = name
+        else:
+            rule = cls.known.get(name)
         if rule is None:
             names = ", ".join(map(repr, cls.known))
             raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")

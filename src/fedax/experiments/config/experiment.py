@@ -15,6 +15,7 @@ from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
 from fedax.engine.driver.options import BAD_CLIENT
+from fedax.engine.driver.settings import hyperparameters_of
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
 from fedax.experiments.config.observers import OBSERVERS, Optimum, default_observers, observer_of, select_observers
@@ -43,11 +44,15 @@ from fedax.experiments.config.sections import (
     engine_of,
     explain_error,
     owners_of,
+    rule_name,
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, plain
+from fedax.experiments.config.user_code import check_sources, found_beside
 from fedax.observe.base import Observer
 from fedax.report.tables.reductions import check_reduction
+from fedax.tasks.named import task_maker
+from fedax.utils.plugins import is_reference, title_of
 
 
 class Experiment(BaseModel):
@@ -78,6 +83,8 @@ class Experiment(BaseModel):
         on_bad_client: `stop` or `drop`, of a client whose upload is not finite (see `fedax.run`).
         seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by default they are, unless
             trackers show single runs as they go, or the engine compiles no rounds. False lets `--jobs` spread them over processes.
+        sources: of your own code that the file names, the SHA-256 of its files by the name; a run directory's copy has it, and a
+            file that has changed since is refused.
         keep_models: `reported`, `personal` (with the clients' own), `all` (of runs that select in a grid too) or `none` are kept.
 
     Example:
@@ -113,8 +120,10 @@ class Experiment(BaseModel):
     on_bad_client: str = "stop"
     seeds_together: bool | None = None
     keep_models: str = "reported"
+    sources: dict[str, str] = {}
 
     _source: Source | None = PrivateAttr(None)
+    _is_stored: bool = PrivateAttr(False)
 
     @classmethod
     def read(cls, path: Path, settings: Sequence[str] = (), kept: bool = False) -> "Experiment":
@@ -123,7 +132,8 @@ class Experiment(BaseModel):
         Args:
             path: the file.
             settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`, `algorithm.0.mu=1`.
-            kept: whether it is a run directory's copy, in which older spellings of `read` are valid.
+            kept: whether it is a run directory's copy, in which older spellings of `read` are valid. No user code that it names
+                is loaded: the directory may come from somebody else. `user_code.with_code` gives an experiment that can be run.
 
         Raises:
             SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line and what is allowed.
@@ -131,6 +141,8 @@ class Experiment(BaseModel):
         source = Source.read(path)
         for setting in settings:
             source.override(setting)
+        if not kept:
+            source.document = found_beside(source.document, path.parent)
         return cls._of(source, kept)
 
     @classmethod
@@ -146,7 +158,7 @@ class Experiment(BaseModel):
         except ValidationError as error:
             raise InvalidInput(explain_error(error, cls)[1]) from error
         experiment._check()
-        return experiment
+        return experiment.model_copy(update={"sources": check_sources(experiment)})
 
     @classmethod
     def _of(cls, source: Source, kept: bool = False) -> "Experiment":
@@ -154,9 +166,9 @@ class Experiment(BaseModel):
             experiment = cls.model_validate(upgrade_spelling(source.document, kept))
         except ValidationError as error:
             raise source.error(*explain_error(error, cls)) from error
-        experiment._source = source
+        experiment._source, experiment._is_stored = source, kept
         experiment._check()
-        return experiment
+        return experiment if kept else experiment.model_copy(update={"sources": check_sources(experiment)})
 
     def _check(self) -> None:
         """Checks everything that needs no data, in the order of the file's keys and tables.
@@ -188,10 +200,17 @@ class Experiment(BaseModel):
 
     def _check_choices(self) -> None:
         """Checks keys and tables whose value is a name from a list."""
-        for key, names in (("observe", tuple(OBSERVERS)), ("trackers", TRACKERS)):
-            for position, name in enumerate(getattr(self, key) or []):
-                if name not in names:
-                    self.refuse((key, position), UnknownName.among(key, name, names))
+        for position, name in enumerate(self.trackers):
+            if name not in TRACKERS:
+                self.refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
+        for position, name in enumerate(self.observe or []):
+            with self._at("observe"):
+                if self._is_stored and is_reference(name):
+                    continue
+                try:
+                    self._observer(name)
+                except UnknownName as error:
+                    self.refuse(("observe", position), error)
         for key, choices in (("on_bad_client", BAD_CLIENT), ("keep_models", KEEP_MODELS)):
             if getattr(self, key) not in choices:
                 allowed = f"one of {choices}"
@@ -199,19 +218,19 @@ class Experiment(BaseModel):
         if self.engine not in ENGINES:
             self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._at("task"):
-            if self.task.name not in tasks.task_makers():
-                raise UnknownName.among("task", self.task.name, tasks.task_makers())
+            if self.loads(self.task.name):
+                task_maker(self.task.name)
 
     def _check_common_sections(self) -> None:
         """Makes what the tables describe: constructors check the ranges of their arguments."""
         with self._at("solver"):
-            self.solver.make()
+            self._make(self.solver)
         with self._at("schedule"):
-            schedule_of(self.schedule)
+            self._make_schedule(self.schedule)
         for name in ChannelSection.model_fields:
             with self._at("channel", name):
-                if (codec := getattr(self.channel, name, None)) is not None:
-                    codec.make()
+                if (section := getattr(self.channel, name, None)) is not None:
+                    self._make(section)
         for name in ("audit", "stop", "early_stopping"):
             with self._at(name):
                 if (section := getattr(self, name)) is not None:
@@ -225,7 +244,7 @@ class Experiment(BaseModel):
         labels: set[str] = set()
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
-                section.make()
+                self._make(section)
                 if section.shown() in labels:
                     reason = f"{section.shown()!r} is that of another algorithm of the experiment"
                     raise InvalidInput.because("label", reason)
@@ -233,10 +252,10 @@ class Experiment(BaseModel):
             # without tables of its own an algorithm has the common ones, which are checked already
             if section.solver:
                 with self._at("algorithm", position, "solver"):
-                    self._solver_of(section).make()
+                    self._make(self._solver_of(section))
             if section.schedule:
                 with self._at("algorithm", position, "schedule"):
-                    schedule_of(self.schedule | section.schedule)
+                    self._make_schedule(self.schedule | section.schedule)
 
     def _check_grid(self) -> None:
         """Checks the number of runs, and every member of the grid."""
@@ -250,12 +269,12 @@ class Experiment(BaseModel):
             return
         checked: list[dict[str, Any]] = []
         for member in self.members():
-            member.algorithm.make()
-            member.solver.make()
+            self._make(member.algorithm)
+            self._make(member.solver)
             # most members share their schedule, which is slow to make
             if member.schedule not in checked:
                 checked.append(member.schedule)
-                schedule_of(member.schedule)
+                self._make_schedule(member.schedule)
 
     def _check_size(self) -> None:
         """Limits the number of algorithms and runs, without expanding the grid."""
@@ -265,6 +284,25 @@ class Experiment(BaseModel):
         seeds = len(self.seeds) + len(self.grid.selecting(self.seeds) if self.grid else ())
         if members * seeds > MOST_RUNS:
             raise InvalidInput.found("seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is a run directory's copy, which loads no user code."""
+        return self._is_stored
+
+    def loads(self, name: Any) -> bool:
+        """Returns whether the object of a name may be made: the user code of a stored experiment stays a name."""
+        return not self._is_stored or not (is_reference(name) or name in self.sources)
+
+    def _make(self, section: Any) -> Any:
+        """Makes what a section describes; returns None if it is code that a run directory names."""
+        name = getattr(section, "name", "")
+        return section.make() if self.loads(name) else None
+
+    def _make_schedule(self, given: dict[str, Any]) -> Schedule | None:
+        """The same for a schedule, whose sampling or availability may be user code."""
+        rules = (rule_name(given.get(key)) for key in ("sampling", "availability"))
+        return schedule_of(given) if all(self.loads(rule) for rule in rules) else None
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """Returns the experiment with some of its algorithms, and with what its grid says about them."""
@@ -318,6 +356,7 @@ class Experiment(BaseModel):
         Raises:
             InvalidInput: options that do not fit the task or its data; a `SpecError` with the line if read from a file.
         """
+        check_sources(self)
         with self._at("task"):
             check_ranks(self.engine, self.task)
             task = tasks.make_task(self.task.name, **self.task.options)
@@ -366,8 +405,7 @@ class Experiment(BaseModel):
 
     def resolved(self) -> dict[str, Any]:
         """Returns the experiment with every default written out, as plain values that `of` takes."""
-        made, solver = [section.make() for section in self.algorithm], self.solver.make()
-        every = tasks.defaults(self.task.name, **self.task.options)
+        every = tasks.defaults(self.task.name, **self.task.options) if self.loads(self.task.name) else {}
         defaults = {name: value for name, value in every.items() if isinstance(value, int | float | str)}
         kept = {"name": self.name, "rounds": self.rounds, "observe_every": self.observe_every, "seeds": self.seeds}
         return plain(
@@ -377,13 +415,13 @@ class Experiment(BaseModel):
             | ({} if self.minimum is None else {"minimum": self.minimum})
             | {
                 "task": {"name": self.task.name, **defaults, **self.task.options},
-                "solver": {"name": self.solver.name, **_values(solver)},
-                "schedule": schedule_of(self.schedule).options,
+                "solver": {"name": self.solver.name, **self._values(self.solver)},
+                "schedule": self._schedule_options(self.schedule),
                 "algorithm": [
-                    {"name": section.name, "label": section.shown(), **_values(algorithm)}
+                    {"name": section.name, "label": section.shown(), **self._values(section)}
                     | ({"solver": section.solver} if section.solver else {})
                     | ({"schedule": section.schedule} if section.schedule else {})
-                    for section, algorithm in zip(self.algorithm, made, strict=True)
+                    for section in self.algorithm
                 ],
             }
             | {
@@ -397,9 +435,25 @@ class Experiment(BaseModel):
                 else {"grid": self.grid.model_dump() | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}}
             )
             | ({"trackers": self.trackers} if self.trackers else {})
+            | ({"sources": self.sources} if self.sources else {})
             | {key: value for key, usual in USUAL.items() if (value := getattr(self, key)) != usual}
             | {key: value for key in WHERE_GIVEN if (value := getattr(self, key)) is not None}
         )
+
+    def _values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
+        """Returns all hyperparameters of a section; a run directory's copy has written them all."""
+        owner = self._make(section)
+        return section.options if owner is None else {name: getattr(owner, name) for name in declared(owner)}
+
+    def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
+        """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""
+        owner = self._make(section)
+        values = section.options if owner is None else hyperparameters_of(owner)
+        return values | ({"type": title_of(section.name)} if owner is None or section.name in self.sources else {})
+
+    def _schedule_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        schedule = self._make_schedule(given)
+        return given if schedule is None else schedule.options
 
     def toml(self) -> str:
         """Returns `resolved` as TOML text: reading it gives the same runs."""
@@ -428,7 +482,3 @@ class Experiment(BaseModel):
 
 USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
 WHERE_GIVEN = ("checkpoint_every", "seeds_together", "held_back_steps")
-
-
-def _values(owner: object) -> dict[str, Any]:
-    return {name: getattr(owner, name) for name in declared(owner)}

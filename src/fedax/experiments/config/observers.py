@@ -10,8 +10,10 @@ import numpy as np
 
 from fedax import observe
 from fedax.core import Algorithm, InvalidInput, Schedule, Task
+from fedax.core.hyper import is_concrete
 from fedax.observe.base import Observer
 from fedax.theory.estimate import Losses, Optimum, lowest_eigenvalue, optimum, smoothness
+from fedax.utils.plugins import find
 
 OBSERVERS: dict[str, Callable[..., Observer]] = {
     "train_loss": observe.TrainLoss,
@@ -81,7 +83,12 @@ def observer_of(name: str, minimum: float | None, held_back_steps: int | None, b
     given: dict[str, dict[str, Any]] = {name: {"minimum": least} for name in ("objective", "local_spread")}
     given["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
     given["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
-    return OBSERVERS[name](**given.get(name, {}))
+    found = find("observer", name, OBSERVERS, "a class derived from fedax.observe.Observer, or an object of one", _observes)
+    return found if isinstance(found, Observer) else found(**given.get(name, {}))
+
+
+def _observes(value: object) -> bool:
+    return isinstance(value, Observer) or is_concrete(value, Observer)
 
 
 def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Optimum:

@@ -10,12 +10,17 @@ from fedax.communication.attacks import ATTACKS
 from fedax.communication.codecs import CODECS
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
+from fedax.core.solver import optax_names
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.grids import SELECT
 from fedax.experiments.config.observers import OBSERVERS
 from fedax.experiments.config.sections import KEEP_MODELS, SOLVERS, TRACKERS
 from fedax.utils.random import MOST_SEED
+
+_REFERENCE = {"type": "string", "pattern": ":"}
+_USER = {"type": "object", "required": ["name"], "properties": {"name": _REFERENCE}}
+"""Your own code, whose options only its file knows."""
 
 
 def schema() -> dict[str, Any]:
@@ -33,9 +38,11 @@ def schema() -> dict[str, Any]:
         "uniqueItems": True,
         "items": {"type": "integer", "minimum": 0, "maximum": MOST_SEED},
     }
-    properties["observe"] = {"type": "array", "items": {"enum": list(OBSERVERS)}}
-    properties["task"] = {"oneOf": [_task(name) for name in tasks.task_makers()]}
-    properties["solver"] = {"oneOf": [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]}
+    properties["observe"] = {"type": "array", "items": {"anyOf": [{"enum": list(OBSERVERS)}, _REFERENCE]}}
+    properties["task"] = {"oneOf": [*(_task(name) for name in tasks.task_makers()), _USER]}
+    solvers = [_named(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]
+    optax = {"type": "object", "required": ["name"], "properties": {"name": {"enum": sorted({*optax_names()} - {*SOLVERS})}}}
+    properties["solver"] = {"oneOf": [*solvers, optax, _USER]}
     schedule = {
         "type": "object",
         "additionalProperties": False,
@@ -46,15 +53,15 @@ def schema() -> dict[str, Any]:
         _named(name, declared(kind), label={"type": "string"}, solver={"type": "object"}, schedule=schedule)
         for name, kind in algorithm_classes().items()
     ]
-    properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": members}}
+    properties["algorithm"] = {"type": "array", "minItems": 1, "items": {"oneOf": [*members, _USER]}}
     properties["trackers"] = {"type": "array", "items": {"enum": list(TRACKERS)}}
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
     properties["seeds_together"] = {"type": "boolean"}
     properties["on_bad_client"] = {"enum": list(BAD_CLIENT)}
     properties["held_back_steps"] = {"type": "integer", "minimum": 1}
     properties["keep_models"] = {"enum": list(KEEP_MODELS)}
-    codecs = {"oneOf": [_named(name, declared(kind)) for name, kind in CODECS.items()]}
-    attacks = {"oneOf": [_named(name, declared(kind)) for name, kind in ATTACKS.items()]}
+    codecs = {"oneOf": [*(_named(name, declared(kind)) for name, kind in CODECS.items()), _USER]}
+    attacks = {"oneOf": [*(_named(name, declared(kind)) for name, kind in ATTACKS.items()), _USER]}
     parts = {"up": codecs, "down": codecs, "attack": attacks}
     properties["channel"] = {"type": "object", "additionalProperties": False, "properties": parts}
     made["$defs"]["GridSection"]["properties"]["select"] = {"enum": list(SELECT)}

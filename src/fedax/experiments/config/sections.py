@@ -16,7 +16,8 @@ from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
-from fedax.core.hyper import MOST_COUNT, Hyper, declared
+from fedax.core.hyper import MOST_COUNT, Hyper, class_of, declared, is_concrete
+from fedax.core.solver import optax_names, optax_solver
 from fedax.data.limits import real, whole
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.reference import Eager
@@ -26,13 +27,28 @@ from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
 from fedax.experiments.config.toml import KeyPath
 from fedax.flower.server.engine import flower_here
+from fedax.utils.plugins import find, is_reference, title_of
 from fedax.utils.random import MOST_SEED
 
 ENGINES: dict[str, Callable[[], Engine]] = {"simulation": Simulation, "eager": Eager, "mpi": MPI, "flower": flower_here}
 """Engines by their name in experiment files."""
 
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact, "inexact": Inexact}
-"""Local solvers by their name in experiment files."""
+"""Local solvers by their name in experiment files, besides Optax's optimizers."""
+
+
+def solver_class(name: str) -> type[Solver]:
+    """Returns the class of a local solver: a name of `SOLVERS`, of an Optax optimizer, or of your own.
+
+    Raises:
+        UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
+    """
+    if name not in SOLVERS and name in optax_names():
+        return optax_solver(name)
+    known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
+    allowed = "a class derived from fedax.core.Solver, with `minimize`"
+    return find("solver", name, known, allowed, lambda value: is_concrete(value, Solver))
+
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """Trackers by name, to which curves go besides the run directory; `fedax.experiments.running.trackers` has the classes."""
@@ -79,6 +95,8 @@ def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
 
     @functools.wraps(make)
     def asked(given: Any) -> Made:
+        if isinstance(given, Section) and is_reference(given.name):  # the file may change
+            return make(given)
         try:
             key = json.dumps([given.name, given.options] if isinstance(given, Section) else given)
         except (TypeError, ValueError, RecursionError):  # dates, numbers and lists that JSON cannot hold
@@ -93,15 +111,15 @@ def remembered(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
 
 
 class SolverSection(Section):
-    """`[solver]`: `name = "sgd"`, `"exact"` or `"inexact"`, and its hyperparameters."""
+    """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or your own, and its
+    hyperparameters.
+    """
 
     name: str = "sgd"
 
     @remembered
     def make(self) -> Solver:
-        if self.name not in SOLVERS:
-            raise UnknownName.among("solver", self.name, SOLVERS)
-        kind = SOLVERS[self.name]
+        kind = solver_class(self.name)
         known = declared(kind)
         check_names(f"option of solver {self.name!r}", self.options, known)
         # a whole number for a real one would be a constant of the compiled program instead of its input
@@ -126,7 +144,8 @@ class AlgorithmSection(Section):
         """Returns the label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
-        title = algorithms.algorithm_classes()[self.name.lower()].__name__
+        kind = algorithms.algorithm_classes().get(self.name.lower())
+        title = title_of(self.name) if kind is None else kind.__name__
         text = " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
         return text if len(text) <= TEXT else f"{text[: TEXT - 3]}..."
 
@@ -195,7 +214,7 @@ class CodecSection(Section):
     """
 
     def make(self) -> Codec:
-        known = declared(codecs.CODECS[self.name]) if self.name in codecs.CODECS else {}
+        known = declared(class_of("codec", codecs.CODECS, self.name))
         return codecs.make_codec(self.name, **as_declared(self.options, known))
 
 
@@ -207,7 +226,7 @@ class AttackSection(Section):
     """
 
     def make(self) -> attacks.Attack:
-        known = declared(attacks.ATTACKS[self.name]) if self.name in attacks.ATTACKS else {}
+        known = declared(class_of("attack", attacks.ATTACKS, self.name))
         return attacks.make_attack(self.name, **as_declared(self.options, known))
 
 
@@ -337,7 +356,13 @@ def check_names(field: str, given: dict[str, Any], known: Any) -> None:
 
 def schedule_of(given: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
-    return _read_schedule(given) if "availability" in given else _schedule(given)  # a trace is read anew
+    may_change = "availability" in given or is_reference(rule_name(given.get("sampling")))  # they are in files
+    return _read_schedule(given) if may_change else _schedule(given)
+
+
+def rule_name(spelling: Any) -> Any:
+    """Returns the name of a rule of a schedule, which is a text or a table."""
+    return spelling.get("name") if isinstance(spelling, dict) else spelling
 
 
 def _read_schedule(given: dict[str, Any]) -> Schedule:

@@ -5,6 +5,7 @@ import tomllib
 from typing import Any
 
 from fedax.core import InvalidInput
+from fedax.utils.plugins import FORM, split_reference
 
 
 def parse_section(text: str) -> dict[str, Any]:
@@ -12,10 +13,14 @@ def parse_section(text: str) -> dict[str, Any]:
 
     >>> parse_section("feddane:mu=0.01,cohorts=shared")
     {'name': 'feddane', 'mu': 0.01, 'cohorts': 'shared'}
+    >>> parse_section("mine/half.py:FedHalf:lr=0.5")
+    {'name': 'mine/half.py:FedHalf', 'lr': 0.5}
 
     Raises:
         InvalidInput: a part without `=`, or without a name.
     """
+    if reference := split_reference(text):
+        return {"name": reference[0], **parse_options(reference[1])}
     name, _, options = text.partition(":")
     if not name.strip() or "=" in name:
         raise InvalidInput.because(f"argument {text!r}", "not of the form name:key=value,key=value", "Begin with the name.")
@@ -32,7 +37,7 @@ def parse_options(text: str) -> dict[str, Any]:
     for part in _split(text):
         key, equals, value = part.partition("=")
         if not (equals and key.strip() and value.strip()):
-            hint = "A task of your own, in Python, is run by `fedax.run`; `fedax.compare` shows several of its runs on one page."
+            hint = f"Your own code is named {FORM}; options follow after a colon."
             raise InvalidInput.because(f"argument {text!r}", "not of the form key=value,key=value", hint)
         options[key.strip()] = typed(value.strip())
     return options

@@ -103,3 +103,5 @@ def copy_kept(folder: Path, target: Path) -> None:
     for file in [folder / name for name in KEPT] + settings_of(folder):
         if file.exists():
             shutil.copy(file, target / file.name)
+    if (folder / "sources").is_dir():
+        shutil.copytree(folder / "sources", target / "sources", dirs_exist_ok=True)

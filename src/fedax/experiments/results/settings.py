@@ -8,9 +8,9 @@ from typing import Any
 from fedax.core import InvalidInput, Schedule
 from fedax.core.hyper import is_new
 from fedax.engine.compilation.fingerprint import first_difference, random_settings
-from fedax.engine.driver.settings import hyperparameters_of
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.run_ids import RunId, list_run_ids
+from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.report import Record
 
 _SHARED = (
@@ -41,10 +41,11 @@ def configured(
         if slot.experiment not in shared:
             resolved = experiments[slot.experiment].resolved()
             shared[slot.experiment] = {name: resolved.get(name) for name in (*_SHARED, "on_bad_client")}
-        common, owners = shared[slot.experiment], (slot.member.algorithm.make(), slot.member.solver.make())
-        own = [hyperparameters_of(owner) for owner in owners]
+        common, experiment = shared[slot.experiment], experiments[slot.experiment]
+        own = [experiment.hyperparameters_of(section) for section in (slot.member.algorithm, slot.member.solver)]
         run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}
         run["schedule"] = _without_new(common["schedule"] | slot.member.schedule)
+        run = fingerprint_sources(experiment, slot.member, run)
         yield slot, json.loads(json.dumps(run, sort_keys=True, default=_plain))
 
 

@@ -15,6 +15,7 @@ from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
+from fedax.experiments.config.user_code import copy_sources
 from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import copy_kept, draw_pictures, kept_experiments, runs_csv, settings_of
 from fedax.experiments.results.curves import NAME as CURVES
@@ -32,6 +33,7 @@ from fedax.report.tables.membership import audits_among, membership_csv
 from fedax.report.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
+from fedax.utils.plugins import forbidden
 
 
 def refuse_if_taken(path: Path) -> None:
@@ -132,6 +134,7 @@ class RunDirectory:
         return grids_of(self.experiments)
 
     @classmethod
+    @forbidden()  # to load user code: the directory may come from somebody else
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
         """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs whose files are damaged.
 
@@ -169,11 +172,12 @@ class RunDirectory:
             raise InvalidInput.because(str(path), f"a run directory with damaged files: {error}") from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
-        """Writes the resolved configurations."""
+        """Writes the resolved configurations, and copies of the files of user code that they name."""
         self.experiments = list(experiments)
         for number, experiment in enumerate(experiments):
             name = f"config-{number}.toml" if len(experiments) > 1 else "config.toml"
             write(self.path / name, experiment.toml())
+            copy_sources(experiment, self.path)
 
     def add(self, record: Record, number: int | None = None) -> None:
         """Keeps a run, under a number or the next one."""

@@ -17,6 +17,7 @@ from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.run_ids import draw_of, list_run_ids
+from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.settings import check_made
@@ -142,12 +143,18 @@ def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
     return list(found.values())
 
 
-def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
+def resume(out: Path, display: Display, jobs: int = 1, trust: bool = False) -> RunDirectory:
     """Continues a directory whose process was interrupted or killed: finished runs stay, the others go on where they were.
 
     The results are those of a run without a break, bit for bit (on the same machine with the same versions and the same number of
     jobs; another number is said, because sums over other devices may differ in the last bits). Damaged files of
     runs are made again.
+
+    Args:
+        out: the run directory.
+        display: where progress is shown.
+        jobs: processes.
+        trust: whether the directory's copies of user code may be run where the files are not there any more.
 
     Raises:
         RunExists: another process works in the folder.
@@ -164,6 +171,7 @@ def resume(out: Path, display: Display, jobs: int = 1) -> RunDirectory:
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
         raise InvalidInput.because(str(out), "no run was begun there", "Remove the folder, and run again.")
+    directory.experiments = [with_code(experiment, out, trust) for experiment in directory.experiments]
     check_made(directory.experiments, directory.runs, going_on=True)
     other = {name: (directory.versions.get(name), now) for name, now in packages().items()}
     if changed := [f"{name} {then} then, {now} now" for name, (then, now) in other.items() if then != now]:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.core import FedaxError, InvalidInput, RunExists
+from fedax.experiments.config.user_code import copy_code
 from fedax.flower.deploy.app import write_app
 from fedax.flower.deploy.check import check_experiment
 from fedax.flower.deploy.keys import certificates, check_certificates, client_key
@@ -70,10 +70,9 @@ def make(folder: Path, path: Path, changes: Sequence[str] = (), clients: int | N
     deployment = dataclasses.replace(deployment, clients=clients)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if changes:
-            write(folder / "experiment.toml", experiment.model_copy(update={"engine": "simulation"}).toml())
-        else:
-            shutil.copyfile(path, folder / "experiment.toml")
+        changed = experiment.model_copy(update={"engine": "simulation"}).toml() if changes else ""
+        text = copy_code(experiment, folder, changed or path.read_text(encoding="utf-8"))
+        write(folder / "experiment.toml", text)
     deployment.save()
     write_app(folder / "app", folder)
     certificates(folder / "keys", deployment.host)

@@ -1,0 +1,102 @@
+"""Models by name, built-in ones and the user's, for tasks of labelled data."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from fedax.core import InvalidInput, Task
+from fedax.data import FederatedData
+from fedax.models import Model
+from fedax.tasks.own_models.from_equinox import from_equinox
+from fedax.tasks.own_models.from_flax import from_flax
+from fedax.utils.plugins import find
+
+SIZES = ("features", "classes")
+"""Parameters of a model's maker that the task fills in: the columns of x, and the number of labels."""
+
+
+def make_model(owner: str, model: str | Any, models: Mapping[str, Callable[[int, int], Model]], *sizes: int) -> Any:
+    """Returns the model of a name, with as many inputs and outputs as the data have.
+
+    Args:
+        owner: the task, for messages.
+        model: a name of `models`, a reference to the user's model (see `fedax.utils.plugins`), or a model, which is returned.
+        models: makers of the built-in models by name, from features and classes.
+        sizes: features and classes.
+
+    Raises:
+        UnknownName, InvalidInput: as `fedax.utils.plugins.find`; a maker that takes other arguments.
+    """
+    if not isinstance(model, str):
+        return model
+    if model in models:
+        return models[model](*sizes)
+    found = find("model", model, models, "a model, or a class or a function that makes one")
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        return found
+    takes = found.__init__ if inspect.isclass(found) else found  # the signature of an NNX class is that of its metaclass
+    names = list(inspect.signature(takes).parameters)
+    maker = functools.partial(found, **{name: size for name, size in zip(SIZES, sizes, strict=True) if name in names})
+    if draws := [name for name in ("rngs", "key") if name in names]:
+        return _Drawn(maker, draws[0])
+    try:
+        return maker()
+    except TypeError as error:
+        allowed = "a maker with some of the arguments features, classes, and rngs (of Flax NNX) or key (of Equinox)"
+        raise InvalidInput.found(f"{owner}(model=...)", f"{model!r}, which cannot be called: {error}", allowed) from error
+
+
+class _Drawn:
+    """A network that is made from random numbers: `rngs` of Flax NNX, or an Equinox `key`."""
+
+    def __init__(self, maker: Callable[..., Any], argument: str) -> None:
+        self.maker, self.argument = maker, argument
+
+    def __call__(self, numbers: Any) -> Any:
+        return self.maker(**{self.argument: numbers})
+
+
+def is_network(model: Any) -> bool:
+    """Returns whether a model is a module of Flax or Equinox, or makes one."""
+    if isinstance(model, _Drawn):
+        return True
+    if isinstance(model, Model) and not _is_flax(model):
+        return False
+    return isinstance(model, eqx.Module) or _is_flax(model)
+
+
+def _is_flax(model: Any) -> bool:
+    if "flax" not in sys.modules:
+        return False
+    from flax import linen, nnx
+
+    return isinstance(model, linen.Module | nnx.Module)
+
+
+def classify_with(model: Any, data: FederatedData, l2: float, name: str | None) -> Task:
+    """Returns the classification task of a network, whose outputs are a column of logits for each class.
+
+    Raises:
+        InvalidInput: a network that does not fit the data.
+    """
+    flax = model.argument == "rngs" if isinstance(model, _Drawn) else _is_flax(model)
+    return (from_flax if flax else from_equinox)(model, cross_entropy, data, l2=l2, name=name)
+
+
+def cross_entropy(logits: Any, examples: Any) -> Any:
+    """Returns the cross-entropy of each example.
+
+    Raises:
+        InvalidInput: outputs of another shape than (batch, classes).
+    """
+    if jnp.ndim(logits) != 2:
+        raise InvalidInput.found("model", f"outputs of shape {jnp.shape(logits)}", "outputs of shape (batch, classes)")
+    labels = examples["y"]
+    chosen = jnp.arange(logits.shape[1], dtype=labels.dtype)[None, :] == labels[:, None]
+    return jax.nn.logsumexp(logits, axis=1) - jnp.where(chosen, logits, 0.0).sum(1)

@@ -1,0 +1,319 @@
+"""User code by name: in files, on the command line, in grids, in run directories that are read without it."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from typer.testing import CliRunner
+
+import fedax
+from fedax import cli
+from fedax.algorithms import make_algorithm
+from fedax.core import InvalidInput, SpecError, UnknownName
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.joint import comparison_page
+from fedax.experiments.results.reuse import import_runs
+from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.running.progress import Display
+from fedax.experiments.running.runner import resume, run_experiment
+from fedax.report import render
+from fedax.tasks import make_task
+
+CODE = '''
+import dataclasses
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+import fedax
+from fedax.communication.channel import Codec
+from fedax.communication.codecs import Identity
+from fedax.core import Algorithm, Scalar, Upload, hyper
+from fedax.core.client import Solver
+from fedax.core.scheduling.sampling import Sampling
+
+with open(Path(__file__).with_suffix(".log"), "a") as log:
+    log.write("run")
+
+
+class Half(Algorithm):
+    """A step towards the mean."""
+
+    lr: Scalar = hyper(0.5, low=0.0, high=1.0, doc="server step")
+
+    def round(self, fed, w):
+        return w + self.lr * (fed.average(self.train, fed.sample(), w) - w)
+
+    def train(self, client, w):
+        return Upload(client.minimize(start=w), reference=w)
+
+
+def lines(clients: int = 3, slope: float = 1.0):
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(8, 2)), "y": slope * rng.normal(size=8)} for _ in range(clients)]
+    return fedax.tasks.from_loss(lambda w, e: (e["x"] @ w - e["y"]) ** 2, np.zeros(2), data, name="lines")
+
+
+class Plain(Solver):
+    rate: Scalar = hyper(0.1, low=0.0, doc="step")
+
+    def minimize(self, client, problem, start):
+        return start - self.rate * client.gradient(start)
+
+
+class Norm(fedax.observe.Observer):
+    def __call__(self, view):
+        return {"norm": jnp.linalg.norm(view.w)}
+
+
+@dataclasses.dataclass(frozen=True)
+class First(Sampling):
+    def draw(self, key, offsets, cohort):
+        return jnp.arange(cohort, dtype=jnp.int32), cohort
+
+
+class Same(Identity):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    features: int
+    classes: int
+
+    def init(self, key):
+        return jnp.zeros((self.features, self.classes))
+
+    def __call__(self, params, x, key=None):
+        return x @ params
+
+
+seven = 7
+'''
+
+FILE = """
+name = "mine"
+rounds = 2
+seeds = [0, 1]
+observe = ["train_loss", "code.py:Norm"]
+[task]
+name = "code.py:lines"
+clients = 4
+[solver]
+name = "code.py:Plain"
+rate = 0.2
+[schedule]
+cohort = 2
+sampling = "code.py:First"
+[channel.up]
+name = "code.py:Same"
+[[algorithm]]
+name = "fedavg"
+[[algorithm]]
+name = "code.py:Half"
+[grid.Half]
+lr = [0.25, 0.5]
+"""
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    Path("code.py").write_text(CODE)
+    Path("mine.toml").write_text(FILE)
+    return tmp_path
+
+
+def times_run(folder):
+    log = folder / "code.log"
+    return len(log.read_text()) // 3 if log.exists() else 0
+
+
+def call(*arguments):
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(map(str, arguments)))
+
+
+def forget():
+    """As a new process, in which no file has been loaded."""
+    for name in [name for name in sys.modules if name.startswith("code_")]:
+        del sys.modules[name]
+
+
+def test_everything_in_a_file_may_be_the_users(here):
+    """Task, solver, observer, sampling, codec and algorithm; the grid selects; the hash is part of a run's settings."""
+    directory = run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
+    assert directory.status == "finished"
+    assert {record.label for record in directory.records} == {"FedAvg", "Half, lr=0.25", "Half, lr=0.5"}
+    half = next(record for record in directory.records if record.label.startswith("Half"))
+    assert half.settings["algorithm"]["type"] == "Half"
+    assert set(half.settings["sources"]) >= {
+        "code.py:Half",
+        "code.py:Plain",
+        "code.py:lines",
+        "code.py:First",
+        "code.py:Same",
+    }
+    assert "norm" in half.metrics
+    fedavg = next(record for record in directory.records if record.label == "FedAvg")
+    assert "code.py:Half" not in fedavg.settings["sources"]  # a change of it does not make this run another one
+    copies = list((here / "out" / "sources").glob("*/code.py"))
+    assert [copy.read_text() for copy in copies] == [CODE]
+
+
+def test_a_run_directory_is_read_without_its_code(here):
+    """Report, figures, tables, export, citation, joint pages and reuse run no code, and need no file."""
+    run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
+    Path("code.py").unlink()
+    forget()
+    foreign = here / "elsewhere" / "out"
+    shutil.copytree(here / "out", foreign)
+    for copy in foreign.glob("sources/*/code.py"):
+        copy.write_text("raise SystemExit('code of a stranger')")
+    before = times_run(here)
+    for folder in (here / "out", foreign):
+        assert call("report", folder).exit_code == 0
+        assert call("report", folder, "--keep", here / f"kept-{folder.parent.name}").exit_code == 0
+        assert call("report", here / f"kept-{folder.parent.name}").exit_code == 0
+        assert "Half" in call("cite", folder).output
+        assert call("export", folder, "--run", "0", "--out", here / "model.npz").exit_code == 0
+        directory = RunDirectory.load(folder)
+        render(comparison_page([directory, directory]))
+        assert len(import_runs(directory.experiments, [folder])) == len(directory.runs)
+    assert times_run(here) == before
+    assert call("report", here / "out", foreign, "--out", here / "both.html").exit_code == 0
+    for command in (["resume", foreign], ["predict", foreign, "--run", "0", "--split", "train"]):
+        refused = call(*command)
+        assert refused.exit_code == 2, refused.output
+        assert "neither code.py nor its copy" in refused.output
+
+
+def test_an_interrupted_run_goes_on_with_its_copy(here):
+    """If the file is gone, and only with --trust-code."""
+
+    class Stop(Display):
+        def end(self, heading, record):
+            raise KeyboardInterrupt
+
+    straight = run_experiment(Experiment.read(Path("mine.toml")), here / "straight", Display())
+    run_experiment(Experiment.read(Path("mine.toml")), here / "out", Stop())
+    Path("code.py").unlink()
+    with pytest.raises(InvalidInput, match=r"code.py is not there any more, or has changed. --trust-code runs the copy"):
+        resume(here / "out", Display())
+    directory = resume(here / "out", Display(), trust=True)
+    assert directory.status == "finished"
+    for number, record in straight.runs.items():
+        assert record.settings == directory.runs[number].settings
+        assert (record.metrics["train_loss"] == directory.runs[number].metrics["train_loss"]).all()
+
+
+def test_a_changed_file_is_not_resumed(here):
+    run_experiment(Experiment.read(Path("mine.toml")), here / "out", Display())
+    Path("code.py").write_text(CODE + "\nseven = 8\n")
+    with pytest.raises(InvalidInput, match=r"code.py is not there any more, or has changed"):
+        resume(here / "out", Display())
+
+
+def test_a_file_that_changes_while_it_runs_is_refused(here):
+    experiment = Experiment.read(Path("mine.toml"))
+    Path("code.py").write_text(CODE + "\nseven = 8\n")
+    with pytest.raises(InvalidInput, match=r"code.py:\w+: its file has changed since the experiment began"):
+        experiment.plan()
+
+
+def test_code_lies_beside_the_file_or_in_the_working_directory(here):
+    (here / "study").mkdir()
+    shutil.move("mine.toml", "study/mine.toml")
+    assert Experiment.read(Path("study/mine.toml")).task.name == "code.py:lines"
+    shutil.move("code.py", "study/code.py")
+    assert Experiment.read(Path("study/mine.toml")).task.name == "study/code.py:lines"
+
+
+def test_processes_load_it_too(here):
+    directory = run_experiment(Experiment.read(Path("mine.toml")), here / "two", Display(), jobs=2)
+    assert directory.status == "finished"
+    assert len(directory.runs) == len(run_experiment(Experiment.read(Path("mine.toml")), here / "one", Display()).runs)
+
+
+def test_commands_take_it(here):
+    compared = call(
+        "compare", "fedavg", "code.py:Half:lr=0.25", "--task", "code.py:lines:clients=2", "--rounds", "1", "--out", "out",
+        "--solver", "code.py:Plain:rate=0.1",
+    )  # fmt: skip
+    assert compared.exit_code == 0, compared.output
+    assert "Half lr=0.25" in compared.output
+    listed = call("algorithms", "code.py:Half")
+    assert "server step" in listed.output, listed.output
+    assert call("profile", "mine.toml", "--rounds", "1").exit_code == 0
+    assert call("validate", "mine.toml").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("code.py", r"algorithm: got 'code.py'; allowed: path/to/file.py:Name or package.module:Name, such as code.py:Name"),
+        ("none.py:Half", r"algorithm 'none.py:Half': none.py cannot be read: No such file or directory"),
+        ("code.py:Halve", r"name in code.py: got 'Halve'; allowed: .*Did you mean 'Half'"),
+        (
+            "code.py:lines",
+            r"algorithm: got 'code.py:lines', an object of function; allowed: a class derived from fedax.Algorithm",
+        ),
+        ("code.py:seven", r"got 'code.py:seven', an object of int"),
+        ("nothing.there:Half", r"there is no module 'nothing'"),
+        ("broken.py:Half", r"broken.py, line 2: ZeroDivisionError: division by zero"),
+        ("syntax.py:Half", r"syntax.py, line 1: SyntaxError"),
+        ("fedavgg", r"algorithm: got 'fedavgg'.*Did you mean 'fedavg'"),
+    ],
+)
+def test_messages_say_what_is_wrong(here, name, message):
+    Path("broken.py").write_text("\n1 / 0\n")
+    Path("syntax.py").write_text("def (:\n")
+    with pytest.raises(InvalidInput, match=f"(?s){message}"):
+        make_algorithm(name)
+
+
+def test_options_are_checked_by_the_declarations(here):
+    with pytest.raises(InvalidInput, match=r"Half\(lr=...\): got 2; allowed: numbers in \[0, 1\]"):
+        make_algorithm("code.py:Half", lr=2)
+    with pytest.raises(UnknownName, match=r"hyperparameter of Half: got 'rate'; allowed: one of lr"):
+        make_algorithm("code.py:Half", rate=2)
+    with pytest.raises(UnknownName, match=r"option of task 'code.py:lines': got 'client'.*Did you mean 'clients'"):
+        make_task("code.py:lines", client=2)
+    with pytest.raises(InvalidInput, match=r"lines\(clients=...\): got 'two'; allowed: whole numbers"):
+        make_task("code.py:lines", clients="two")
+    Path("mine.toml").write_text(FILE.replace("rate = 0.2", "rate = -1.0"))
+    with pytest.raises(SpecError, match=r"mine.toml, line 11: Plain\(rate=...\): got -1.0"):
+        Experiment.read(Path("mine.toml"))
+
+
+def test_a_model_by_name(here):
+    task = make_task("digits", clients=3, model="code.py:Linear")
+    assert task.start(jax.random.key(0)).shape == (64, 10)
+    pytest.importorskip("flax")
+    Path("net.py").write_text(
+        "from flax import nnx\n"
+        "class Net(nnx.Module):\n"
+        "    def __init__(self, features, classes, rngs):\n"
+        "        self.layer = nnx.Linear(features, classes, rngs=rngs)\n"
+        "    def __call__(self, x):\n"
+        "        return self.layer(x)\n"
+    )
+    history = fedax.run(fedax.FedAvg(), make_task("digits", clients=3, model="net.py:Net"), rounds=1)
+    assert history.last("accuracy" if "accuracy" in history.metrics else "test_accuracy") > 0.1
+
+
+def test_entry_points_are_names(here, monkeypatch):
+    (here / "lab_methods.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.setattr(
+        "fedax.utils.plugins._entry_points", lambda kind: {"half": "lab_methods:Half"} if kind == "algorithm" else {}
+    )
+    assert make_algorithm("half", lr=0.25).lr == 0.25
+    Path("half.toml").write_text('name = "a"\nrounds = 1\n[task]\nname = "code.py:lines"\n[[algorithm]]\nname = "half"\n')
+    directory = run_experiment(Experiment.read(Path("half.toml")), here / "out", Display())
+    assert directory.records[0].settings["sources"].keys() == {"half", "code.py:lines"}
+    monkeypatch.setattr("fedax.utils.plugins._entry_points", lambda kind: {})  # the package is not installed
+    assert call("report", here / "out").exit_code == 0
