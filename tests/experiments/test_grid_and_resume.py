@@ -197,10 +197,10 @@ def test_a_diverged_run_counts_as_worst():
     assert [line.split(",")[-1] for line in grid_csv([by_accuracy], good).splitlines()[1:]] == ["0", "0", "1"]
 
 
-def test_grids_of_solver_and_schedule_run_apart():
+def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
     batches = batches_of([Experiment.parse(more)])
-    assert [len(batch.labels) for batch in batches] == [1] * 4 + [3] * 4
+    assert [len(batch.labels) for batch in batches] == [2, 2, 6, 6]
     assert {batch.seeds for batch in batches} == {(7, 8)}
     numbers = [n for batch in batches for n in batch.numbers]
     assert len(set(numbers)) == len(numbers) == 32

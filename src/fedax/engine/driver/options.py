@@ -24,7 +24,7 @@ from fedax.core.client import Solver
 from fedax.core.directions import Mode, check_mode, find_mode
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.solver import SGD
+from fedax.core.solver import SGD, Optax
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Divergence as Divergence
@@ -66,7 +66,7 @@ class Progress(NamedTuple):
 class Setting(TypedDict, total=False):
     """Keyword arguments that `run`, `run_grid` and `start` share."""
 
-    solver: Solver | None
+    solver: Solver | optax.GradientTransformation | None
     schedule: Schedule | None
     engine: Engine | None
     channel: Channel | None
@@ -93,6 +93,8 @@ class Options(Setting, total=False):
 class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
+    `solvers` are those of the algorithms of a grid, one for each, if they differ; `solver` is the first then.
+
     Raises:
         InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule
             has.
@@ -114,6 +116,7 @@ class RunOptions:
     personal: bool = False
     on_bad_client: str = "stop"
     params: Any = None
+    solvers: tuple[Solver, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "RunOptions":
@@ -128,7 +131,8 @@ class RunOptions:
                 near = difflib.get_close_matches(name, known, n=1)
                 raise TypeError(f"no option {name!r} of a run." + (f" Did you mean {near[0]!r}?" if near else ""))
         # None counts as not given, so that a caller can pass its own optional arguments on
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        used = {name: value for name, value in given.items() if value is not None}
+        return cls(**used | ({"solver": solver_of(used["solver"])} if "solver" in used else {}))
 
     def __post_init__(self) -> None:
         kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel}
@@ -216,6 +220,11 @@ class RunOptions:
         return (self.observe_every,) if self.checkpoint is None else (self.observe_every, self.checkpoint_every)
 
 
+def solver_of(value: Any) -> Any:
+    """Returns an Optax optimizer as a solver; other values are returned as they are."""
+    return Optax(value) if isinstance(value, optax.GradientTransformation) else value
+
+
 def check_kind(field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind) and not (optional and value is None):
@@ -231,10 +240,8 @@ def _advice(value: Any, kind: type) -> str:
     """Returns a sentence on what to write instead of a value of the wrong type."""
     if isinstance(value, type) and issubclass(value, kind):
         return f"Write {value.__name__}(), with parentheses."
-    if isinstance(value, optax.GradientTransformation) and kind is Solver:
-        return "Write fedax.Optax(...) around an Optax optimizer."
     if kind is Solver and isinstance(value, Sequence) and not isinstance(value, str):
-        return "Call run or run_grid for each solver: after the first one, learning rates need no compilation."
+        return "Several solvers are a grid: run_grid([algorithm], task, solver=[...])."
     if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
         return f"Write fedax.SGD({value!r})."
     if isinstance(value, str) and kind in (Algorithm, Task):

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any, SupportsIndex, Unpack, cast
 
 import numpy as np
+import optax
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.client import Solver
 from fedax.core.history import History
-from fedax.core.hyper import bound_to
+from fedax.core.hyper import bound_to, symbolic
 from fedax.core.task import Task
+from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
 from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
 from fedax.engine.driver.options import Divergence as Divergence
-from fedax.engine.driver.options import Options, RunOptions, check_kind, require_concrete
+from fedax.engine.driver.options import Options, RunOptions, check_kind, require_concrete, solver_of
 from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.resolve import has_symbolic
 from fedax.engine.driver.session import Grid
@@ -47,7 +50,8 @@ def run(
         options: by keyword, see below; None stands for the default.
 
     Options:
-        solver: how a client minimises; `SGD(0.01)` by default.
+        solver: how a client minimises; `SGD(0.01)` by default. An Optax optimizer is taken as it is, with a fresh
+            state in every round.
         schedule: who works how much; everyone, one epoch, batches of 32 by default.
         engine: where it runs; the compiled `Simulation()` by default.
         channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
@@ -96,6 +100,8 @@ def run(
             "run(algorithm, task)", "got the task first", "Write run(algorithm, task), in this order."
         )
     check_kind("run(algorithm=...)", algorithm, Algorithm)
+    if isinstance(solver := options.get("solver"), list):
+        check_kind("run(solver=...)", solver, Solver)
     if isinstance(seed, Sequence | np.ndarray):
         several = "Several seeds are a grid: run_grid([algorithm], task, seed=[...])."
         raise InvalidInput.because("run(seed=...)", f"got {shown(seed)}, allowed: one whole number", several)
@@ -114,7 +120,7 @@ def run_grid(
     resume: Sequence[History] | None = None,
     **options: Unpack[Options],
 ) -> list[History]:
-    """Runs a grid of hyperparameters of one method, with the same seeds, as one program.
+    """Runs a grid of real hyperparameters of one method and of its solver, with the same seeds, as one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
     its history up to there, and the others go on. `progress` hears of the first member.
@@ -124,10 +130,12 @@ def run_grid(
         task: what is learned.
         seed: of every member, or several for each.
         resume: the histories of all members, which are continued.
-        options: those of `run`.
+        options: those of `run`. `solver` may also be a list: a solver for each algorithm, or for the only one. Solvers
+            that differ in real hyperparameters such as the learning rate are one program in the simulation; others are
+            compiled one after the other, as on other engines.
 
     Returns:
-        The histories of the first algorithm with all seeds, then of the next.
+        The histories of the first algorithm with all seeds, then of the next, or of the next solver.
 
     >>> import fedax
     >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
@@ -135,6 +143,10 @@ def run_grid(
     >>> histories = fedax.run_grid(grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), rounds=1)
     >>> [round(float(history.params), 4) for history in histories]
     [2.625, 1.75]
+    >>> rates = [fedax.SGD(0.25), fedax.SGD(0.5)]
+    >>> histories = fedax.run_grid([fedax.FedAvg()], task, solver=rates, schedule=fedax.Schedule(steps=2), rounds=1)
+    >>> [round(float(history.params), 4) for history in histories]
+    [1.5312, 2.625]
 
     Raises:
         InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed,
@@ -155,15 +167,64 @@ def run_grid(
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
     # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
-    settings, before = RunOptions.of(options), list(resume or ())
+    algorithms, solvers, options = _with_solvers(algorithms, options)
+    settings, before = dataclasses.replace(RunOptions.of(options), solvers=solvers), list(resume or ())
     for history in before:
         check_kind("run(resume=...)", history, History)
     with settings.engine.process_group.abort_on_error():
-        if len(seeds) > 1 and has_symbolic(algorithms, settings):
+        if solvers and not _is_one_program(settings):
+            histories = _run_each_solver(algorithms, task, seeds, settings, before)
+        elif len(seeds) > 1 and has_symbolic(algorithms, settings):
             histories = _run_each_seed(algorithms, task, seeds, settings, before)
         else:
             histories = _run(Grid(algorithms, task, seeds, settings, rounds_done(before)), before)
     return [history.named(task.names) for history in histories]
+
+
+def _with_solvers(
+    algorithms: list[Algorithm[Any]], options: Options
+) -> tuple[list[Algorithm[Any]], tuple[Solver, ...], Options]:
+    """Returns the algorithms with a solver for each, and the options with the first; no solvers if all have the same.
+
+    Raises:
+        InvalidInput: another number of solvers than of algorithms, or something else than solvers.
+    """
+    given: Any = options.get("solver")
+    if not isinstance(given, list | tuple) or isinstance(given, optax.GradientTransformation):  # which is a tuple
+        return algorithms, (), options
+    solvers = tuple(map(solver_of, given))
+    for solver in solvers:
+        check_kind("run_grid(solver=...)", solver, Solver)
+    members = algorithms * len(solvers) if len(algorithms) == 1 else algorithms
+    if len(members) != len(solvers) or not solvers:
+        allowed = (
+            f"one solver, or {len(algorithms)}, one for each algorithm" if len(algorithms) > 1 else "at least one solver"
+        )
+        raise InvalidInput.found("run_grid(solver=...)", f"{len(solvers)} solvers", allowed)
+    first: Options = {**options, "solver": solvers[0]}
+    return members, () if len(solvers) == 1 else solvers, first
+
+
+def _is_one_program(options: RunOptions) -> bool:
+    """Returns whether solvers differ in real hyperparameters only, which the simulation takes as inputs."""
+    alike = len({program_key(solver) for solver in options.solvers}) == 1
+    return alike and isinstance(options.engine, Simulation) and not any(symbolic(solver) for solver in options.solvers)
+
+
+def _run_each_solver(
+    algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[int], options: RunOptions, before: list[History]
+) -> list[History]:
+    """Runs each algorithm with its solver as its own program."""
+    found: list[History] = []
+    for i, (algorithm, solver) in enumerate(zip(algorithms, options.solvers, strict=True)):
+        folder = None if options.checkpoint is None else Path(options.checkpoint) / f"solver-{i}"
+        own = dataclasses.replace(options, solver=solver, solvers=(), checkpoint=folder)
+        past = before[i * len(seeds) : (i + 1) * len(seeds)]
+        if len(seeds) > 1 and has_symbolic([algorithm], own):
+            found += _run_each_seed([algorithm], task, seeds, own, past)
+        else:
+            found += _run(Grid([algorithm], task, seeds, own, rounds_done(past)), past)
+    return found
 
 
 def _run_each_seed(

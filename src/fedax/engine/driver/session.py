@@ -12,6 +12,7 @@ from jaxtyping import Array, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import takes
+from fedax.core.client import Solver
 from fedax.core.history import Outcome
 from fedax.core.hyper import as_arrays, bound_to, check_population
 from fedax.core.scheduling.schedule import Schedule
@@ -62,8 +63,8 @@ class Report(NamedTuple):
     outcome: Outcome
 
 
-def program_key(algorithm: Algorithm[Any]) -> Any:
-    """Returns a key that is equal for algorithms that one compiled program can serve."""
+def program_key(algorithm: Algorithm[Any] | Solver) -> Any:
+    """Returns a key that is equal for algorithms, or solvers, that one compiled program can serve."""
     leaves, structure = jax.tree.flatten(as_arrays(algorithm, np.float32))
     return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
 
@@ -118,7 +119,7 @@ class Grid:
         self.program = engine.program(as_arrays(self.algorithms, self.layout.dtype), setup, roots, longest)
         self.program.check(self.options.observe or (), self.options.personal)
         self.fitted = [numbers | dict(self.program.fitted) for numbers in self.fitted]
-        self.settings = [settings_of(algorithm, self.options) for algorithm in self.each]
+        self.settings = [settings_of(algorithm, self._options_of(i)) for i, algorithm in enumerate(self.each)]
 
     def _resolve(
         self, algorithms: Sequence[Algorithm[Any]], task: Task, seeds: Sequence[SupportsIndex], options: RunOptions
@@ -152,7 +153,13 @@ class Grid:
         self.algorithms = list(resolved)
         self.fitted = [found for found in numbers for _ in seeds]
         solver, population = as_arrays(self.options.solver, self.layout.dtype), self.task.train.population
-        return Setup(self.task, solver, schedule, self.layout, population, self.options.channel), roots
+        solvers = as_arrays(self.options.solvers, self.layout.dtype)
+        return Setup(self.task, solver, schedule, self.layout, population, self.options.channel, solvers=solvers), roots
+
+    def _options_of(self, run: int) -> RunOptions:
+        """Returns the options of one run, with its own solver."""
+        solvers = self.options.solvers
+        return dataclasses.replace(self.options, solver=solvers[run // len(self.seeds)]) if solvers else self.options
 
     def _checked_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
@@ -189,7 +196,6 @@ class Grid:
         options, train = self.options, self.task.train
         common = {
             "task": f"{self.task.name or 'own'}: {train.clients} clients, {train.total} training examples",
-            "solver": short(repr(options.solver)),
             "schedule": short(repr(options.schedule)),
             "channel": options.channel and short(repr(options.channel)),
             "engine": type(options.engine).__name__,
@@ -201,13 +207,18 @@ class Grid:
         }
         used = {name: value for name, value in common.items() if value is not None}
         runs = [(algorithm, seed) for algorithm in self.algorithms for seed in self.seeds]
-        return [{"algorithm": short(repr(algorithm)), "seed": seed} | used for algorithm, seed in runs]
+        solvers = [short(repr(self._options_of(i).solver)) for i in range(len(runs))]
+        return [
+            {"algorithm": short(repr(algorithm)), "seed": seed, "task": common["task"], "solver": solver} | used
+            for (algorithm, seed), solver in zip(runs, solvers, strict=True)
+        ]
 
     def _facts(self) -> dict[str, Any]:
         names = ("solver", "schedule", "channel", "observe_every")
         watched = {name: getattr(self.options, name) for name in names} | {"observers": list(self.options.observe or ())}
         watched |= {"stop": self._stop}  # as it was given: directions of metrics follow from observers and task
         watched |= {} if self.options.on_bad_client == "stop" else {"on_bad_client": self.options.on_bad_client}
+        watched |= {"solvers": list(self.options.solvers)} if self.options.solvers else {}
         watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
         return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **watched)
 

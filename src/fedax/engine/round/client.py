@@ -64,6 +64,7 @@ class Setup(eqx.Module):
         devices: over which a cohort is divided.
         drop: whether clients with an upload that is not finite are left out of their phase.
         offloads: whether clients' memories lie outside the devices.
+        solvers: of the algorithms of a sweep, one for each, where they differ in real hyperparameters; else empty.
         private: the `fedax.engine.round.privacy.Private` of a run with privacy.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
@@ -81,6 +82,7 @@ class Setup(eqx.Module):
     devices: int = eqx.field(static=True, default=1)
     drop: bool = eqx.field(static=True, default=False)
     offloads: bool = eqx.field(static=True, default=False)
+    solvers: tuple[Solver, ...] = ()
     private: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
 

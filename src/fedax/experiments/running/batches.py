@@ -109,8 +109,12 @@ def batches_of(experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[s
             wanted = slot.selecting if chosen is None else not slot.selecting and _reported(experiment, member, chosen)
             if slot.experiment != position or not wanted:
                 continue
-            alike = program_key(member.algorithm.make()) if experiment.grid and not experiment.audit else member.label
-            key = (member.method, str(member.solver), str(member.schedule), alike)
+            shares = experiment.grid and not experiment.audit
+            alike = program_key(member.algorithm.make()) if shares else member.label
+            solver = (
+                program_key(member.solver.make()) if shares and experiment.engine == "simulation" else str(member.solver)
+            )
+            key = (member.method, solver, str(member.schedule), alike)
             groups.setdefault(key, {}).setdefault(member.label, []).append(slot)
         for group in groups.values():
             seeds = [slot.seed for slot in next(iter(group.values()))]
@@ -173,6 +177,9 @@ def run_batch(
     if len(members) == len(seeds) == 1:
         histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
     else:
+        solvers = [plan.arguments_of(label)["solver"] for label in labels]
+        same = all(solver is solvers[0] or str(solver) == str(solvers[0]) for solver in solvers)
+        arguments |= {"solver": solvers[0] if same else solvers}
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
     cost, schedule = footprint(members[0], plan.task, solver=arguments["solver"]), arguments["schedule"]
     each = [cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n))) for n in plan.task.train.sizes]

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import Hyper
 from fedax.engine.backends.simulation.backend import SimulationBackend
@@ -179,8 +180,10 @@ class SimulationProgram(Program):
         self.host_dataset = host_dataset
         setup = setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
         self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that different cadences share a program
-        self.setup = axes.put(setup, "all")
-        self.algorithm = axes.put(axes.stack(algorithms, "settings"), "settings")
+        self.setup = axes.put(dataclasses.replace(setup, solvers=()), "all")
+        solvers = setup.solvers or (None,) * len(algorithms)
+        settings = [Setting(*pair) for pair in zip(algorithms, solvers, strict=True)]
+        self.setting = axes.put(axes.stack(settings, "settings"), "settings")
         self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
         self.small = setup.layout.dim <= SMALL_MODEL
 
@@ -192,6 +195,11 @@ class SimulationProgram(Program):
         """
         fits = self.small and self.setup.placement == "sequential" and self.axes.settings == 1
         return dataclasses.replace(self.setup, kernels=fits and is_available())
+
+    @property
+    def algorithm(self) -> Algorithm[Any]:
+        """The algorithms, stacked along a first axis if there are several."""
+        return self.setting.algorithm
 
     def join(self, carry: Sequence[RunCarry]) -> Any:
         # on the devices where `start` puts them, so that the same program is used; a resumed run
@@ -216,7 +224,7 @@ class SimulationProgram(Program):
     def _call(self, function: Callable[..., Any], shared: Any, seeds: Any, *states: Any) -> Any:
         """Calls a function of one run, compiled for all of them."""
         with bypass_persistent_cache(self.devices):
-            return _on_all_runs(function, self.axes, shared, self.algorithm, seeds, *states)
+            return _on_all_runs(function, self.axes, shared, self.setting, seeds, *states)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
@@ -226,7 +234,7 @@ class SimulationProgram(Program):
         if self.host_dataset is not None and self.axes.is_single:
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
-            carry, report, worked = _compiled(self.small)((self.axes, shared, self.algorithm, self.roots), carry)
+            carry, report, worked = _compiled(self.small)((self.axes, shared, self.setting, self.roots), carry)
         logs = [self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))]
         return (carry, worked, stores), logs
 
@@ -247,14 +255,31 @@ class SimulationProgram(Program):
         return self.axes.unstack_runs(self._call(_personal, self.setup, self.roots, states[0]))
 
 
+class Setting(NamedTuple):
+    """What differs between the settings of a sweep.
+
+    Attributes:
+        algorithm: with its hyperparameters.
+        solver: of local problems; None if all settings have that of the setup.
+    """
+
+    algorithm: Algorithm[Any]
+    solver: Solver | None
+
+    def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
+        """Returns the setup with the solver of this setting, and the algorithm."""
+        return setup if self.solver is None else dataclasses.replace(setup, solver=self.solver), self.algorithm
+
+
 @eqx.filter_jit
 def _on_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
-    """Calls a function of one run, `(shared, algorithm, seed_inputs, *states)`, for all runs."""
+    """Calls `function(shared, setting, seed_inputs, *states)`, written for one run, for all runs."""
     return axes.vectorize(function)(*arguments)
 
 
-def _start(setup: Setup, algorithm: Algorithm[Any], seed: tuple[Key[Array, ""], Array]) -> tuple[RunCarry, Cohort]:
+def _start(setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]) -> tuple[RunCarry, Cohort]:
     """Returns the carry before round 0, and a cohort without clients."""
+    setup, algorithm = setting.of(setup)
     nobody = empty_cohort(0, setup.layout.dtype).padded(setup.schedule.capacity(setup.population.clients))
     return initial_carry(SimulationBackend(setup), algorithm, *seed), nobody
 
@@ -286,7 +311,7 @@ def one_round(
     return jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
 
 
-def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Algorithm[Any], Key[Array, "..."]], states: Any) -> Any:
+def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Setting, Key[Array, "..."]], states: Any) -> Any:
     """Runs `count` rounds from round `first` on.
 
     `count` is traced and at most `longest`, so that any number is one program.
@@ -304,9 +329,9 @@ def _compiled(small: bool) -> Callable[..., Any]:
 
 
 def _rounds(
-    shared: tuple[Setup, Index, Index, int], algorithm: Algorithm[Any], root: Key[Array, ""], state: RunCarry
+    shared: tuple[Setup, Index, Index, int], setting: Setting, root: Key[Array, ""], state: RunCarry
 ) -> tuple[RunCarry, Any, Cohort]:
-    setup, first, count, longest = shared
+    (setup, algorithm), (first, count, longest) = setting.of(shared[0]), shared[1:]
     # traced once, for the shapes of the report and as the body of the loop
     round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state)
     _, shape, who = round_.out_shapes
@@ -325,14 +350,15 @@ def _rounds(
 
 
 def _observe(
-    shared: tuple[Setup, tuple[Observer, ...]], algorithm: Algorithm[Any], root: Key[Array, ""], state: Any
+    shared: tuple[Setup, tuple[Observer, ...]], setting: Setting, root: Key[Array, ""], state: Any
 ) -> dict[str, Any]:
     """Computes the metrics of all observers, which share their passes over the data."""
-    (setup, observers), (carry, worked) = shared, state
+    (setup, algorithm), observers, (carry, worked) = setting.of(shared[0]), shared[1], state
     view = view_of(setup, algorithm, carry, worked.padded(setup.population.clients))
     return joined([observer(view) for observer in observers])
 
 
-def _personal(setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], carry: RunCarry) -> Array:
+def _personal(setup: Setup, setting: Setting, root: Key[Array, ""], carry: RunCarry) -> Array:
     """Returns the models that the clients use themselves, shape (clients, dim)."""
+    setup, algorithm = setting.of(setup)
     return all_personal(setup, algorithm, carry)
