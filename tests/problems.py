@@ -3,33 +3,17 @@
 import inspect
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 import fedax
 from fedax.algorithms import algorithm_classes
+from fedax.conformance.method import SIZES as SIZES
+from fedax.conformance.method import regression as regression
+from fedax.conformance.method import squares as squares
+from fedax.conformance.method import state_arrays as state_arrays
+from fedax.conformance.method import vector as vector
 from fedax.core import Algorithm, Which, hyper
-
-SIZES = (7, 20, 33, 4, 11)
-
-
-def squares(params, examples):
-    """Linear regression, one loss per example."""
-    residual = examples["x"] @ params["w"] + params["b"] - examples["y"]
-    return residual**2 / 2
-
-
-def regression(sizes=SIZES, dtype=float, order=None):
-    """Clients with their own inputs and targets, renumbered by `order`; gradients differ between clients."""
-    rng = np.random.default_rng(0)
-    clients = [
-        {"x": rng.normal(size=(n, 3)).astype(dtype), "y": (rng.normal(size=n) + k).astype(dtype)}
-        for k, n in enumerate(sizes)
-    ]
-    params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
-    clients = clients if order is None else [clients[k] for k in order]
-    return fedax.tasks.from_loss(squares, params, clients, l2=0.01)
 
 
 def quadratic(curvatures, centres, sizes=None):
@@ -57,16 +41,6 @@ def random_quadratic(clients=4, dim=3, seed=0, low=0.5, high=2.0):
         curvatures.append(basis @ np.diag(rng.uniform(low, high, dim)) @ basis.T)
         centres.append(rng.normal(size=dim))
     return np.array(curvatures), np.array(centres)
-
-
-def vector(history):
-    """The final model of a history as one vector."""
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
-
-
-def state_arrays(history):
-    """The arrays of the final state of a compiled run."""
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(history.state) if eqx.is_array(leaf)]
 
 
 def all_algorithms() -> list[type[Algorithm]]:

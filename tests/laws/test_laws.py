@@ -10,19 +10,17 @@ import inspect
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedax
 from fedax.algorithms import make_algorithm
-from fedax.communication.codecs import Identity
+from fedax.conformance import Method, Skipped, laws
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
 from fedax.engine.backends.reference import EagerClient, EagerMinibatch
-from fedax.engine.driver import session
 from fedax.engine.round.context import RoundContext
-from problems import all_algorithms, is_preset, kinds_of_laws, named, regression, squares, state_arrays, vector
+from problems import all_algorithms, is_preset, kinds_of_laws, named, regression, state_arrays, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
 ONE = fedax.Simulation("sequential", devices=1)
@@ -72,6 +70,20 @@ every_algorithm = pytest.mark.parametrize("kind", KINDS)
 every_switch_too = pytest.mark.parametrize("kind", KINDS + SWITCHES)
 
 
+@functools.cache
+def method_of(kind):
+    """The method under test of a class, or of one of its choices."""
+    return Method(kind, getattr(kind, "kind", kind))
+
+
+def obeys(law, kind):
+    """Tests a law that says nothing about some methods."""
+    try:
+        law(method_of(kind))
+    except Skipped as reason:
+        pytest.skip(str(reason))
+
+
 def go(algorithm, task=None, rounds=5, schedule=SCHEDULE, engine=ONE, **options):
     options = {"solver": fedax.SGD(0.05), "seed": 3, "observe_every": 5, "observe": (), **options}
     return fedax.run(algorithm, task or regression(), schedule=schedule, rounds=rounds, engine=engine, **options)
@@ -90,38 +102,20 @@ def close(a, b, tolerance=1e-12):
 @every_switch_too
 def test_pure(kind):
     """The same inputs give the same bits, and nothing is written into the task."""
-    task = regression()
-    before = [np.array(leaf) for leaf in jax.tree.leaves(task.train)]
-    again = go(kind(), task)
-    assert all(np.array_equal(a, b) for a, b in zip(state_arrays(again), state_arrays(straight(kind)), strict=True))
-    assert all(np.array_equal(a, b) for a, b in zip(before, jax.tree.leaves(task.train), strict=True))
+    laws.repeats(method_of(kind))
 
 
 @every_switch_too
 def test_learns(kind):
     """Five rounds lower the training loss: the laws do not hold for a method that does nothing."""
-    history = go(kind(), observe=[fedax.observe.TrainLoss()])
-    assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
-
-
-def takes_minibatches(kind):
-    """Whether a round looks at minibatches, seen from the reference engine."""
-    calls = []
-    original = EagerClient.for_each_minibatch
-    EagerClient.for_each_minibatch = lambda self, *arguments: calls.append(self) or original(self, *arguments)
-    try:
-        go(kind(), rounds=1, engine=fedax.Eager())
-    finally:
-        EagerClient.for_each_minibatch = original
-    return bool(calls)
+    laws.learns(method_of(kind))
 
 
 @pytest.mark.slow
 @every_switch_too
 def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to draw."""
-    everything = all(phase.everyone for phase in fedax.footprint(kind()).phases) and not takes_minibatches(kind)
-    assert np.array_equal(vector(go(kind(), seed=4)), vector(straight(kind))) == everything
+    obeys(laws.follows_the_seed, kind)
 
 
 @pytest.mark.slow
@@ -161,26 +155,9 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
 
 @pytest.mark.slow
 @every_algorithm
-def test_one_trace_for_many_rounds(kind, monkeypatch):
+def test_one_trace_for_many_rounds(kind):
     """More rounds, other seeds and other real hyperparameters are the same program."""
-    monkeypatch.setattr(session, "evict_programs", lambda: None)  # which may drop it in between
-    traces = []
-
-    class Counted(kind):
-        def round(self, fed, state):
-            traces.append(1)
-            return super().round(fed, state)
-
-    task, schedule = regression(), fedax.Schedule(cohort=2, steps=1, batch_size=4, order="given")
-    run = functools.partial(go, task=task, schedule=schedule, observe_every=2)
-    run(Counted(), rounds=3)
-    count = len(traces)
-    reals = {
-        n: h.default * 0.75 for n, h in declared(kind).items() if isinstance(h.default, float) and np.isfinite(h.default)
-    }
-    run(Counted(**{n: v for n, v in reals.items() if declared(kind)[n].allows(v)}), rounds=9, seed=4)
-    assert count > 0
-    assert len(traces) == count
+    laws.compiles_once(method_of(kind))
 
 
 def agree(kind, engine):
@@ -228,19 +205,8 @@ def test_same_in_chunks(kind):
 @pytest.mark.slow
 @every_switch_too
 def test_invariant_to_client_order(kind):
-    """With everyone and full batches, the numbering of clients does not matter.
-
-    Their graph is renumbered with them, and their messages are not rounded at random. Forms that mix up `ids` pair clients by
-    their numbers.
-    """
-    if getattr(kind, "name", None) == "ids":
-        pytest.skip("pairs clients by their numbers")
-    schedule, order = fedax.Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
-    graph, phases = fedax.Graph.ring(5), fedax.footprint(kind()).phases
-    code = {"code": Identity()} if any(phase.coded for phase in phases) else {}
-    linked = any(phase.links for phase in phases)
-    one, other = (kind(**code, **({"graph": g} if linked else {})) for g in (graph, graph.renumbered(order)))
-    close(go(one, schedule=schedule), go(other, regression(order=order), schedule=schedule))
+    """With everyone and full batches, the numbering of clients does not matter."""
+    obeys(laws.ignores_the_order, kind)
 
 
 @every_switch_too
@@ -252,11 +218,7 @@ def test_observers_do_not_matter(kind):
 @every_switch_too
 def test_resume_is_the_straight_run(kind):
     """A state saved at round 2 as plain arrays and taken up again ends in the same bits."""
-    part = go(kind(), rounds=2)
-    saved = jax.tree.map(np.asarray, part.state)
-    resumed = go(kind(), resume=fedax.History(**{**vars(part), "state": saved}))
-    assert all(np.array_equal(a, b) for a, b in zip(state_arrays(resumed), state_arrays(straight(kind)), strict=True))
-    assert np.array_equal(resumed.bits.up, straight(kind).bits.up)
+    laws.resumes(method_of(kind))
 
 
 @every_algorithm
@@ -273,12 +235,7 @@ def reals_of(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if reals_of(kind.values[0])])
 def test_vmap_over_hyperparameters_is_the_loop(kind):
-    reals = reals_of(kind)
-    settings = [{}, {n: h.default / 2 for n, h in reals.items() if h.allows(h.default / 2)}]
-    options = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "rounds": 5, "seed": 3, "observe_every": 5, "engine": ONE}
-    grid = fedax.run_grid([kind(**s) for s in settings], regression(), **options)
-    for setting, history in zip(settings, grid, strict=True):
-        close(history, fedax.run(kind(**setting), regression(), **options), 1e-11)
+    laws.varies_in_a_grid(method_of(kind))
 
 
 def traced_bits(algorithm):
@@ -292,10 +249,7 @@ def traced_bits(algorithm):
 
 @every_switch_too
 def test_bits_counted_are_bits_traced(kind):
-    history, (down, up) = straight(kind), traced_bits(kind())
-    first = int(isinstance(kind, Switched))  # who works in round 0 may be the choice
-    assert history.bits.down.tolist()[first:] == [down] * (5 - first)
-    assert history.bits.up.tolist()[first:] == [up] * (5 - first)
+    laws.counts_its_traffic(method_of(kind))
 
 
 @pytest.mark.parametrize(
@@ -311,39 +265,20 @@ def test_bad_hyperparameters_are_refused(kind, name):
         assert limits.allowed in str(refusal.value)
 
 
-def broken(params, examples):
-    return jnp.where(examples["x"][:, 0] > 1e6, jnp.nan, 1.0) * squares(params, examples)
-
-
 @pytest.mark.slow
 @every_switch_too
 def test_non_finite_client_is_reported(kind):
     """Client 2 cannot compute its loss; the outcome names it and the round."""
-
-    task = regression()
-    clients = [task.train.client(k) for k in range(5)]
-    clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
-    broken_task = fedax.tasks.from_loss(broken, {"b": 0.0, "w": np.zeros(3)}, clients)
-    schedule = fedax.Schedule(steps=1, batch_size=4, order="given")
-    history = go(kind(), broken_task, schedule=schedule, rounds=3)
-    assert (history.outcome.kind, history.outcome.round, history.outcome.client) == ("non-finite", 0, 2)
-    with pytest.raises(fedax.core.RunFailed, match=r"non-finite at round 0 (from|in the memory of) client 2"):
-        go(kind(), broken_task, schedule=schedule, rounds=3, throw=True)
+    laws.names_a_broken_client(method_of(kind))
 
 
 @pytest.mark.slow
 @every_switch_too
 def test_flat_losses_change_nothing(kind):
     """Nobody has a gradient: every multiplier, norm and total weight that can vanish does, and the model stays."""
-    start = {"a": np.ones(2), "b": np.ones(2)}
-    task = fedax.tasks.from_loss(lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, start, clients=[[1.0, 2.0], [3.0]])
-    history = go(kind(), task, schedule=fedax.Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
-    assert history.outcome.ok
-    assert all(np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f")
     if isinstance(kind(), fedax.SCAFFOLD) and kind().form == "as_released":
-        return  # its control variates start at random numbers, which move models without a gradient
-    moved = "the mean of equal models is equal up to rounding; a sign or a norm of it needs differences, Upload(model - w)"
-    np.testing.assert_allclose(vector(history), np.ones(4), rtol=0, atol=1e-12, err_msg=moved)
+        pytest.skip("its control variates start at random numbers, which move models without a gradient")
+    laws.keeps_a_flat_model(method_of(kind))
 
 
 @pytest.mark.slow
@@ -365,16 +300,9 @@ def test_round_without_clients_changes_nothing(kind):
     close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
 
 
-REDUCTIONS = [(kind, reduction) for kind in kinds_of_laws() for reduction in kind.card.reductions]
-
-
-@pytest.mark.parametrize(("kind", "reduction"), REDUCTIONS, ids=lambda v: getattr(v, "__name__", None) or v.to)
-def test_declared_reductions(kind, reduction):
-    task = regression(sizes=(8,) * 5) if reduction.equal_sizes else regression()
-    close(
-        go(make_algorithm(kind.__name__, **reduction.setting), task),
-        go(make_algorithm(reduction.to, **reduction.other), task),
-    )
+@pytest.mark.parametrize("kind", [kind for kind in kinds_of_laws() if kind.card.reductions], ids=named)
+def test_declared_reductions(kind):
+    laws.reduces_as_declared(method_of(kind))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import fedax
 from fedax.cli import (
     algorithms,
     audit,
+    check,
     cite,
     compare,
     data,
@@ -69,6 +70,7 @@ for command in (
     run.run,
     resume.resume,
     validate.validate,
+    check.check,
     doctor.doctor,
     schema.schema,
 ):

@@ -102,11 +102,15 @@ class Card:
         paper: authors, title, place and year.
         equation: the place in it, such as "Alg. 1".
         reductions: the special cases, which the laws check.
+        by_examples: whether a step with full gradients of all clients depends on the examples alone, not on who holds them.
+        exact: whether its fixed point is the minimum of the objective, with any cohorts and several local steps.
     """
 
     paper: str
     equation: str
     reductions: tuple[Reduction, ...] = ()
+    by_examples: bool = False
+    exact: bool = False
 
 
 @checked_arguments

@@ -45,6 +45,7 @@ class FedAvg(Algorithm[ServerState]):
     card: ClassVar[Card] = Card(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017",
         equation="Alg. 1",
+        by_examples=True,
     )
 
     def __check_init__(self) -> None:

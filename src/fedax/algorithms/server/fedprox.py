@@ -31,6 +31,7 @@ class FedProx(FedAvg):
         paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
         equation="Alg. 2",
         reductions=(Reduction({"mu": 0.0}, "fedavg"),),
+        by_examples=True,
     )
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:

@@ -64,6 +64,8 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
     card: ClassVar[Card] = Card(
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020",
         equation="Alg. 1, eq. (4)",
+        by_examples=True,
+        exact=True,
     )
 
     def init(self, fed: Federation, w: Vector) -> ScaffoldState:

@@ -1,0 +1,197 @@
+"""A method under test, the small problems that it is tested on, and what a law says about it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from fedax.core import SGD, Algorithm, History, Schedule, Task
+from fedax.core.hyper import declared
+from fedax.engine.backends.simulation import Simulation
+from fedax.engine.driver.run import run
+from fedax.engine.round.footprint import Footprint, footprint
+from fedax.errors import FedaxError, InvalidInput
+from fedax.tasks import from_loss
+
+SIZES = (7, 20, 33, 4, 11)
+"""Examples of the clients of `regression`."""
+SCHEDULE = Schedule(cohort=3, steps=3, batch_size=4)  # 2 steps an epoch for client 0: its third is in the next
+
+
+class Broken(FedaxError):
+    """A method breaks a law; the message says what to change."""
+
+
+class Skipped(FedaxError):
+    """A law says nothing about a method; the message says why."""
+
+
+def squares(params: Any, examples: Any) -> Any:
+    """Returns the losses of linear regression, one for each example."""
+    residual = examples["x"] @ params["w"] + params["b"] - examples["y"]
+    return residual**2 / 2
+
+
+def examples_of(sizes: Sequence[int], dtype: Any = float) -> list[dict[str, np.ndarray]]:
+    """Returns clients with inputs and targets of different distributions, so that their gradients differ."""
+    rng = np.random.default_rng(0)
+    return [
+        {"x": rng.normal(size=(n, 3)).astype(dtype), "y": (rng.normal(size=n) + k).astype(dtype)}
+        for k, n in enumerate(sizes)
+    ]
+
+
+def regression(sizes: Sequence[int] = SIZES, dtype: Any = float, order: Sequence[int] | None = None) -> Task:
+    """Returns linear regression on the clients of `examples_of`, renumbered by `order`."""
+    clients = examples_of(sizes, dtype)
+    params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
+    return from_loss(squares, params, [clients[k] for k in order] if order else clients, l2=0.01)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method under test.
+
+    Args:
+        make: makes the algorithm, given other hyperparameters by name.
+        kind: its class.
+    """
+
+    make: Callable[..., Algorithm[Any]]
+    kind: type[Algorithm[Any]]
+
+    @classmethod
+    def of(cls, given: "type[Algorithm[Any]] | Algorithm[Any] | Method") -> "Method":
+        """Returns the method of a class with its default hyperparameters, or of an algorithm with those that it has."""
+        if isinstance(given, Method):
+            return given
+        if isinstance(given, Algorithm):
+            return cls(functools.partial(dataclasses.replace, given), type(given))
+        return cls(given, given)
+
+    def run(self, task: Task | None = None, hyperparameters: dict[str, Any] | None = None, **options: Any) -> History:
+        """Runs it for five rounds on `regression`, or with other options of `fedax.run`.
+
+        Raises:
+            Skipped: the method refuses the setting.
+        """
+        usual = {"solver": SGD(0.05), "schedule": SCHEDULE, "rounds": 5, "seed": 3, "observe": (), "observe_every": 5}
+        options = usual | {"engine": Simulation("sequential", devices=1)} | options
+        try:
+            return run(self.make(**hyperparameters or {}), task or regression(), **options)
+        except InvalidInput as error:
+            raise Skipped(f"the method refuses its setting: {error}") from error
+
+    @functools.cached_property
+    def straight(self) -> History:
+        """The run that others are compared with."""
+        return self.run()
+
+    @functools.cached_property
+    def footprint(self) -> Footprint:
+        """Phases, traffic and memory of a round."""
+        return footprint(self.make(), regression())
+
+    @property
+    def reals(self) -> dict[str, float]:
+        """The real hyperparameters that are inputs of a program, with finite defaults, by name."""
+        static = {field.name for field in dataclasses.fields(self.kind) if field.metadata.get("static")}
+        return {
+            name: limits.default
+            for name, limits in declared(self.kind).items()
+            if isinstance(limits.default, float) and np.isfinite(limits.default) and name not in static
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """A law that methods obey.
+
+    Attributes:
+        name: for `--only` and tests.
+        says: what holds, as a sentence about the method.
+        advice: what to look at in a method that breaks it.
+        test: raises `Broken` or `Skipped`.
+    """
+
+    name: str
+    says: str
+    advice: str
+    test: Callable[[Method], None]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def judge(self, method: Method) -> "Verdict":
+        """Returns whether a method obeys it. Any error but `Skipped` counts as breaking it."""
+        try:
+            # Optax's optimizers and many a method rely on them
+            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+                self.test(method)
+        except Skipped as error:
+            return Verdict(self, "skipped", str(error))
+        except Broken as error:
+            return Verdict(self, "broken", f"{error} {self.advice}")
+        except Exception as error:  # the method's own code
+            return Verdict(self, "broken", f"{type(error).__name__}: {error}. {self.advice}")
+        return Verdict(self, "holds", "")
+
+
+class Verdict(NamedTuple):
+    """What a law says about a method, with the reason where it is broken or skipped."""
+
+    law: Law
+    kind: Literal["holds", "broken", "skipped"]
+    reason: str
+
+
+def check(method: type[Algorithm[Any]] | Algorithm[Any] | Method, laws: Sequence[Law] | None = None) -> Iterator[Verdict]:
+    """Tests a method against laws, and yields a verdict as soon as one is known.
+
+    Args:
+        method: a class, or an algorithm with its hyperparameters.
+        laws: some of `LAWS`; all of them by default.
+
+    >>> import fedax
+    >>> from fedax.conformance import LAWS
+    >>> [verdict.kind for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])]
+    ['holds']
+    """
+    from fedax.conformance.laws import LAWS
+
+    subject = Method.of(method)
+    for law in laws if laws is not None else LAWS.values():
+        yield law.judge(subject)
+
+
+def vector(history: History) -> np.ndarray:
+    """Returns the final model of a history as one vector."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
+
+
+def state_arrays(history: History) -> list[np.ndarray]:
+    """Returns the arrays of the final state of a history."""
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(history.state) if eqx.is_array(leaf)]
+
+
+def require(holds: Any, reason: str) -> None:
+    """Raises `Broken` with a reason unless something holds."""
+    if not holds:
+        raise Broken(f"{reason}.")
+
+
+def require_equal(one: History, other: History, reason: str) -> None:
+    """Requires the same bits of two final states."""
+    pairs = zip(state_arrays(one), state_arrays(other), strict=True)
+    require(all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs), reason)
+
+
+def require_close(one: History, other: History, reason: str, tolerance: float = 1e-12) -> None:
+    """Requires the same final models up to rounding."""
+    a, b = vector(one), vector(other)
+    distance = float(np.abs(a - b).max())
+    require(np.allclose(a, b, rtol=tolerance, atol=tolerance), f"{reason}: the models differ by {distance:.2g}")
