@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -301,7 +302,10 @@ def test_a_model_by_name(here):
         "    def __call__(self, x):\n"
         "        return self.layer(x)\n"
     )
-    history = fedax.run(fedax.FedAvg(), make_task("digits", clients=3, model="net.py:Net"), rounds=1)
+    task = make_task("digits", clients=3, model="net.py:Net")
+    history = fedax.run(fedax.FedAvg(), task, rounds=1)
+    predicted = task.predictions(history.params, {"x": task.train.arrays["x"][:5]}, None)
+    np.testing.assert_allclose(predicted.sum(1), np.ones(5), rtol=1e-6)
     assert history.last("accuracy" if "accuracy" in history.metrics else "test_accuracy") > 0.1
 
 

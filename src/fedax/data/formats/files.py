@@ -4,22 +4,34 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, import_extra, read_npz, read_whole, reading
-from fedax.data.limits import checked
-from fedax.examples.client_names import ClientNames, natural
+from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
+from fedax.data.overlap import draw_rows
+from fedax.examples.client_names import ClientNames, grouped_by_name, natural
 
 
-@checked()
+@checked(test_fraction=TEST_FRACTION, seed=SEED, split=SPLIT)
 def client_files(
-    folder: str | Path, classes: int | None = None, label: str = "y", name: str | None = None, drop: Any = ()
+    folder: str | Path,
+    classes: int | None = None,
+    label: str = "y",
+    name: str | None = None,
+    drop: Any = (),
+    *,
+    labels: Any = (),
+    categories: Any = None,
+    client: str | None = None,
+    test_fraction: float | int = 0.0,
+    seed: int = 0,
+    split: str = "shuffled",
 ) -> FederatedData:
     r"""Reads a folder with one file for each client.
 
@@ -29,15 +41,26 @@ def client_files(
     a table, `.csv` (also `.csv.gz`, with a header) or `.parquet`, whose columns other than the
     label's are the features, in the order of the first file: columns are matched by name. If the
     folder holds a folder `train`, and perhaps `test` with files of the same names, these are the
-    training and the test part.
+    training and the test part. With `client`, all clients are in one table, whose column of that
+    name says whose a row is.
 
     Args:
-        folder: see above.
+        folder: see above; with `client`, the path of the table.
         classes: labels are 0 to classes - 1; one more than the largest label by default, which is
             then at most 9,999.
         label: the array or column of the labels.
         name: for tables and messages; that of the folder by default.
         drop: names of columns, or of arrays, that are no data, such as ids; a list, or one name.
+        labels: the texts that the labels of tables are, in the order of their numbers: `["healthy",
+            "ill"]` for 0 and 1.
+        categories: by column of features, the texts that its cells are, in the order of their
+            numbers.
+        client: the column of a single table that names the client of each row.
+        test_fraction: share of each client's examples that is kept for testing, in [0, 1); 0 with a
+            folder `test`.
+        seed: of the draw of test examples.
+        split: "shuffled" draws them without copies of training examples among them, "in_order"
+            takes the last ones.
 
     Raises:
         DataError: no file, a file that cannot be read, a missing label, text where numbers should
@@ -54,8 +77,15 @@ def client_files(
     (2, 2, [[1.5, 60.0], [1.8, 80.0]])
     """
     folder, dropped = Path(folder), _names(drop, label)
+    words = _words(labels, categories, label)
+    if client is not None:
+        order = Columns(label, dropped, words, client)
+        return _from_table(folder, client, order, classes, name, (test_fraction, seed, split))
+    if folder.is_file():
+        hint = "Name the column that says whose a row is: client=..."
+        raise DataError.found("client_files(folder=...)", f"the file {folder}", "a folder with one file per client", hint)
     parts = folder / "train" if os.path.isdir(folder / "train") else folder
-    order = Columns(label, dropped)
+    order = Columns(label, dropped, words)
     train = _read_all(parts, label, order)
     if not train:
         hint = "Put one .npz, .csv or .parquet file for each client there."
@@ -72,15 +102,66 @@ def client_files(
     most = max((int(held.max(initial=0)) for held in labels), default=0)
     if classes is None and most > 9_999:
         raise DataError.of("client_files(classes=...)", f"a label {most} without the number of classes", "that number")
-    tested = [test.get(client, nothing) for client in train] if test else None
+    kept, tested = list(train.values()), [test.get(client, nothing) for client in train] if test else None
+    if test_fraction and test:
+        hint = "Leave test_fraction out, or the folder."
+        raise InvalidInput.of("client_files(test_fraction=...)", test_fraction, "0 beside a folder of test parts", hint)
+    if test_fraction:
+        kept, tested = _divided(kept, test_fraction, seed, split)
     return FederatedData(
-        list(train.values()),
-        classes or most + 1,
+        kept,
+        classes or max(most + 1, len(words.get(label, ()))),
         tested,
         name=name or folder.name,
         names=ClientNames(train),
         columns=order.names,
     )
+
+
+def _from_table(
+    path: Path, client: str, order: "Columns", classes: int | None, name: str | None, held: tuple[float, int, str]
+) -> FederatedData:
+    """Returns the clients of one table."""
+    suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
+    if suffix not in TABLES or not path.is_file():
+        allowed = "a file that ends in " + ", ".join(TABLES)
+        raise MissingFile.of("client_files(folder=...)", str(path), f"{allowed}, with client={client!r}")
+    columns = TABLES[suffix](path, order)
+    names, owner = grouped_by_name(columns.pop(client), f"{path.name}, column {client!r}")
+    examples = order(path, columns)
+    order.check_drop()
+    rows = [np.flatnonzero(owner == k) for k in range(len(names))]
+    train, tested = [{key: values[own] for key, values in examples.items()} for own in rows], None
+    if held[0]:
+        train, tested = _divided(train, *held)
+    y = examples["y"]
+    most = int(y.max(initial=0)) if y.dtype.kind in "iu" else 0
+    number = classes or max(most + 1, len(order.words.get(order.label, ())))
+    return FederatedData(train, number, tested, name=name or path.stem, names=ClientNames(names), columns=order.names)
+
+
+def _divided(
+    clients: Sequence[Labelled], share: float, seed: int, split: str
+) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+    """Divides the examples of each client into those for training and those for testing."""
+    offsets = np.concatenate([[0], np.cumsum([len(own["y"]) for own in clients])])
+    arrays = {key: np.concatenate([np.asarray(own[key]) for own in clients]) for key in clients[0]}
+    parts = draw_rows(arrays, offsets, share, seed, split, field="client_files(test_fraction=...)")
+    train, test = ([{key: values[rows] for key, values in arrays.items()} for rows in part] for part in parts)
+    return train, test
+
+
+def _words(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:
+    """Returns the texts of columns by name; refuses anything but lists of different texts."""
+    if categories is not None and not isinstance(categories, Mapping):
+        raise InvalidInput.of("client_files(categories=...)", categories, "lists of texts, by the name of their column")
+    given = dict(categories or {}) | ({label: labels} if labels is not None and len(labels) else {})
+    for column, texts in given.items():
+        option = "labels" if column == label else f"categories[{column!r}]"
+        fits = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
+        if not fits or len(set(texts)) < len(texts):
+            raise InvalidInput.of(f"client_files({option}=...)", texts, "a list of different texts")
+    return {column: list(texts) for column, texts in given.items()}
 
 
 def _names(drop: Any, label: str) -> tuple[str, ...]:
@@ -92,10 +173,26 @@ def _names(drop: Any, label: str) -> tuple[str, ...]:
 
 
 class Columns:
-    """Names of the features of the first table; later ones have the same, and take their order."""
+    """Names of the features of the first table; later ones have the same, and take their order.
 
-    def __init__(self, label: str = "y", drop: tuple[str, ...] = ()) -> None:
-        self.label, self.drop, self.names = label, drop, None
+    Args:
+        label: the column of labels.
+        drop: columns that are left out.
+        words: the texts of columns that are no numbers, by name.
+        client: the column that names the client of each row, None where a table is one client's.
+        only: the only columns that are read; None for all.
+    """
+
+    def __init__(
+        self,
+        label: str = "y",
+        drop: tuple[str, ...] = (),
+        words: Mapping[str, Sequence[str]] | None = None,
+        client: str | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self.label, self.drop, self.words, self.client, self.only = label, drop, words or {}, client, only
+        self.names: list[str] | None = None
         self.seen = set[str]()
 
     def check_drop(self) -> None:
@@ -109,7 +206,14 @@ class Columns:
         """Returns the columns that are not dropped, and remembers the names of all."""
         every = list(columns)
         self.seen.update(name for name, _ in every)
-        return [(name, values) for name, values in every if name not in self.drop]
+        wanted = self.seen if self.only is None else self.only
+        return [(name, values) for name, values in every if name in wanted and name not in self.drop]
+
+    def numbers(self, path: Path, column: str, cells: Sequence[Any]) -> np.ndarray:
+        """Converts the cells of a column to numbers, but for the clients' names."""
+        if column == self.client:
+            return np.array(cells) if not isinstance(cells, tuple) else np.array(cells, str)
+        return _numbers(path, column, cells, self.label, self.words)
 
     def __call__(self, path: Path, columns: dict[str, np.ndarray]) -> Labelled:
         labels = _with_label(path, self.label, columns)[self.label]
@@ -192,12 +296,29 @@ def _csv(path: Path, order: Columns) -> dict[str, np.ndarray]:
         bare = [name.strip() for name in header]
         if len(set(bare)) < len(bare):
             raise ValueError(f"the heading {next(name for name in bare if bare.count(name) > 1)!r} twice")
+    _check_client(path, order.client, header)
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: _numbers(path, name, cells, order.label) for name, cells in order.kept(zip(header, columns))}
+    return {name: order.numbers(path, name, cells) for name, cells in order.kept(zip(header, columns))}
 
 
-def _numbers(path: Path, column: str, cells: Sequence[Any], label: str) -> np.ndarray:
-    """Converts the cells of a column to numbers; an error names the cell, with what to do."""
+def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
+    """Refuses a table without the column of clients."""
+    if client is not None and client not in names:
+        raise UnknownName.among(f"client_files(client=...), column of {path.name}", client, names)
+
+
+def _numbers(
+    path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]
+) -> np.ndarray:
+    """Converts the cells of a column to numbers, those of `words` by their place there; an error names the cell."""
+    if column in words:
+        places = {text: float(place) for place, text in enumerate(words[column])}
+        texts = [str(cell).strip() for cell in cells]
+        if (row := next((i for i, text in enumerate(texts) if text not in places), None)) is None:
+            return np.array([places[text] for text in texts], float)
+        option = "labels" if column == label else f"categories[{column!r}]"
+        what = f"{texts[row]!r} in row {row + 1} of the column {column!r}"
+        raise DataError.found(path.name, what, f"the texts of {option}: {list(words[column])}", f"The file is {path}.")
     try:
         values = np.array(cells, dtype=float)
     except (ValueError, TypeError):
@@ -211,9 +332,13 @@ def _numbers(path: Path, column: str, cells: Sequence[Any], label: str) -> np.nd
     if not str(cells[row]).strip():
         hint = "Fill the cell, or leave the row out."
     elif column == label:
-        hint = f"Number the classes from 0 on, or name another column of labels: label=... (it is {label!r})."
+        some = list(dict.fromkeys(str(text) for text in cells))[:5]
+        hint = f"Say which texts the labels are, labels={some}, or name another column of labels: label=... (it is {label!r})."
     else:
-        hint = f"Leave the column out, drop=[{column!r}], number its categories, or say that it has the labels: label={column!r}."
+        hint = (
+            f"Leave the column out, drop=[{column!r}], name its categories, categories={{{column!r}: [...]}}, "
+            f"or say that it has the labels: label={column!r}."
+        )
     raise DataError.found(path.name, what, "numbers, such as 1000 or 1.5e-3", f"{hint} The file is {path}.")
 
 
@@ -230,12 +355,15 @@ def _parquet(path: Path, order: Columns) -> dict[str, np.ndarray]:
     allowed = "a Parquet table of numbers"
     with reading(path, allowed):
         table = parquet.read_table(path)
+    _check_client(path, order.client, table.column_names)
+    with reading(path, allowed):
         held = {name: table[name].to_numpy() for name, _ in order.kept((name, None) for name in table.column_names)}
     for column, values in held.items():
         if values.dtype.kind in "mM":
             raise DataError.found(path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}].")
+    texts = {column for column, values in held.items() if values.dtype.kind == "O"} | {*order.words, order.client}
     return {
-        column: _numbers(path, column, values.tolist(), order.label) if values.dtype.kind == "O" else values.astype(float)
+        column: order.numbers(path, column, values.tolist()) if column in texts else values.astype(float)
         for column, values in held.items()
     }
 
@@ -248,6 +376,4 @@ def _with_label(path: Path, label: str, held: dict[str, np.ndarray]) -> dict[str
 
 
 TABLES: dict[str, Callable[..., dict[str, np.ndarray]]] = {".csv": _csv, ".parquet": _parquet}
-"""Readers of columns, by a file's ending: of a path, the columns that are left out, and the column
-of labels.
-"""
+"""Readers of columns, by a file's ending: of a path, and the `Columns` that say which."""

@@ -64,13 +64,13 @@ def examples_of(task: Task, path: Path) -> Chosen:
     if path.suffix == ".npz":
         held = read_npz(path)
     elif path.suffix in TABLES:
-        columns = TABLES[path.suffix](path, Columns())
+        # labels and other columns are not needed, and may hold texts
+        read = Columns(only=None if task.columns is None else {*task.columns, "y"})
+        columns = TABLES[path.suffix](path, read)
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
             if name not in columns:
-                raise UnknownName.among(f"{path.name}, column", name, columns)
-        if left := [name for name in columns if name not in names and name != "y"]:
-            raise DataError.of(path.name, left, f"the columns {list(names)} of the task, and y", "Leave the others out.")
+                raise UnknownName.among(f"{path.name}, column", name, read.seen)
         held = {"x": np.column_stack([columns[name] for name in names])} if names else {}
         held |= {"y": columns["y"]} if "y" in columns else {}
     else:

@@ -31,7 +31,9 @@ def from_flax(module: Any, loss: Callable[..., Any], clients: Any, **options: Un
         options: by keyword, as in `from_loss`, and `inputs`: the name of the array that the module
             is called with, several names, or a function of the examples; by default x, or the only
             array besides y. Scores are functions of outputs and examples; accuracy is one by itself
-            if there are whole labels y and a column of outputs for each class.
+            if there are whole labels y and a column of outputs for each class. Then
+            `predict`, a function of outputs and examples too, is by default the softmax of the
+            outputs.
 
     Returns:
         A task whose parameters are those of Linen's `variables["params"]`, or an `nnx.State` (for

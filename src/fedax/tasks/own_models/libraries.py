@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     l2: float
     name: str | None
     modes: Mapping[str, Mode] | None
+    predict: Callable[..., Any] | None
 
 
 def needed(package: str, maker: str, pip: str = "") -> Any:

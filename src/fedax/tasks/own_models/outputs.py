@@ -117,6 +117,7 @@ def from_network(
     client: str | None = None,
     holdout: Any = None,
     name: str | None = None,
+    predict: Callable[..., Any] | None = None,
     **options: Any,
 ) -> Task:
     """Makes a task of a network.
@@ -128,6 +129,8 @@ def from_network(
         clients, test, validation, client, holdout, name, options: as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
+        predict: the predictions, a function of outputs and examples; by default the softmax of outputs with a column for each
+            class.
     """
     if not callable(loss):
         raise InvalidInput.of(f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)")
@@ -153,6 +156,8 @@ def from_network(
     columns = _logit_columns(network, two, arguments)
     if columns > 1 and "accuracy" not in functions:
         functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
+    if predict is None and columns > 1:
+        predict = probabilities
     made = data._replace(name=name or data.name, holdout=data.holdout if holdout is None else holdout)
     trained = OfOutputs(network, loss, inputs, True)
     if columns:
@@ -164,6 +169,7 @@ def from_network(
         scores=functions,
         state=network.state,
         name=made.name,
+        predict=None if predict is None else OfOutputs(network, predict, inputs, False),
         **options,
     )
 
@@ -219,6 +225,11 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
         got = f"the label {label}, of which the loss is {float(value[0])}, for outputs of shape (batch, {columns})"
         hint = "Give the model an output for each class" + (", or let the loss take outputs[:, 0]." if columns == 1 else ".")
         raise DataError.found(f"{maker}(clients=...)", got, f"labels from 0 to {columns - 1}", hint)
+
+
+def probabilities(outputs: Any, examples: Any) -> Any:
+    """Returns the probabilities of all classes, of outputs that are logits."""
+    return jax.nn.softmax(outputs, axis=1)
 
 
 def accuracy(outputs: Any, examples: Any) -> Any:

@@ -1,0 +1,105 @@
+"""Client files with texts: labels and categories by declared texts, one table of all clients, test examples, prediction."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedax import cli
+from fedax.core import DataError, InvalidInput
+from fedax.data import client_files
+
+ROWS = [("north", 30 + i, "fm"[i % 2], ("healthy", "ill")[i % 3 == 0]) for i in range(10)]
+ROWS += [("east", 50 + i, "m", "ill") for i in range(4)]
+TEXTS = {"label": "diagnosis", "labels": ["healthy", "ill"], "categories": {"sex": ["f", "m"]}}
+
+
+def table(path, rows=ROWS, head="hospital,age,sex,diagnosis"):
+    path.write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def test_one_table_with_a_column_of_clients(tmp_path):
+    data = client_files(table(tmp_path / "all.csv"), client="hospital", **TEXTS)
+    assert list(data.names) == ["east", "north"]
+    assert data.sizes.tolist() == [4, 10]
+    assert list(data.columns) == ["age", "sex"]
+    assert data.train[1]["x"][:2].tolist() == [[30.0, 0.0], [31.0, 1.0]]
+    assert data.train[0]["y"].tolist() == [1, 1, 1, 1]
+    assert data.classes == 2
+    assert data.name == "all"
+
+
+def test_parquet_too(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = dict(zip(("hospital", "age", "sex", "diagnosis"), zip(*ROWS, strict=True), strict=True))
+    parquet.write_table(pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "all.parquet")
+    one = client_files(tmp_path / "all.parquet", client="hospital", **TEXTS)
+    other = client_files(table(tmp_path / "all.csv"), client="hospital", **TEXTS)
+    assert list(one.names) == list(other.names)
+    for mine, yours in zip(one.train, other.train, strict=True):
+        np.testing.assert_array_equal(mine["x"], yours["x"])
+        np.testing.assert_array_equal(mine["y"], yours["y"])
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_test_examples_of_each_client(tmp_path, single):
+    if single:
+        options = {"folder": table(tmp_path / "all.csv"), "client": "hospital"}
+    else:
+        for name in ("north", "east"):
+            table(tmp_path / f"{name}.csv", [row[1:] for row in ROWS if row[0] == name], "age,sex,diagnosis")
+        options = {"folder": tmp_path}
+    data = client_files(**options, **TEXTS, test_fraction=0.3)
+    assert [len(own["y"]) for own in data.train] == [2, 7]
+    assert [len(own["y"]) for own in data.test] == [2, 3]
+    again = client_files(**options, **TEXTS, test_fraction=0.3)
+    np.testing.assert_array_equal(data.test[1]["x"], again.test[1]["x"])
+    other = client_files(**options, **TEXTS, test_fraction=0.3, seed=1)
+    assert not np.array_equal(data.test[1]["x"], other.test[1]["x"])
+    last = client_files(**options, **TEXTS, test_fraction=0.3, split="in_order")
+    assert last.test[1]["x"][:, 0].tolist() == [37.0, 38.0, 39.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": ()}, r"'ill' in row 1 of the column 'diagnosis'.*labels=\['ill', 'healthy'\]"),
+        (
+            {"labels": ["healthy"]},
+            r"got 'ill' in row 1 of the column 'diagnosis'; allowed: the texts of labels: \['healthy'\]",
+        ),
+        ({"categories": None}, r"'f' in row 1 of the column 'sex'.*categories=\{'sex': \[...\]\}"),
+        (
+            {"labels": ["ill", "ill"]},
+            r"client_files\(labels=...\): got \['ill', 'ill'\]; allowed: a list of different texts",
+        ),
+        ({"client": "hospitl"}, r"client_files\(client=...\), column of all.csv: got 'hospitl'.*Did you mean 'hospital'"),
+        ({"client": None}, r"the file .*all.csv; allowed: a folder with one file per client. Name the column .*client=..."),
+        ({"test_fraction": 1.0}, r"client_files\(test_fraction=...\): got 1.0"),
+    ],
+)
+def test_messages_name_column_and_option(tmp_path, change, message):
+    options = {"client": "hospital", **TEXTS} | change
+    with pytest.raises((DataError, InvalidInput), match=f"(?s){message}"):
+        client_files(table(tmp_path / "all.csv"), **options)
+
+
+def test_a_file_of_an_experiment_and_its_predictions(tmp_path, monkeypatch):
+    """The trained model predicts for a table that still has its text labels."""
+    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "all.csv", [(*row[:2], *row[3:]) for row in ROWS], "hospital,age,diagnosis")
+    Path("study.toml").write_text(
+        'name = "a"\nrounds = 2\n[task]\nname = "client_files"\nfolder = "all.csv"\nclient = "hospital"\nlabel = "diagnosis"\n'
+        'labels = ["healthy", "ill"]\ntest_fraction = 0.3\n[[algorithm]]\nname = "fedavg"\n'
+    )
+    call = lambda *arguments: CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))  # noqa: E731
+    ran = call("run", "study.toml", "--out", "out")
+    assert ran.exit_code == 0, ran.output
+    predicted = call("predict", "out", "--data", "all.csv")
+    assert predicted.exit_code == 0, predicted.output
+    assert len(predicted.output.splitlines()) == len(ROWS) + 1
