@@ -120,5 +120,6 @@ from .models.storage import load_params as load_params
 from .models.storage import load_state as load_state
 from .models.storage import save_params as save_params
 from .report.single import compare as compare
+from .report.single import table as table
 
 __version__: str

@@ -144,7 +144,9 @@ def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path):
 def test_the_schema_knows_every_hyperparameter():
     made = json.loads(call("schema").stdout)
     assert made["additionalProperties"] is False
-    members = {m["properties"]["name"]["const"]: m["properties"] for m in made["properties"]["algorithm"]["items"]["oneOf"]}
+    *built_in, own = made["properties"]["algorithm"]["items"]["oneOf"]
+    assert own["properties"]["name"]["pattern"] == ":"  # half.py:FedHalf
+    members = {m["properties"]["name"]["const"]: m["properties"] for m in built_in}
     assert members.keys() == algorithm_classes().keys()
     for name, kind in algorithm_classes().items():
         assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver", "schedule"}

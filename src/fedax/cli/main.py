@@ -31,6 +31,7 @@ from fedax.cli import (
     resume,
     run,
     schema,
+    table,
     theory,
     validate,
 )
@@ -81,6 +82,7 @@ for command in (
     recipes.recipes,
     reproduce.reproduce,
     report.report,
+    table.table,
     figures.figures,
     graph.graph,
     audit.audit,

@@ -204,10 +204,20 @@ class History:
 
         Also `fedax run` writes such pages.
 
+        To a path that ends in `.pdf`, `.png` or `.svg` it writes a figure of the curves for a paper.
+
         Raises:
             WriteFailed: a file that cannot be written.
         """
         _upper("report.single").write_report(self, Path(path), title)
+
+    @checked_call
+    def to_pandas(self) -> Any:
+        """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics that are one number.
+
+        Accuracies are fractions from 0 to 1, as in `metrics`; `frame.attrs["units"]` names the units. `fedax.table` gives percent.
+        """
+        return _upper("report.single").frame_of(self)
 
     @property
     def about(self) -> dict[str, Any]:

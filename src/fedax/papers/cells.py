@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedax.experiments.statistics import welch
 from fedax.observe.modes import mode_of
 from fedax.report.tables.numbers import Results, Values, stated_modes
+from fedax.report.tables.statistics import welch
 from fedax.report.tables.summary import is_percent
 
 Status = Literal[

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode
-from fedax.experiments.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
 from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of
 from fedax.report.tables.reductions import is_value_reduction
+from fedax.report.tables.statistics import LEVEL, Effect, at_least, digits, effect_of, ratio_of
 from fedax.report.tables.summary import counted
 
 Verdict = Literal[
@@ -110,7 +110,7 @@ class Claim(BaseModel):
 
         It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`), and does not hold if one has
         p < 0.05 for the opposite after Holm's correction over tasks and pairs. With `at_least` the same of so many tasks, see
-        `fedax.experiments.statistics.at_least`.
+        `fedax.report.tables.statistics.at_least`.
         Where tasks or algorithms of the claim have not run, it can hold on what ran only.
 
         Args:

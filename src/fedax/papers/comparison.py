@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.statistics import holm
 from fedax.papers.cells import Cell, Number, beside
 from fedax.papers.claims import Evidence, Verdict
 from fedax.papers.recipe import Recipe
@@ -20,6 +19,7 @@ from fedax.report import Record, Sheet
 from fedax.report.tables.membership import AUDITED, membership_sheet
 from fedax.report.tables.numbers import AnyRun, Results
 from fedax.report.tables.reductions import describe_reduction
+from fedax.report.tables.statistics import holm
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")

@@ -1,5 +1,8 @@
 """Runs in Python: a table, a figure and a page of one, as `History` shows itself, and a page of several."""
 
+import dataclasses
+import importlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,10 +10,14 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedax.core import History, InvalidInput, UnknownName
+from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.errors import short
+from fedax.report.drawing.charts import Chart
+from fedax.report.drawing.figures import FORMATS, save_charts
 from fedax.report.page import Page, clients_sheet, render
 from fedax.report.record import Record
+from fedax.report.tables.comparison import FORMS, differences_sheet, method_tables
+from fedax.report.tables.summary import is_percent
 from fedax.report.versions import versions
 from fedax.utils.arguments import checked_call
 from fedax.utils.files import write, writing
@@ -30,6 +37,19 @@ def table_of(history: History, every: int = 1) -> str:
     widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
     head = "  ".join(name.rjust(widths[name]) for name in columns)
     return "\n".join([head, *("  ".join(texts[i].rjust(widths[name]) for name, texts in columns.items()) for i in rows)])
+
+
+def frame_of(history: History) -> Any:
+    """See `History.to_pandas`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise FedaxError("History.to_pandas needs pandas. Run pip install pandas.") from error
+    columns = {"round": history.rounds, "seconds": history.seconds, "bits": history.bits.cumulative[history.rounds]}
+    frame = pd.DataFrame(columns | curves_of(history))
+    fractions = [name for name in frame.columns if is_percent(str(name))]
+    frame.attrs["units"] = {"seconds": "s", "bits": "bit"} | dict.fromkeys(fractions, "fraction")
+    return frame
 
 
 def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
@@ -77,6 +97,9 @@ def _in_full(run: History) -> dict[str, str]:
 
 def write_report(history: History, path: Path, title: str) -> None:
     """See `History.report`."""
+    if path.suffix.removeprefix(".") in FORMATS:
+        compare({history.algorithm: history}, path, title=title)
+        return
     record = Record.of(history, task=title, label=history.algorithm, seed=0)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,19 +112,19 @@ def write_report(history: History, path: Path, title: str) -> None:
 def compare(
     histories: Mapping[str, History | Sequence[History]], path: str | Path = "comparison.html", *, title: str = "Comparison"
 ) -> Path:
-    """Writes a page with the curves and final values of several runs, which opens without a network.
+    """Writes a page with the curves and final values of several runs, which opens without a network, or a figure of the curves.
 
     Args:
         histories: by the name in the legend, a run or the runs of several seeds: those are shown by their mean, with a band of
             one standard deviation. All of one task.
-        path: of the page, an HTML file.
+        path: of the page, an HTML file; of a figure for a paper, a file that ends in `.pdf`, `.png` or `.svg` (by Matplotlib).
         title: its heading.
 
     Returns:
         The path.
 
     Raises:
-        InvalidInput: no runs, or something else than runs.
+        InvalidInput: no runs, something else than runs, or another ending.
         WriteFailed: a file that cannot be written.
 
     Example:
@@ -113,24 +136,86 @@ def compare(
         ...     fedax.compare(runs, f"{folder}/page.html").name
         'page.html'
     """
-    path, records = Path(path), list[Record]()
+    path, records = Path(path), _records(histories, title, "compare")
+    if path.suffix.removeprefix(".") in FORMATS:
+        return _write_figure(records, path, title)
+    if path.suffix not in (".html", ".htm"):
+        raise InvalidInput.of(
+            "compare(path=...)", str(path), "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS)
+        )
+    words = f"{len(histories)} methods, {len(records)} runs." if len(histories) > 1 else f"{len(records)} runs."
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        given = {label: list(runs) if isinstance(runs, Sequence) else [runs] for label, runs in histories.items()}
+        sheets = [*differences_sheet(records, {}), *clients_sheet(records)]
+        about = {"settings": settings_of(given), "versions": versions(), "sheets": sheets}
+        write(path, render(Page(title, words, records, **about)))
+    return path
+
+
+@checked_call
+def table(
+    histories: Mapping[str, History | Sequence[History]],
+    form: str = "text",
+    *,
+    metrics: Sequence[str] | None = None,
+    title: str = "Comparison",
+) -> str:
+    """Returns the final values of several runs as a table, with the best and those that are not significantly worse marked.
+
+    Runs of several seeds are paired by their place in each list. The tests are Student's on paired differences to the best
+    mean, corrected by Holm.
+
+    Args:
+        histories: by the name in the table, a run or the runs of several seeds. All of one task.
+        form: "text", "latex" (for booktabs), "markdown" or "csv".
+        metrics: which; by default those that reports show.
+        title: of the table.
+
+    Raises:
+        InvalidInput: no runs, something else than runs, or another form.
+        UnknownName: a metric that no run has.
+
+    Example:
+        >>> import fedax
+        >>> task, methods = fedax.tasks.synthetic(clients=3), {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
+        >>> runs = {name: fedax.run_grid([method], task, seed=[0, 1], rounds=1) for name, method in methods.items()}
+        >>> fedax.table(runs, "markdown", metrics=["test_accuracy"]).splitlines()[2]
+        '| Algorithm | Test accuracy (%) |'
+    """
+    if form not in FORMS:
+        raise UnknownName.among("table(form=...)", form, FORMS)
+    return FORMS[form](method_tables(_records(histories, title, "table"), metrics=metrics))
+
+
+def _records(histories: Any, title: str, name: str) -> list[Record]:
+    """Returns the records of runs by label; `name` is that of the public function, for messages."""
+    records = list[Record]()
     if not isinstance(histories, Mapping):
         raise InvalidInput.found(
-            "compare(histories=...)", f"a {type(histories).__name__}", 'a dict of runs by name, as in {"FedAvg": history}'
+            f"{name}(histories=...)", f"a {type(histories).__name__}", 'a dict of runs by name, as in {"FedAvg": history}'
         )
     for label, runs in histories.items():
         several = list(runs) if isinstance(runs, Sequence) else [runs]
         if not several or not all(isinstance(run, History) for run in several):
             raise InvalidInput.found(
-                "compare(histories=...)", f"{label!r} without runs", "a History, or several, for each name"
+                f"{name}(histories=...)", f"{label!r} without runs", "a History, or several, for each name"
             )
         records += [Record.of(run, task=title, label=label, seed=seed) for seed, run in enumerate(several)]
     if not records:
-        raise InvalidInput.found("compare(histories=...)", "no runs", "at least one")
-    words = f"{len(histories)} methods, {len(records)} runs." if len(histories) > 1 else f"{len(records)} runs."
-    with writing(path):
+        raise InvalidInput.found(f"{name}(histories=...)", "no runs", "at least one")
+    return records
+
+
+def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
+    """Draws the curves of all metrics into one file, a panel for each."""
+    charts = importlib.import_module("fedax.experiments.results.figures").curves(records)  # a room above this one
+    panels = [dataclasses.replace(panel, title="") for chart in charts for panel in chart.panels]
+    if not panels:
+        raise InvalidInput.found("compare(path=...)", "runs without curves that figures show", "runs with losses or scores")
+    chart = Chart(path.stem, title, panels, min(len(panels), 3), charts[0].note)
+    with writing(path), tempfile.TemporaryDirectory() as folder:
+        (drawn,) = save_charts([chart], Path(folder), [path.suffix.removeprefix(".")])
         path.parent.mkdir(parents=True, exist_ok=True)
-        given = {label: list(runs) if isinstance(runs, Sequence) else [runs] for label, runs in histories.items()}
-        about = {"settings": settings_of(given), "versions": versions(), "sheets": clients_sheet(records)}
-        write(path, render(Page(title, words, records, **about)))
+        write(path, drawn.read_bytes())
     return path

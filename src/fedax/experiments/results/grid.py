@@ -71,6 +71,26 @@ def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
     return list({experiment.name: experiment for experiment in reversed(selecting)}.values())[::-1]
 
 
+def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
+    """Returns a sentence for each selected number that is the smallest or the largest of its list, and not of its range.
+
+    The best value may then lie beyond the list.
+    """
+    members = {member.label: member for member in experiment.members()}
+    found = []
+    for method, label in selected(experiment, records).items():
+        member = members[label]
+        for key, value in member.settings.items():
+            others = {other.settings.get(key) for other in members.values() if other.method == method}
+            numbers = sorted(other for other in others if isinstance(other, int | float) and not isinstance(other, bool))
+            if len(numbers) < 2 or value not in (numbers[0], numbers[-1]) or value in experiment.limits_of(member, key):
+                continue
+            side, way = ("smallest", "smaller") if value == numbers[0] else ("largest", "larger")
+            listed = ", ".join(map(str, numbers))
+            found.append(f"{method}: {key} = {value} is the {side} of its list ({listed}). Try {way} values.")
+    return found
+
+
 def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> str:
     """Returns all members with all their runs as one long table; `selected` is 1 for the members that the reports show.
 
@@ -118,7 +138,9 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
         rows,
         f"Selected: the {highest} {read} in the mean over the runs with the seeds"
         f" {seeds}, which are not reported; a member with a diverged run counts as worst. Algorithms of one member are shown with"
-        " their own runs." + (" These are test examples: on new ones the numbers would be worse." if on_test else ""),
+        " their own runs."
+        + "".join(f" {sentence}" for sentence in edges(experiment, records))
+        + (" These are test examples: on new ones the numbers would be worse." if on_test else ""),
     )
 
 

@@ -21,7 +21,7 @@ from fedax.experiments.results.archive import copy_kept, draw_pictures, kept_exp
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.figures import curves
-from fedax.experiments.results.grid import grid_csv, grid_sheet, grids_of, selections
+from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.settings import check_made, identity, made_with
 from fedax.experiments.results.study import Study, parse_study
@@ -29,6 +29,7 @@ from fedax.report import Page, Record, render
 from fedax.report.drawing.charts import Chart
 from fedax.report.page import clients_sheet
 from fedax.report.record import by_task, clients_csv, of_clients, to_csv
+from fedax.report.tables.comparison import differences_sheet
 from fedax.report.tables.membership import audits_among, membership_csv
 from fedax.report.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing
@@ -276,6 +277,7 @@ class RunDirectory:
         prices = next((e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump())
         sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
+        sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
         sheets += clients_sheet(self.records)
         charts = self._figures()
         reads, runs, others = self.reads, self.shown(), " ".join(provenance.others(self.records))
@@ -318,11 +320,19 @@ class RunDirectory:
         """Returns by task and algorithm the label of the member that a grid's rule selects among those that have run."""
         return selections(self.experiments, self.records)
 
+    def warnings(self) -> list[str]:
+        """Returns a sentence for each selected value at an edge of its grid."""
+        return [sentence for experiment in self.grids for sentence in edges(experiment, self.records)]
+
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
         tasks = by_task(self.records)
+        labels = {record.label for record in self.records}
+        members = [member for experiment in self.grids for member in experiment.members()]
+        methods = {member.label: member.method for member in members}
         counts = [
-            counted(len({record.label for record in self.records}), "algorithm"),
+            counted(len({methods.get(label, label) for label in labels}), "algorithm"),
+            *([counted(len(labels), "setting")] if members else []),
             counted(len(tasks), "task"),
             counted(len(self.records), "run"),
         ]
@@ -338,6 +348,7 @@ class RunDirectory:
             "status": self.status,
             "jobs": self.jobs,
             "notes": self.notes,
+            "warnings": self.warnings(),
             "tasks": {
                 title: [_plain(row) for row in summarize(runs, self.reads.get(title, "last"))]
                 for title, runs in by_task(self.shown()).items()

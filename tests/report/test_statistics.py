@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedax.experiments.statistics import LEVEL, at_least, effect_of, holm, paired_t, ratio_of, welch
+from fedax.report.tables.statistics import LEVEL, at_least, effect_of, holm, paired_t, ratio_of, welch
 
 COUNTS = (3, 5, 10)
 TASKS, PAIRS, SEEDS, TIMES = 5, 4, 3, 4000

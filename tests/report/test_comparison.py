@@ -1,0 +1,150 @@
+"""Tables of methods: paired tests against the best, forms, figures of runs in Python."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fedax
+from fedax import cli
+from fedax.core import Outcome
+from fedax.experiments.results.store import RunDirectory
+from fedax.report.tables.comparison import compare_methods, differences_sheet, method_tables, to_csv, to_latex, to_markdown
+from fedax.report.tables.statistics import holm, paired_t
+from samples import record
+
+RNG = np.random.default_rng(0)
+COMMON = RNG.normal(size=6)
+
+
+def runs(label, accuracies, task="T", **more):
+    return [
+        record(label, task, seed, losses=(2.0, 1.0, 0.5), test_accuracy=np.array([0.1, a / 2, a]), **more)
+        for seed, a in enumerate(accuracies)
+    ]
+
+
+BEST, LEVEL_, WORSE = 0.8 + 0.01 * COMMON, 0.799 + 0.01 * COMMON[::-1], 0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6)
+RECORDS = [*runs("Best_1", BEST), *runs("Level", LEVEL_), *runs("Worse", WORSE)]
+
+
+def test_tests_are_paired_and_corrected():
+    column = compare_methods(RECORDS, "test_accuracy")
+    assert column.title == "Test accuracy (%)"
+    assert [column.cells[label].is_top for label in ("Best_1", "Level", "Worse")] == [True, True, False]
+    assert column.cells["Best_1"].mean == pytest.approx(100 * BEST.mean())
+    assert column.cells["Best_1"].deviation == pytest.approx(100 * BEST.std(ddof=1))
+    raw = [float(paired_t(100 * (BEST - other)[None])[2][0]) for other in (LEVEL_, WORSE)]
+    assert [column.differences[label].p for label in ("Level", "Worse")] == pytest.approx(holm(raw))
+    assert column.differences["Worse"].effect.mean == pytest.approx(100 * (BEST - WORSE).mean())
+
+
+def test_a_loss_is_better_below():
+    ends = (("A", 0.5), ("B", 0.6))
+    low = [record(label, "T", seed, losses=(2.0, loss + 0.01 * seed)) for label, loss in ends for seed in range(4)]
+    column = compare_methods(low, "train_loss")
+    assert [column.cells[label].is_top for label in "AB"] == [True, False]
+    assert column.differences["B"].effect.mean == pytest.approx(0.1)
+
+
+def test_diverged_runs_count_as_the_worst():
+    bad = runs("Bad", BEST + 0.1)
+    broken = {"test_accuracy": np.array([0.1, 0.5, np.nan]), "outcome": Outcome("non-finite", 1)}
+    bad[0] = record("Bad", "T", 0, losses=(2.0, 1.0, np.nan), **broken)
+    column = compare_methods([*RECORDS, *bad], "test_accuracy")
+    assert column.cells["Bad"].lost == 1
+    assert column.cells["Bad"].mean == pytest.approx(100 * np.mean([0.1, *(BEST + 0.1)[1:]]))
+
+
+def test_single_runs_are_not_tested():
+    (table,) = method_tables([*runs("A", [0.8]), *runs("B", [0.5])], metrics=["test_accuracy"])
+    assert table.columns[0].differences["B"].p == 1.0
+    assert "Nothing is tested" in table.note
+    assert differences_sheet([*runs("A", [0.8]), *runs("B", [0.5])], {}) == []
+
+
+def test_latex_has_booktabs_and_marks():
+    (table,) = method_tables(RECORDS, metrics=["test_accuracy"])
+    lines = to_latex(table).splitlines()
+    assert lines[1:4] == [r"\begin{tabular}{lr}", r"\toprule", r"Algorithm & Test accuracy (\%) \\"]
+    assert lines[5].startswith(r"Best\_1 & $\mathbf{80.")
+    assert r" \pm " in lines[5]
+    assert r"\mathbf" in lines[6]
+    assert r"\mathbf" not in lines[7]
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+
+
+def test_a_metric_of_several_tasks_is_one_table():
+    (table,) = method_tables([*RECORDS, *runs("Level", BEST, "U")], metrics=["test_accuracy"])
+    assert [column.title for column in table.columns] == ["T", "U"]
+    assert to_markdown(table).splitlines()[2] == "| Algorithm | T | U |"
+    assert to_markdown(table).splitlines()[4].endswith("| - |")
+
+
+def test_csv_names_units():
+    rows = list(csv.DictReader(io.StringIO(to_csv(method_tables(RECORDS)))))
+    worse = next(row for row in rows if (row["algorithm"], row["column (unit)"]) == ("Worse", "Test accuracy (%)"))
+    assert float(worse["mean"]) == pytest.approx(100 * WORSE.mean(), rel=1e-6)
+    assert worse["best"] == "0"
+    assert float(worse["p (Holm)"]) < 0.05
+
+
+def test_the_report_says_what_is_not_distinguishable():
+    (sheet,) = differences_sheet(RECORDS, {})
+    assert {(row[1], row[-1]) for row in sheet.rows if "points" in row[3]} == {
+        ("Level", "not distinguishable"),
+        ("Worse", "worse"),
+    }
+
+
+def test_the_command(tmp_path):
+    directory = RunDirectory.create(tmp_path / "a", "Study")
+    directory.take(dict(enumerate(RECORDS)))
+    directory.close("finished")
+    call = lambda *arguments: CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["table", str(tmp_path / "a"), *arguments])  # noqa: E731
+    assert "\\toprule" in call("--latex").output
+    assert "Worse" in call().output
+    assert call("--csv", "--out", str(tmp_path / "a.csv")).exit_code == 0
+    assert (tmp_path / "a.csv").read_text().startswith("table,algorithm,column (unit)")
+    assert "exclude each other" in call("--csv", "--latex").output
+    assert "Did you mean 'test_accuracy'" in call("--metric", "test_acuracy").output
+    assert "not distinguishable" in (tmp_path / "a" / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def histories():
+    task = fedax.tasks.synthetic(clients=3)
+    methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
+    return {name: fedax.run_grid([method], task, seed=[0, 1, 2], rounds=2) for name, method in methods.items()}
+
+
+def test_from_python(histories, tmp_path):
+    assert fedax.table(histories, "latex").startswith("% Comparison")
+    with pytest.raises(fedax.InvalidInput, match=r"got 'latx'.*Did you mean 'latex'"):
+        fedax.table(histories, "latx")
+
+
+@pytest.mark.parametrize("ending", ["pdf", "png"])
+def test_figures_of_histories(histories, tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    begin = {"pdf": b"%PDF", "png": b"\x89PNG"}[ending]
+    assert fedax.compare(histories, tmp_path / f"a.{ending}").read_bytes().startswith(begin)
+    histories["FedAvg"][0].report(tmp_path / f"b.{ending}")
+    assert (tmp_path / f"b.{ending}").read_bytes().startswith(begin)
+
+
+def test_other_endings_are_refused(histories, tmp_path):
+    with pytest.raises(
+        fedax.InvalidInput, match=r"compare\(path=...\): got '.*a.txt'; allowed: names that end in .html, .pdf"
+    ):
+        fedax.compare(histories, tmp_path / "a.txt")
+
+
+def test_data_frames(histories):
+    pytest.importorskip("pandas")
+    frame = histories["FedAvg"][0].to_pandas()
+    assert list(frame.columns[:3]) == ["round", "seconds", "bits"]
+    assert frame["train_loss"].tolist() == histories["FedAvg"][0].metrics["train_loss"].tolist()
+    assert frame.attrs["units"]["test_accuracy"] == "fraction"
