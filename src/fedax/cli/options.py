@@ -23,6 +23,12 @@ Out = Annotated[
     typer.Option(help="Folder for the results, new or empty.  [default: below runs/]", show_default=False),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+OnSlurm = Annotated[
+    bool,
+    typer.Option(
+        "--slurm", help="Submit the work as jobs of a Slurm cluster, see the table [cluster] (needs the extra `slurm`)."
+    ),
+]
 OnHosts = Annotated[bool, typer.Option("--hosts", help="This is one of several hosts; see the guide to hosts.")]
 Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
 Folders = Annotated[list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")]

@@ -1,18 +1,19 @@
 """`fedax resume`: continues a run directory."""
 
-from fedax.cli.options import Folder, Jobs, OnHosts, TrustCode
+from fedax.cli.options import Folder, Jobs, OnHosts, OnSlurm, TrustCode
 
 
-def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False, trust: TrustCode = False) -> None:
+def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False, trust: TrustCode = False, slurm: OnSlurm = False) -> None:
     """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to an uninterrupted run.
 
     A run of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
     """
     from rich.console import Console
 
-    from fedax.cli.run import follow_rank_0
+    from fedax.cli.run import cluster_for, follow_rank_0
     from fedax.cli.summary import print_summary
     from fedax.engine.distributed.multihost import connect_hosts
+    from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running import runner
     from fedax.experiments.running.progress import display_for
     from fedax.experiments.running.ranks import team
@@ -22,4 +23,5 @@ def resume(folder: Folder, jobs: Jobs = 1, hosts: OnHosts = False, trust: TrustC
     if follow_rank_0(team()):
         return
     console = Console()
-    print_summary(runner.resume(folder, display_for(console), jobs, trust), console)
+    cluster = cluster_for(RunDirectory.load(folder, repair=True).experiments[0], jobs) if slurm else None
+    print_summary(runner.resume(folder, display_for(console), jobs, trust, cluster), console)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedax.cli.options import File, Jobs, OnHosts, Out, Settings
+from fedax.cli.options import File, Jobs, OnHosts, OnSlurm, Out, Settings
 
 if TYPE_CHECKING:
     from fedax.engine.distributed.process_group import ProcessGroup
+    from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.config.sections import ClusterSection
 
 
 def run(
@@ -20,6 +22,7 @@ def run(
     jobs: Jobs = 1,
     engine: Annotated[str | None, typer.Option(help="Engine: {engines}.", show_default=False)] = None,
     hosts: OnHosts = False,
+    slurm: OnSlurm = False,
 ) -> None:
     """Run the experiment of a TOML file.
 
@@ -49,8 +52,25 @@ def run(
         return
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
-    directory = runner.run_experiment(experiment, path, display_for(console), jobs)
+    cluster = cluster_for(experiment, jobs) if slurm else None
+    directory = runner.run_experiment(experiment, path, display_for(console), jobs, cluster)
     print_summary(directory, console)
+
+
+def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
+    """Returns the cluster of an experiment, once it is known that jobs can be submitted.
+
+    Raises:
+        InvalidInput: processes beside jobs. FedaxError: submitit is not installed.
+    """
+    from fedax.errors import InvalidInput
+    from fedax.experiments.config.sections import ClusterSection
+    from fedax.experiments.running.pools import check_cluster
+
+    if jobs > 1:
+        raise InvalidInput.of("--jobs", jobs, "1 with --slurm, which submits a job for each part of the work")
+    check_cluster()
+    return experiment.cluster or ClusterSection()
 
 
 def follow_rank_0(ranks: ProcessGroup) -> bool:

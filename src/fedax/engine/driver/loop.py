@@ -171,7 +171,7 @@ class RoundLoop:
         """Calls the progress hook; on several ranks, all stop if the hook of one says so."""
         progress = Progress(self.done, self.grid.rounds, self.clock.now, self.recorders[0].latest, self.clock.compiling)
         with self.interrupts.allowed(self.states):
-            wants_stop = self.options.progress and self.options.progress(progress)
+            wants_stop = callable(self.options.progress) and self.options.progress(progress)
         self.stop_requested = self.process_group.any(bool(wants_stop))
 
     def _save(self) -> None:

@@ -82,7 +82,7 @@ class Options(Setting, total=False):
     stop: Rule | Sequence[Rule] | None
     keep_best: str | None
     mode: Mode | None
-    progress: Callable[[Progress], bool | None] | None
+    progress: Callable[[Progress], bool | None] | bool | None
     checkpoint: str | Path | None
     checkpoint_every: int
     personal: bool
@@ -110,7 +110,7 @@ class RunOptions:
     stop: Rule | Sequence[Rule] | None = None
     keep_best: str | None = None
     mode: str | None = None
-    progress: Callable[[Progress], bool | None] | None = None
+    progress: Callable[[Progress], bool | None] | bool | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int = 10
     personal: bool = False
@@ -146,8 +146,8 @@ class RunOptions:
             raise InvalidInput.of("run(observe=...)", observers, "a list of observers", hint)
         for observer in observers:
             check_kind("run(observe=...)", observer, Observer)
-        if self.progress is not None and not callable(self.progress):
-            raise InvalidInput.of("run(progress=...)", self.progress, "a function of a Progress")
+        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
+            raise InvalidInput.of("run(progress=...)", self.progress, "a function of a Progress, or True for a bar")
         check_count("rounds", self.rounds, 0, MOST_COUNT)
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
         for rule in self.rules:

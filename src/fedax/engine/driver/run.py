@@ -20,6 +20,7 @@ from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
 from fedax.engine.driver.options import Divergence as Divergence
 from fedax.engine.driver.options import Options, RunOptions, check_kind, require_concrete, solver_of
 from fedax.engine.driver.options import Progress as Progress
+from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.resolve import has_symbolic
 from fedax.engine.driver.session import Grid
 from fedax.engine.driver.session import program_key as program_key
@@ -68,7 +69,7 @@ def run(
             value. By default that of early stopping, if there is one.
         mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither
             the observer nor the task states it.
-        progress: called with a `Progress` after every observation; `print` will do.
+        progress: called with a `Progress` after every observation; `print` will do. True shows a bar.
         checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from
             the newest whole one, to the same bits as without a break (on the same engine, devices
             and versions).
@@ -169,6 +170,16 @@ def run_grid(
     # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
     algorithms, solvers, options = _with_solvers(algorithms, options)
     settings, before = dataclasses.replace(RunOptions.of(options), solvers=solvers), list(resume or ())
+    with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
+        settings = dataclasses.replace(settings, progress=hook)
+        return _run_grid(algorithms, task, seeds, settings, before)
+
+
+def _run_grid(
+    algorithms: list[Algorithm[Any]], task: Task, seeds: list[int], settings: RunOptions, before: list[History]
+) -> list[History]:
+    """Runs a grid whose arguments are checked, by as many programs as it needs."""
+    solvers = settings.solvers
     for history in before:
         check_kind("run(resume=...)", history, History)
     with settings.engine.process_group.abort_on_error():

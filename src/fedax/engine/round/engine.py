@@ -3,6 +3,7 @@
 `RunCarry` is what a run carries from round to round, `Log` what its rounds report.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -205,6 +206,17 @@ class Engine(ABC):
 
     process_group: ProcessGroup = ProcessGroup()
     checkpoint_seconds: float | None = None
+
+    def __repr__(self) -> str:
+        """The constructor's call with the arguments that differ from its defaults, as far as they are plain values."""
+        parameters = inspect.signature(type(self).__init__).parameters
+        given = {name: (getattr(self, name, p.default), p.default) for name, p in parameters.items()}
+        plain = {
+            name: value
+            for name, (value, default) in given.items()
+            if isinstance(value, str | int | float) and value != default
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
 
     def has_all(self, task: Task) -> bool:
         """Returns whether this process has all clients' examples."""

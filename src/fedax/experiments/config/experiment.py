@@ -33,6 +33,7 @@ from fedax.experiments.config.sections import (
     AlgorithmSection,
     AuditSection,
     ChannelSection,
+    ClusterSection,
     CostSection,
     EarlyStoppingSection,
     Section,
@@ -77,6 +78,7 @@ class Experiment(BaseModel):
         grid: values to try, and the rule that selects among them.
         channel: codecs of what is sent; nothing is coded by default.
         cost: prices of a simulated time.
+        cluster: the jobs of `fedax run FILE --slurm`.
         audit: makes every run one of membership inference.
         trackers: programs that get the curves as well: `tensorboard`, `mlflow`, `wandb`.
         checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
@@ -113,6 +115,7 @@ class Experiment(BaseModel):
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cost: CostSection | None = None
+    cluster: ClusterSection | None = None
     simulation: SimulationSection | None = None
     audit: AuditSection | None = None
     trackers: list[str] = []
@@ -235,9 +238,10 @@ class Experiment(BaseModel):
             with self._at(name):
                 if (section := getattr(self, name)) is not None:
                     section.make()
-        with self._at("cost"):
-            if self.cost is not None:
-                self.cost.check()
+        for name in ("cost", "cluster"):
+            with self._at(name):
+                if (section := getattr(self, name)) is not None:
+                    section.check()
 
     def _check_algorithms(self) -> None:
         """Checks each algorithm with its own solver and schedule, and that labels differ."""
@@ -426,7 +430,7 @@ class Experiment(BaseModel):
             }
             | {
                 name: section.model_dump()
-                for name in ("stop", "early_stopping", "channel", "cost", "simulation", "audit")
+                for name in ("stop", "early_stopping", "channel", "cost", "cluster", "simulation", "audit")
                 if (section := getattr(self, name)) is not None
             }
             | (
@@ -444,6 +448,14 @@ class Experiment(BaseModel):
         """Returns all hyperparameters of a section; a run directory's copy has written them all."""
         owner = self._make(section)
         return section.options if owner is None else {name: getattr(owner, name) for name in declared(owner)}
+
+    def limits_of(self, member: Member, key: str) -> tuple[float, float]:
+        """Returns the ends of the range of a number that the grid varies; infinite ones where it is not known."""
+        for section in (member.algorithm, member.solver):
+            owner = self._make(section)
+            if owner is not None and key in declared(owner):
+                return declared(owner)[key].low, declared(owner)[key].top
+        return -math.inf, math.inf
 
     def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""

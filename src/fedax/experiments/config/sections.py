@@ -280,6 +280,40 @@ def engine_of(name: str, options: SimulationSection | None) -> Engine:
     return Simulation(**options.model_dump())
 
 
+class ClusterSection(BaseModel):
+    """`[cluster]`: the jobs that `--slurm` submits, one for each part of the work that a compiled program serves.
+
+    Args:
+        partition: of the cluster; its default one if none is named.
+        minutes: that a job may take, at least 1.
+        cpus, gpus: of a job; at least 1 and at least 0.
+        memory: of a job in GB, above 0; the partition's default if none is named.
+        executor: `slurm`, or `local` for processes of this machine.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    partition: str | None = None
+    minutes: int = 60
+    cpus: int = 1
+    gpus: int = 0
+    memory: float | None = None
+    executor: Literal["slurm", "local"] = "slurm"
+
+    def check(self) -> None:
+        """Refuses numbers out of range."""
+        limits = {"minutes": whole(low=1), "cpus": whole(low=1), "gpus": whole(low=0)}
+        limits |= {} if self.memory is None else {"memory": real(low=0, open_low=True)}
+        _check_numbers("cluster", {name: (getattr(self, name), hyper) for name, hyper in limits.items()})
+
+    def parameters(self) -> dict[str, Any]:
+        """Returns what submitit takes."""
+        local = self.executor == "local"
+        given = {"timeout_min": self.minutes, "gpus_per_node": self.gpus, "cpus_per_task": None if local else self.cpus}
+        given |= {"slurm_partition": None if local else self.partition, "mem_gb": None if local else self.memory}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 class CostSection(BaseModel):
     """`[cost]`: prices of a simulated time, finite and at least 0, in any unit; the report can change them.
 
@@ -387,7 +421,7 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
     field = ".".join(str(key) for key in place)
     if first["type"] == "extra_forbidden":
         tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection, "audit": AuditSection}
-        tables |= {"early_stopping": EarlyStoppingSection, "simulation": SimulationSection}
+        tables |= {"early_stopping": EarlyStoppingSection, "simulation": SimulationSection, "cluster": ClusterSection}
         known = [field.alias or name for name, field in tables.get(str(place[0]), model).model_fields.items()]
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":

@@ -181,7 +181,7 @@ def run_batch(
         same = all(solver is solvers[0] or str(solver) == str(solvers[0]) for solver in solvers)
         arguments |= {"solver": solvers[0] if same else solvers}
         histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    cost, schedule = footprint(members[0], plan.task, solver=arguments["solver"]), arguments["schedule"]
+    cost, schedule = footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"]), arguments["schedule"]
     each = [cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n))) for n in plan.task.train.sizes]
     gradients = float(np.mean(each))
     n = len(histories)

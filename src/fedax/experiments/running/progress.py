@@ -7,17 +7,23 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from fedax.engine.driver.progress_bar import make_bars, rate_and_value, word_for
 from fedax.engine.driver.run import Progress as Observation
 from fedax.report.record import Record
 from fedax.report.tables.summary import best, columns_of, shown_in, summarize
 
 
 class Display:
-    """Shows nothing; the base of the others. Runs are announced, observed and finished in turn."""
+    """Shows nothing; the base of the others. Runs are announced, observed and finished in turn.
+
+    Attributes:
+        metric: that is shown, the one by which runs of a grid are selected.
+    """
+
+    metric: str = "train_loss"
 
     def __enter__(self) -> "Display":
         return self
@@ -42,16 +48,7 @@ class Bars(Display):
     """A live bar for the current run."""
 
     def __init__(self, console: Console) -> None:
-        self.bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[loss]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            transient=True,
-        )
+        self.bars = make_bars(console)
         self.bar: Any = None
         self.begun = time.perf_counter()
 
@@ -64,19 +61,21 @@ class Bars(Display):
 
     def begin(self, title: str, rounds: int) -> None:
         self._clear()
-        self.bar = self.bars.add_task(title, total=rounds, rate="compiling", loss="")
+        self.bar = self.bars.add_task(title, total=rounds, rate="compiling", value="")
         self.begun = time.perf_counter()
 
     def observe(self, observation: Observation) -> None:
-        rate, loss = observed(observation, self.begun)
+        rate, value = rate_and_value(observation, self.begun, self.metric)
         if observation.round == 0:  # what comes next is the compilation of the rounds
             rate, self.begun = "compiling", time.perf_counter()
-        self.bars.update(self.bar, completed=observation.round, total=observation.rounds, rate=rate, loss=loss)
+        self.bars.update(self.bar, completed=observation.round, total=observation.rounds, rate=rate, value=value)
 
     def end(self, title: str, record: Record) -> None:
         self._clear()
         self.bars.console.print(
-            Text.assemble(("✓ ", "green") if record.ending == "ok" else ("! ", "yellow"), finished(title, record))
+            Text.assemble(
+                ("✓ ", "green") if record.ending == "ok" else ("! ", "yellow"), finished(title, record, self.metric)
+            )
         )
 
     def say(self, message: str) -> None:
@@ -102,11 +101,11 @@ class Lines(Display):
     def observe(self, observation: Observation) -> None:
         if time.perf_counter() - self.last > self.every:
             self.last = time.perf_counter()
-            rate, loss = observed(observation, self.begun)
-            self._line(f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {loss}")
+            rate, value = rate_and_value(observation, self.begun, self.metric)
+            self._line(f"  {self.title}: round {observation.round}/{observation.rounds}, {rate}, {value}")
 
     def end(self, title: str, record: Record) -> None:
-        self._line(finished(title, record))
+        self._line(finished(title, record, self.metric))
 
     def say(self, message: str) -> None:
         self._line(message)
@@ -120,22 +119,15 @@ def display_for(console: Console) -> Display:
     return Bars(console) if console.is_terminal else Lines(console)
 
 
-def observed(observation: Observation, begun: float) -> tuple[str, str]:
-    """Rounds per second, without the time of compiling, and the loss, in words."""
-    loss = observation.metrics.get("train_loss")
-    speed = observation.round / max(time.perf_counter() - begun - observation.compiling, 1e-9)
-    return f"{speed:.3g} rounds/s", "" if loss is None else f"loss {float(loss):.4g}"
-
-
-def finished(title: str, record: Record) -> str:
-    """Returns one line about a run that ended."""
-    loss = record.metrics.get("train_loss")
+def finished(title: str, record: Record, metric: str = "train_loss") -> str:
+    """Returns one line about a run that ended, with the last value of a metric."""
+    values = record.metrics.get(metric)
     compiled = 0.0 if record.compiling is None else float(record.compiling[-1])
     parts = [f"{int(record.rounds[-1])} rounds in {record.seconds[-1]:.1f} s"]
     parts += [f"{compiled:.1f} s of them compiling"] if compiled >= 0.1 else []
-    parts += [] if loss is None else [f"loss {loss[-1]:.4g}"]
+    parts += [] if values is None else [f"{word_for(metric)} {values[-1]:.4g}"]
     parts += [] if record.ending == "ok" else [record.ending]
-    parts += [f"{name} {_range(values)} by theory" for name, values in record.fitted.items()]
+    parts += [f"{name} {_range(numbers)} by theory" for name, numbers in record.fitted.items()]
     return f"{title}: {', '.join(parts)}"
 
 

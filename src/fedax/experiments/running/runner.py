@@ -1,22 +1,17 @@
 """Runs experiments into a run directory; an interruption leaves it valid, and it can be taken up again."""
 
 import dataclasses
-import multiprocessing
-import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from fedax.core import InvalidInput, Outcome, RunExists, RunFailed, WriteFailed
+from fedax.core import InvalidInput, Outcome, RunExists, WriteFailed
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.run_ids import draw_of, list_run_ids
+from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.provenance import packages
 from fedax.experiments.results.reuse import import_runs
@@ -25,9 +20,9 @@ from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_
 from fedax.experiments.results.study import Study
 from fedax.experiments.running.batches import Batch, batches_of, plan_of, run_batch
 from fedax.experiments.running.interruption import Interruption
+from fedax.experiments.running.pools import cluster_pool, local_pool
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import followed, team_of
-from fedax.experiments.running.setup import set_up_jax, share_of_cores
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
 from fedax.report import Record
 from fedax.utils.files import write, writing
@@ -78,7 +73,9 @@ def run_one(
     return record
 
 
-def run_experiment(experiment: Experiment, out: Path, display: Display, jobs: int = 1) -> RunDirectory:
+def run_experiment(
+    experiment: Experiment, out: Path, display: Display, jobs: int = 1, cluster: ClusterSection | None = None
+) -> RunDirectory:
     """Runs every algorithm with every seed, and keeps each run on disk as soon as it is done.
 
     Args:
@@ -86,6 +83,7 @@ def run_experiment(experiment: Experiment, out: Path, display: Display, jobs: in
         out: the run directory, new or empty.
         display: where progress is shown.
         jobs: processes.
+        cluster: whose jobs do the work, in place of processes here.
 
     Returns:
         The directory, with status `finished`, or `interrupted` after Ctrl-C.
@@ -100,7 +98,7 @@ def run_experiment(experiment: Experiment, out: Path, display: Display, jobs: in
         >>> run_experiment(experiment, Path("runs/digits"), Display()).status  # doctest: +SKIP
         'finished'
     """
-    return run_experiments([experiment], out, experiment.name, display, jobs)
+    return run_experiments([experiment], out, experiment.name, display, jobs, cluster=cluster)
 
 
 def run_experiments(
@@ -112,6 +110,7 @@ def run_experiments(
     study: Study | None = None,
     reuse: Sequence[Path] = (),
     elsewhere: bool = False,
+    cluster: ClusterSection | None = None,
 ) -> RunDirectory:
     """The same for several experiments in one directory; `study` is of the paper they come from.
 
@@ -132,7 +131,7 @@ def run_experiments(
                 directory.study = study
                 write(out / "recipe.toml", study.text)
             directory.configure(experiments)
-        return _work(directory, display, jobs, taken if reuse else None)
+        return _work(directory, display, jobs, taken if reuse else None, cluster)
 
 
 def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
@@ -143,7 +142,9 @@ def _kinds(experiments: Sequence[Experiment]) -> list[Experiment]:
     return list(found.values())
 
 
-def resume(out: Path, display: Display, jobs: int = 1, trust: bool = False) -> RunDirectory:
+def resume(
+    out: Path, display: Display, jobs: int = 1, trust: bool = False, cluster: ClusterSection | None = None
+) -> RunDirectory:
     """Continues a directory whose process was interrupted or killed: finished runs stay, the others go on where they were.
 
     The results are those of a run without a break, bit for bit (on the same machine with the same versions and the same number of
@@ -154,6 +155,7 @@ def resume(out: Path, display: Display, jobs: int = 1, trust: bool = False) -> R
         out: the run directory.
         display: where progress is shown.
         jobs: processes.
+        cluster: as in `run_experiment`.
         trust: whether the directory's copies of user code may be run where the files are not there any more.
 
     Raises:
@@ -184,7 +186,7 @@ def resume(out: Path, display: Display, jobs: int = 1, trust: bool = False) -> R
         if number in made and made[number].is_of(record) and record.outcome.kind != "interrupted"
     }
     with held(out):
-        return _work(directory, display, jobs)
+        return _work(directory, display, jobs, cluster=cluster)
 
 
 def follow(ranks: ProcessGroup) -> None:
@@ -196,7 +198,13 @@ def follow(ranks: ProcessGroup) -> None:
     _work(followed(ranks), Display(), 1)
 
 
-def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int, Record] | None = None) -> RunDirectory:
+def _work(
+    directory: RunDirectory,
+    display: Display,
+    jobs: int,
+    known: dict[int, Record] | None = None,
+    cluster: ClusterSection | None = None,
+) -> RunDirectory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then what is reported.
 
     `known` are runs, by number, that were made elsewhere.
@@ -206,20 +214,23 @@ def _work(directory: RunDirectory, display: Display, jobs: int, known: dict[int,
         ranks.broadcast((directory.experiments, directory.runs))
     directory.status = "running"
     kept = directory.path / "checkpoints"
-    with display, Interruption(display, jobs > 1, ranks) as interruption:
+    with display, Interruption(display, jobs > 1 or cluster is not None, ranks) as interruption:
         if directory.jobs != jobs:
             change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
             display.say(f"{change}: numbers may differ in the last bits from those of a run without a break.")
             directory.jobs = jobs
         try:
             if selecting := batches_of(directory.experiments):
-                _stage(directory, selecting, display, interruption, jobs, known)
+                _stage(directory, selecting, display, interruption, jobs, known, cluster)
                 if interruption.asked:
                     raise KeyboardInterrupt
                 for task, chosen in directory.selections().items():
                     members = [label for method, label in chosen.items() if label != method]
                     display.say(f"Selected for {task}: {'; '.join(members)}.")
-            _stage(directory, batches_of(directory.experiments, directory.selections()), display, interruption, jobs, known)
+                for warning in directory.warnings():
+                    display.say(f"At the edge of the grid: {warning}")
+            reported = batches_of(directory.experiments, directory.selections())
+            _stage(directory, reported, display, interruption, jobs, known, cluster)
         except KeyboardInterrupt:
             directory.close("interrupted")
         except OSError as error:
@@ -238,6 +249,7 @@ def _stage(
     interruption: Interruption,
     jobs: int,
     known: dict[int, Record] | None,
+    cluster: ClusterSection | None,
 ) -> None:
     if known is not None:
         wanted = {number for batch in batches for number in batch.numbers}
@@ -245,8 +257,11 @@ def _stage(
         directory.take(taken)
         display.say(f"{len(taken)} runs are taken over.")
     batches = [batch for batch in batches if not set(batch.numbers) <= directory.runs.keys()]
-    work = _in_turn if jobs == 1 else _in_processes
-    for batch, records in work(directory, batches, display, interruption, jobs):
+    if jobs == 1 and cluster is None:
+        done = _in_turn(directory, batches, display, interruption)
+    else:
+        done = _in_processes(directory, batches, display, jobs, cluster)
+    for batch, records in done:
         for number, record in zip(batch.numbers, records, strict=True):
             directory.add(record, number)
         if any(record.outcome.kind == "interrupted" for record in records):
@@ -257,7 +272,7 @@ def _stage(
 
 
 def _in_turn(
-    directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
+    directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption
 ) -> Iterator[tuple[Batch, list[Record]]]:
     for position, batch in enumerate(batches, start=1):
         experiment = directory.experiments[batch.experiment]
@@ -271,6 +286,7 @@ def _in_turn(
                 live(observation)
             return interruption.asked
 
+        display.metric = experiment.select if batch.selecting else "train_loss"
         display.begin(heading, experiment.rounds)
         records = interruption.settled(batch.run(experiment, directory.path, hook))
         display.end(heading, records[0])
@@ -282,51 +298,21 @@ def _in_turn(
 
 
 def _in_processes(
-    directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption, jobs: int
+    directory: RunDirectory, batches: Sequence[Batch], display: Display, jobs: int, cluster: ClusterSection | None
 ) -> Iterator[tuple[Batch, list[Record]]]:
-    """Yields a queue over processes, each on cores of its own."""
+    """Yields batches as processes of this machine, or jobs of a cluster, have worked on them."""
     experiments = directory.experiments
     for experiment in experiments:
         if experiment.name not in directory.notes:
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)) as pool:
-        waiting = {pool.submit(batch.run, experiments[batch.experiment], directory.path): batch for batch in batches}
-        try:
-            for position, future in enumerate(as_completed(waiting), start=1):
-                batch = waiting[future]
-                records, experiment = future.result(), experiments[batch.experiment]
-                display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}", records[0])
-                _replay(experiment, batch, records, directory.path)
-                yield batch, records
-        except BrokenProcessPool as error:
-            message = (
-                f"{directory.path}: a process ended without a result. What was finished is kept; `fedax resume` continues."
-            )
-            raise RunFailed(message) from error
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _begin(places: Synchronized, jobs: int) -> None:
-    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody else may go on writing.
-
-    It stays on its cores: processes that move between each other's lose what the caches hold.
-    """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with places.get_lock():
-        place, places.value = places.value, places.value + 1
-    own = share_of_cores(place, jobs)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, own)
-    set_up_jax(len(own))
-
-
-def _end_with_parent() -> None:
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
+    with local_pool(jobs, directory.path) if cluster is None else cluster_pool(cluster, directory.path) as pool:
+        waiting = {pool.submit(batch, experiments[batch.experiment], directory.path): batch for batch in batches}
+        for position, (batch, records) in enumerate(pool.completed(waiting), start=1):
+            experiment = experiments[batch.experiment]
+            display.metric = experiment.select if batch.selecting else "train_loss"
+            display.end(f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}", records[0])
+            _replay(experiment, batch, records, directory.path)
+            yield batch, records
 
 
 def _tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:

@@ -1,0 +1,207 @@
+"""Pools of processes that work on the batches of an experiment: on this machine, or on a cluster through submitit."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedax.core import FedaxError, RunFailed
+from fedax.errors import install_hint
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import ClusterSection
+from fedax.experiments.running.batches import Batch
+from fedax.experiments.running.setup import set_up_jax, share_of_cores
+from fedax.report import Record
+from fedax.utils.files import write
+
+POLL = 1.0
+"""Seconds between two looks at the jobs of a cluster."""
+
+
+class Pool(Protocol):
+    """What works on batches."""
+
+    def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
+        """Starts the work on a batch."""
+        ...
+
+    def completed(self, waiting: Mapping[Any, Batch]) -> Iterator[tuple[Batch, list[Record]]]:
+        """Yields batches with their records as they end.
+
+        Raises:
+            RunFailed: work that ended without a result.
+        """
+        ...
+
+
+class LocalPool:
+    """Processes of this machine, each on cores of its own."""
+
+    def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
+        self.pool, self.folder = pool, folder
+
+    def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
+        return self.pool.submit(batch.run, experiment, folder)
+
+    def completed(self, waiting: Mapping[Any, Batch]) -> Iterator[tuple[Batch, list[Record]]]:
+        futures: list[Future[list[Record]]] = list(waiting)
+        try:
+            for future in as_completed(futures):
+                yield waiting[future], future.result()
+        except BrokenProcessPool as error:
+            message = (
+                f"{self.folder}: a process ended without a result. What was finished is kept; `fedax resume` continues."
+            )
+            raise RunFailed(message) from error
+
+
+@contextlib.contextmanager
+def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
+    """Starts processes, and ends them after the block; what has not begun is cancelled if the block fails."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(context.Value("i", 0), jobs)) as pool:
+        try:
+            yield LocalPool(pool, folder)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _begin(places: Synchronized, jobs: int) -> None:
+    """Sets up a process of a queue. It ends with the one that began it, however that ends: nobody else may go on writing.
+
+    It stays on its cores: processes that move between each other's lose what the caches hold.
+    """
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with places.get_lock():
+        place, places.value = places.value, places.value + 1
+    own = share_of_cores(place, jobs)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, own)
+    set_up_jax(len(own))
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+class ClusterPool:
+    """Jobs of a cluster, one for each batch.
+
+    A job that fails leaves the others: their runs are kept, and the failure is raised when all have ended.
+    """
+
+    def __init__(self, executor: Any, folder: Path) -> None:
+        self.executor, self.folder, self.jobs = executor, folder, list[Any]()
+
+    def submit(self, batch: Batch, experiment: Experiment, folder: Path) -> Any:
+        job = self.executor.submit(work_on, batch, experiment, folder, (socket.gethostname(), os.getpid()))
+        self.jobs.append(job)
+        write(self.folder / "jobs.txt", "".join(f"{each.job_id}\n" for each in self.jobs))
+        return job
+
+    def completed(self, waiting: Mapping[Any, Batch]) -> Iterator[tuple[Batch, list[Record]]]:
+        left, failed = dict(waiting), list[str]()
+        while left:
+            for job in [job for job in left if job.done()]:
+                batch = left.pop(job)
+                try:
+                    records = job.result()
+                except Exception as error:  # of the job, or of the cluster
+                    failed.append(f"{', '.join(batch.labels)} (job {job.job_id}: {_reason(error)})")
+                    continue
+                yield batch, records
+            if left:
+                time.sleep(POLL)
+        if failed:
+            logs = f"Their logs are in {self.folder}."
+            raise RunFailed(f"{len(failed)} jobs failed: {'; '.join(failed)}. {logs} `fedax resume` runs them again.")
+
+
+def _reason(error: Exception) -> str:
+    """Returns the last line of a job's traceback, which submitit puts between lines of dashes."""
+    parts = str(error).split("-" * 22)
+    lines = (parts[1] if len(parts) > 2 else parts[0]).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]:
+    """Connects to the cluster; jobs of an earlier, killed process are cancelled first, and those of this one if the block fails.
+
+    Raises:
+        FedaxError: submitit is not installed, or there is no such cluster here.
+    """
+    submitit = _submitit()
+    place = folder / "slurm"
+    earlier = place / "jobs.txt"
+    if earlier.exists() and cluster.executor == "slurm":
+        ids = earlier.read_text(encoding="utf-8").split()
+        subprocess.run(["scancel", *ids], check=False, capture_output=True)
+    try:
+        executor = submitit.AutoExecutor(folder=place / "%j", cluster=cluster.executor)
+        executor.update_parameters(**cluster.parameters())
+    except (RuntimeError, NameError, TypeError, ValueError) as error:
+        raise FedaxError(f"--slurm: {error}") from error
+    place.mkdir(exist_ok=True)
+    pool = ClusterPool(executor, place)
+    try:
+        yield pool
+    except BaseException:
+        for job in pool.jobs:
+            job.cancel()
+        raise
+
+
+def check_cluster() -> None:
+    """Refuses to begin without submitit.
+
+    Raises:
+        FedaxError: it is not installed.
+    """
+    _submitit()
+
+
+def _submitit() -> Any:
+    try:
+        return importlib.import_module("submitit")
+    except ImportError as error:
+        raise FedaxError(f"--slurm needs submitit ({error}). Run: {install_hint('slurm')}") from error
+
+
+def work_on(batch: Batch, experiment: Experiment, folder: Path, owner: tuple[str, int]) -> list[Record]:
+    """Works on a batch as a job of a cluster.
+
+    Args:
+        batch: the runs.
+        experiment: of the batch.
+        folder: the run directory.
+        owner: host and number of the process that collects the results. On the same host the job ends with it, because the
+            next one that resumes would work in the same folder.
+    """
+    host, process = owner
+    if host == socket.gethostname():
+        threading.Thread(target=_end_with, args=(process,), daemon=True).start()
+    set_up_jax()
+    return batch.run(experiment, folder)
+
+
+def _end_with(process: int) -> None:
+    while True:
+        try:
+            os.kill(process, 0)
+        except OSError:
+            os._exit(1)
+        time.sleep(POLL)

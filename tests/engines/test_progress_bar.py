@@ -1,0 +1,37 @@
+"""`progress=True` shows a bar, and engines print as their constructor's call."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+import fedax
+from fedax.engine.driver import progress_bar
+from problems import regression
+
+
+def test_true_shows_a_bar(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    original = progress_bar.make_bars
+    monkeypatch.setattr(progress_bar, "make_bars", lambda: original(console))
+    with_bar = fedax.run(fedax.FedAvg(), regression(), rounds=3, progress=True)
+    said = console.file.getvalue()
+    assert "FedAvg" in said
+    assert "3/3" in said
+    assert "loss" in said
+    plain = fedax.run(fedax.FedAvg(), regression(), rounds=3, progress=False)
+    assert with_bar.metrics["train_loss"].tolist() == plain.metrics["train_loss"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"),
+    [
+        (fedax.Eager(), "Eager()"),
+        (
+            fedax.Simulation(placement="sequential", microbatch=64),
+            "Simulation(placement='sequential', chunk=1, microbatch=64)",
+        ),
+    ],
+)
+def test_engines_print_as_they_are_made(engine, text):
+    assert repr(engine) == text

@@ -1,0 +1,79 @@
+"""A selected value at the edge of its grid is said: in the terminal, the report and summary.json."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.grid import edges
+from fedax.experiments.running.progress import Lines
+from fedax.experiments.running.runner import run_experiment
+from samples import record
+
+SECTIONS = {
+    "name": "T",
+    "rounds": 2,
+    "seeds": [0],
+    "observe": ["train_loss"],
+    "task": {"name": "synthetic", "clients": 3},
+    "algorithm": [{"name": "fedavg"}, {"name": "fedprox", "label": "Prox"}],
+}
+
+
+def of(**grid):
+    return Experiment.of(**SECTIONS, grid=grid)
+
+
+def judged(experiment, best):
+    """Runs of which those with some label are best."""
+    labels = [member.label for member in experiment.members()]
+    return [record(label, "T", 1, losses=(2.0, 0.1 if label == best else 1.0)) for label in labels]
+
+
+@pytest.mark.parametrize(
+    ("mu", "sentences"),
+    [
+        (0.1, ["Prox: mu = 0.1 is the smallest of its list (0.1, 0.5, 1.0). Try smaller values."]),
+        (0.5, []),
+        (1.0, ["Prox: mu = 1.0 is the largest of its list (0.1, 0.5, 1.0). Try larger values."]),
+    ],
+)
+def test_an_edge_is_named(mu, sentences):
+    experiment = of(Prox={"mu": [0.5, 0.1, 1.0]})
+    found = edges(experiment, judged(experiment, f"Prox, mu={mu}"))
+    assert [sentence for sentence in found if sentence.startswith("Prox")] == sentences
+
+
+def test_the_end_of_a_range_is_no_edge():
+    experiment = of(Prox={"mu": [0.0, 1.0]}, solver={"learning_rate": [0.1]})
+    assert edges(experiment, judged(experiment, "Prox, mu=0.0, learning_rate=0.1")) == []
+
+
+def test_choices_have_no_edge():
+    experiment = of(Prox={"ids": ["aligned", "mixed"]})
+    assert edges(experiment, judged(experiment, "Prox, ids=mixed")) == []
+
+
+def test_it_is_said_everywhere(tmp_path):
+    console = Console(file=io.StringIO(), width=200)
+    directory = run_experiment(of(solver={"learning_rate": [0.0001, 0.001]}), tmp_path / "out", Lines(console))
+    said = console.file.getvalue()
+    (first, _) = directory.warnings()
+    assert first.startswith("FedAvg: learning_rate = 0.001 is the largest")
+    assert f"At the edge of the grid: {first}" in said
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"] == directory.warnings()
+    assert first in (tmp_path / "out" / "report.html").read_text()
+    assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
+    assert "selection seed" in said
+
+
+def test_progress_shows_the_metric_that_selects(tmp_path):
+    sections = SECTIONS | {"observe": ["train_loss", "validation_loss"], "task": SECTIONS["task"] | {"validation": 0.2}}
+    experiment = Experiment.of(**sections, grid={"Prox": {"mu": [0.1, 1.0]}})
+    console = Console(file=io.StringIO(), width=200)
+    run_experiment(experiment, tmp_path / "out", Lines(console))
+    chosen = [line for line in console.file.getvalue().splitlines() if "selection seed" in line]
+    assert chosen
+    assert all("validation loss" in line for line in chosen)
