@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 

@@ -307,9 +307,7 @@ def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
         raise UnknownName.among(f"client_files(client=...), column of {path.name}", client, names)
 
 
-def _numbers(
-    path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]
-) -> np.ndarray:
+def _numbers(path: Path, column: str, cells: Sequence[Any], label: str, words: Mapping[str, Sequence[str]]) -> np.ndarray:
     """Converts the cells of a column to numbers, those of `words` by their place there; an error names the cell."""
     if column in words:
         places = {text: float(place) for place, text in enumerate(words[column])}
@@ -333,7 +331,9 @@ def _numbers(
         hint = "Fill the cell, or leave the row out."
     elif column == label:
         some = list(dict.fromkeys(str(text) for text in cells))[:5]
-        hint = f"Say which texts the labels are, labels={some}, or name another column of labels: label=... (it is {label!r})."
+        hint = (
+            f"Say which texts the labels are, labels={some}, or name another column of labels: label=... (it is {label!r})."
+        )
     else:
         hint = (
             f"Leave the column out, drop=[{column!r}], name its categories, categories={{{column!r}: [...]}}, "

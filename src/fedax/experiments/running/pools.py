@@ -151,7 +151,7 @@ def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]
         ids = earlier.read_text(encoding="utf-8").split()
         subprocess.run(["scancel", *ids], check=False, capture_output=True)
     try:
-        executor = submitit.AutoExecutor(folder=place / "%j", cluster=cluster.executor)
+        executor = submitit.AutoExecutor(folder=place, cluster=cluster.executor)
         executor.update_parameters(**cluster.parameters())
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error

@@ -110,6 +110,7 @@ def run_experiments(
     study: Study | None = None,
     reuse: Sequence[Path] = (),
     elsewhere: bool = False,
+    *,
     cluster: ClusterSection | None = None,
 ) -> RunDirectory:
     """The same for several experiments in one directory; `study` is of the paper they come from.

@@ -197,7 +197,7 @@ def _logit_columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> in
 
     def outputs() -> Any:
         params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
-        return network.apply(params, network.state, alike(arguments, params), None, None)[0]
+        return network.apply(params, network.state, cast_inputs(arguments, params), None, None)[0]
 
     try:
         form = jax.eval_shape(outputs)
