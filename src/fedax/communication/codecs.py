@@ -344,7 +344,12 @@ def make_codec(name: str, **options: Any) -> Codec:
 
 @checked_call
 def packed(values: np.ndarray, width: int) -> bytes:
-    """Packs whole numbers from 0 to 2^width - 1 into `width` bits each, the highest bit first."""
+    """Packs whole numbers into bytes.
+
+    Args:
+        values: from 0 to 2^width - 1.
+        width: bits of each, the highest first.
+    """
     shifts = np.arange(width - 1, -1, -1, dtype=np.int64)
     return np.packbits(((values[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
 
