@@ -251,7 +251,7 @@ def test_mime(corrected):
 KINDS = ["SDANE", "AccSDANE", "FedRed", "FedExProx", "FedSAM", "FedSpeed", "FedCM", "FedLin", "Mime", "MimeLite"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_in_32_bits(kind):
     """As users run it: close to the run in 64 bits."""
