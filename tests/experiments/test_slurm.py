@@ -85,17 +85,19 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monke
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_is_resumed_to_the_same_table(submitit, tmp_path):
+def test_a_killed_sweep_is_resumed(submitit, tmp_path):
     text = TINY.replace("seeds = [0, 1]", "seeds = [0, 1, 2]\nseeds_together = false").partition(
         '[[algorithm]]\nname = "fedprox"'
     )[0]
     file = tmp_path / "sweep.toml"
     file.write_text(text + '[cluster]\nexecutor = "local"\n')
     command = [sys.executable, "-m", "fedax", "run", str(file), "--slurm", "--out", str(tmp_path / "out")]
-    child = subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    log = tmp_path / "log.txt"
+    with log.open("w") as said:
+        child = subprocess.Popen(command, env=dict(os.environ), stdout=said, stderr=subprocess.STDOUT)
     end = time.monotonic() + 200
     while not list(Path(tmp_path / "out" / "runs").glob("*.npz")) and time.monotonic() < end:
-        assert child.poll() is None, child.stdout.read().decode()
+        assert child.poll() is None, log.read_text()
         time.sleep(0.2)
     child.send_signal(signal.SIGKILL)
     child.wait()
