@@ -42,7 +42,6 @@ class FedDyn(Algorithm[DynState]):
     card: ClassVar[Card] = Card(
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
         equation="Alg. 1",
-        exact=True,
     )
 
     def init(self, fed: Federation, w: Vector) -> DynState:
