@@ -66,7 +66,8 @@ data.sizes, data.test_sizes
 #
 # `client_files` reads one CSV, NumPy or Parquet file for each client, or one table of all:
 # `client_files("all.csv", client="hospital", label="diagnosis", labels=["healthy", "ill"], test_fraction=0.2)`.
-# `fedax data list` on the command line names the data sets that are known by name, where they are looked for, and how to download them; `digits` and `synthetic` need no download.
+# `fedax data list` on the command line names the data sets that are known by name, where they are looked for, and how to
+# download them; `digits` and `synthetic` need no download.
 
 # %%
 from pathlib import Path
