@@ -455,5 +455,7 @@ def test_moon_uses_predictions_and_refuses_tasks_without():
     task, _ = two_layers()
     options = {"solver": fedax.SGD(LR, momentum=0.9), "schedule": SCHEDULE, "rounds": 3, "seed": SEED}
     assert fedax.run(fedax.MOON(), task, **options).outcome.ok
+    plain, off = (vector(fedax.run(method, task, **options)) for method in (fedax.FedAvg(), fedax.MOON(mu=0.0)))
+    np.testing.assert_allclose(off, plain, rtol=0, atol=1e-12)
     with pytest.raises(fedax.InvalidInput, match=r"MOON\(features=\.\.\.\)"):
         fedax.run(fedax.MOON(), regression(), **options)

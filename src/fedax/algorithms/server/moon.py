@@ -18,7 +18,6 @@ from fedax.core import (
     LocalProblem,
     Minibatch,
     ModelAndMemory,
-    Reduction,
     Scalar,
     Task,
     Upload,
@@ -58,7 +57,6 @@ class MOON(Algorithm[ModelAndMemory]):
     card: ClassVar[Card] = Card(
         paper="Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021",
         equation="from the authors' code; paper not read",
-        reductions=(Reduction({"mu": 0.0}, "fedavg"),),
     )
 
     def check_model(self, task: Task, layout: Layout) -> None:
