@@ -400,7 +400,7 @@ def test_the_index_of_a_saved_frame_is_no_feature(tmp_path_factory, columns, row
     ("text", "message"),
     [
         ("h,y\n1_000,0\n", r"'1_000' in row 1 of the column 'h'; allowed: numbers, such as 1000"),
-        ("h,y\n1,cat\n2,dog\n", r"'cat' in row 1 of the column 'y'; .*Number the classes from 0 on, or .*label="),
+        ("h,y\n1,cat\n2,dog\n", r"'cat' in row 1 of the column 'y'; .*labels=\['cat', 'dog'\], or .*label="),
         ("h,kind,y\n1,cat,0\n", r"'cat' in row 1 of the column 'kind'; .*drop=\['kind'\].*label='kind'"),
         ("h,y\n1,0\n,1\n", r"'' in row 2 of the column 'h'; .*Fill the cell"),
         ("h,y\n\uff11,0\n", r"in row 1 of the column 'h'"),

@@ -116,7 +116,7 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
     )
 
 
-def _libsvm(*positional: Any, l2: float | int | None = None, **options: Any) -> Task:
+def _libsvm(*positional: Any, l2: Any = None, **options: Any) -> Task:
     check_call("libsvm", libsvm, positional, {"l2": l2} | options)
     if l2 is not None and not real(low=0).allows(l2):
         raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")

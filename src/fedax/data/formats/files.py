@@ -81,7 +81,7 @@ def client_files(
     if client is not None:
         order = Columns(label, dropped, words, client)
         return _from_table(folder, client, order, classes, name, (test_fraction, seed, split))
-    if folder.is_file():
+    if os.path.isfile(folder):
         hint = "Name the column that says whose a row is: client=..."
         raise DataError.found("client_files(folder=...)", f"the file {folder}", "a folder with one file per client", hint)
     parts = folder / "train" if os.path.isdir(folder / "train") else folder
@@ -123,7 +123,7 @@ def _from_table(
 ) -> FederatedData:
     """Returns the clients of one table."""
     suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
-    if suffix not in TABLES or not path.is_file():
+    if suffix not in TABLES or not os.path.isfile(path):
         allowed = "a file that ends in " + ", ".join(TABLES)
         raise MissingFile.of("client_files(folder=...)", str(path), f"{allowed}, with client={client!r}")
     columns = TABLES[suffix](path, order)

@@ -176,7 +176,7 @@ def run_grid(
 
 
 def _run_grid(
-    algorithms: list[Algorithm[Any]], task: Task, seeds: list[int], settings: RunOptions, before: list[History]
+    algorithms: list[Algorithm[Any]], task: Task, seeds: list[Any], settings: RunOptions, before: list[History]
 ) -> list[History]:
     """Runs a grid whose arguments are checked, by as many programs as it needs."""
     solvers = settings.solvers
