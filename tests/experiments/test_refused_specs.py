@@ -45,7 +45,7 @@ REFUSED = {
     "long folder": (changed(SYNTHETIC, f'name = "mnist"\nfolder = "{"a" * 5_000}"'), "no file at aaa"),
     "long folder of clients": (changed(SYNTHETIC, f'name = "client_files"\nfolder = "{"a" * 5_000}"'), "no folder aaa"),
     "word for a width": (changed(SYNTHETIC, 'name = "a9a"\nfeatures = "a"'), "features=.*whole numbers or None"),
-    "word for l2": (changed(SYNTHETIC, 'name = "a9a"\nl2 = "a"'), "l2=.*numbers or None"),
+    "word for l2": (changed(SYNTHETIC, 'name = "a9a"\nl2 = "a"'), r"l2=.*numbers in \[0, infinity\), or None"),
     "number for a file": (changed(SYNTHETIC, 'name = "libsvm"\nfile = 3'), "file=.*text"),
     "crop": (changed(SYNTHETIC, f"{DIGITS}\ncrop = 99999999999"), r"crop=.*\[0, 8\]"),
     "long title": (changed('"Tiny <run>"', f'"{MEGABYTE}"'), "line 1: name: .*at most 200 characters"),
