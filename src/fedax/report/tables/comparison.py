@@ -269,7 +269,7 @@ def differences_sheet(records: Sequence[Record], reads: Mapping[str, str]) -> li
                     verdict = "worse" if p <= LEVEL else "not distinguishable"
                     quantity = quantity_of(column.metric, read)
                     rows.append([task, method, best, f"{effect.text} {quantity}", str(effect.units), f"{p:.2g}", verdict])
-    head = ["Task", "Algorithm", "Best", "Difference", "Pairs", "p", ""]
+    head = ["Task", "Algorithm", "Best", "Difference", "Pairs", "p", "Verdict"]
     note = (
         "Mean difference to the best, positive where the algorithm is worse, with its 95 % interval. p is that of a paired "
         f"t-test, corrected by Holm over the algorithms of a task and metric; at most {LEVEL:g} counts as a difference."
@@ -288,7 +288,7 @@ def _rows(table: MethodTable, shown: Callable[[Cell], str], escape: Callable[[st
 def _number(cell: Cell, sign: str) -> str:
     if not math.isfinite(cell.mean):
         return "diverged" if math.isnan(cell.mean) else "never"
-    places = 2 if 1 <= abs(cell.mean) < 1000 else 4
+    places = 2 if 1 <= abs(cell.mean) < 1000 or not cell.mean else 4
     if not 1e-3 <= abs(cell.mean) < 1e6 and cell.mean:
         return digits(cell.mean)
     text = f"{cell.mean:.{places}f}"
