@@ -62,8 +62,9 @@ class LocalWork(Observer):
             for t in range(period):
                 product = graph.mix(product, t)
             mixing = jnp.linalg.norm(product - 1 / clients, 2) ** (1 / period)
-            if graph.drops or graph.sums != "both":
-                period = math.inf  # no fixed doubly stochastic matrix
+            # infinite without a fixed doubly stochastic matrix; the weights may be traced
+            off = jnp.maximum(jnp.abs(product.sum(0) - 1).max(), jnp.abs(product.sum(1) - 1).max())
+            period = jnp.where((off < 1e-4) & (graph.drops == 0), period, math.inf)
         numbers = {"local_steps": view.schedule.most_steps(view.task.train.largest)[1], "local_momentum": momentum}
         step = getattr(method, "step", 0.0) or (jnp.nan if hasattr(method, "rounding") else 0.0)
         step = step if getattr(method, "code", None) is None else jnp.nan
