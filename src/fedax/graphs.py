@@ -121,7 +121,7 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
-        """From a mixing matrix, shape (clients, clients); two clients are linked where it is not zero.
+        """Makes a graph of a mixing matrix, shape (clients, clients); two clients are linked where it is not zero.
 
         A data frame with text as index names the clients; its columns have the same names in the same order.
 
@@ -141,7 +141,7 @@ class Graph(eqx.Module):
     def _checked(
         cls, rows: list[dict[int, float]], name: str, connected: bool, nodes: _names.ClientNames | None = None
     ) -> "Graph":
-        """From the rows of a symmetric stochastic matrix.
+        """Makes a graph of the rows of a symmetric stochastic matrix.
 
         Perron and Frobenius: a connected graph has the eigenvalue 1 once, and -1 only if it is bipartite without own weights.
         """
@@ -161,7 +161,7 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
-        """A graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be connected.
+        """Makes a graph that changes: round t uses `graphs[t % len(graphs)]`. Together they must be connected.
 
         Raises:
             InvalidInput: no graph, different numbers of clients, or parts that never meet.
@@ -188,49 +188,49 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def ring(cls, clients: int, **options: Any) -> "Graph":
-        """Every client with the next one and the one before."""
+        """Links every client with the next one and the one before."""
         return cls._circulant(clients, [1], "ring", options)
 
     @classmethod
     @_checked_call
     def exponential(cls, clients: int, **options: Any) -> "Graph":
-        """Every client with those 1, 2, 4, ... places away on the ring."""
+        """Links every client with those 1, 2, 4, ... places away on the ring."""
         return cls._circulant(clients, [2**k for k in range(max(clients // 2, 1).bit_length())], "exponential", options)
 
     @classmethod
     @_checked_call
     def complete(cls, clients: int, **options: Any) -> "Graph":
-        """Everybody with everybody: all weights are 1/clients, and one exchange is the mean."""
+        """Links all clients: all weights are 1/clients, and one exchange is the mean."""
         return cls.of(nx.complete_graph(_count(clients)), name="complete", **options)
 
     @classmethod
     @_checked_call
     def star(cls, clients: int, **options: Any) -> "Graph":
-        """Client 0 with all others."""
+        """Links client 0 with all others."""
         return cls.of(nx.star_graph(_count(clients) - 1), name="star", **options)
 
     @classmethod
     @_checked_call
     def grid(cls, clients: int, **options: Any) -> "Graph":
-        """A rectangle as square as `clients` allows, everybody with up to four neighbours."""
+        """Makes a rectangle as square as `clients` allows; a client has up to four neighbours."""
         return cls.of(nx.grid_2d_graph(*_mixing.sides(_count(clients))), name="grid", **options)
 
     @classmethod
     @_checked_call
     def torus(cls, clients: int, **options: Any) -> "Graph":
-        """A grid whose borders are joined."""
+        """Makes a grid whose borders are joined."""
         return cls.of(nx.grid_2d_graph(*_mixing.sides(_count(clients)), periodic=True), name="torus", **options)
 
     @classmethod
     @_checked_call
     def isolated(cls, clients: int) -> "Graph":
-        """W = I: nobody talks. For comparisons; it is not connected."""
+        """Makes W = I: no client talks. For comparisons; it is not connected."""
         return cls.of(nx.empty_graph(_count(clients)), name="isolated", connected=False)
 
     @classmethod
     @_checked_call
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
-        """Drawn uniformly from the connected graphs in which everybody has `degree` neighbours; `clients * degree` is even."""
+        """Draws uniformly from the connected graphs in which each client has `degree` neighbours; `clients * degree` is even."""
         if not (0 < degree < clients and clients * degree % 2 == 0):
             allowed = f"1 to {clients - 1}, with an even product of clients and degree"
             raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
@@ -239,7 +239,7 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
-        """Every link with probability `p` in (0, 1], drawn again until the graph is connected."""
+        """Draws every link with probability `p` in (0, 1], drawn again until the graph is connected."""
         if not 0 < p <= 1:
             raise InvalidInput.of("Graph.erdos_renyi(p=...)", p, "numbers in (0, 1]")
         return cls._drawn(lambda rng: nx.gnp_random_graph(_count(clients), p, rng), "erdos_renyi", p, seed, options)
@@ -247,7 +247,7 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def small_world(cls, clients: int, degree: int = 4, p: float = 0.1, seed: int = 0, **options: Any) -> "Graph":
-        """A ring of `degree` nearest neighbours whose links are rewired with probability `p` (Watts and Strogatz)."""
+        """Makes a ring of `degree` nearest neighbours whose links are rewired with probability `p` (Watts and Strogatz)."""
         if not 2 <= degree < clients:
             raise InvalidInput.of("Graph.small_world(degree=...)", degree, f"2 to {clients - 1}")
         if not 0 <= p <= 1:
@@ -296,7 +296,7 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def one_peer_exponential(cls, clients: int) -> "Graph":
-        r"""In round t everybody hears one other client, $2^{t \bmod \lceil \log_2 m \rceil}$ places before it on the ring.
+        r"""Lets every client hear one other in round t, $2^{t \bmod \lceil \log_2 m \rceil}$ places before it on the ring.
 
         Weights are 1/2. With $m = 2^k$ clients, k rounds are an exact average (Ying et al., NeurIPS 2021).
         """
@@ -307,14 +307,14 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def matchings(cls, clients: int, period: int = 100, seed: int = 0) -> "Graph":
-        """Random pairs, who average with weights 1/2; of an odd number one is alone. They repeat after `period` rounds."""
+        """Draws random pairs, who average with weights 1/2; of an odd number one is alone. They repeat after `period` rounds."""
         steps = _mixing.matchings(_count(clients), _count(period, "period"), np.random.default_rng(seed))
         return cls(*_mixing.tables(steps), "matchings")
 
     @classmethod
     @_checked_call
     def random_out(cls, clients: int, degree: int = 1, period: int = 100, seed: int = 0) -> "Graph":
-        r"""Everybody sends to `degree` random others in every round, column-stochastic weights $1 / (1 + degree)$.
+        r"""Lets each client send to `degree` random others in every round, column-stochastic weights $1 / (1 + degree)$.
 
         The draws repeat after `period` rounds. Methods without push-sum's scalar have a biased mean on it.
         """
@@ -352,7 +352,7 @@ class Graph(eqx.Module):
     @classmethod
     @_checked_call
     def named(cls, topology: str, clients: int) -> "Graph":
-        """A topology of `TOPOLOGIES` for so many clients.
+        """Makes a topology of `TOPOLOGIES`.
 
         Raises:
             UnknownName: no such topology.
@@ -400,7 +400,7 @@ class Graph(eqx.Module):
 
     @_checked_call
     def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
-        """W in a round."""
+        """Returns W in a round."""
         neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
         w, t = np.zeros((self.clients, self.clients)), round % self.period
         np.add.at(w, (np.arange(self.clients)[:, None], neighbours[t]), weights[t])
@@ -424,7 +424,7 @@ class Graph(eqx.Module):
 
     @_checked_call
     def network(self, round: int = 0) -> Any:
-        """The links of a round as a NetworkX graph; directed, from sender to receiver, if some go one way."""
+        """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if some go one way."""
         links = {(j, i) for i, row in enumerate(self._rows(round)) for j in row if i != j}
         one_way = any((j, i) not in links for i, j in links)
         network = nx.empty_graph(self.clients, create_using=nx.DiGraph if one_way else nx.Graph)
@@ -433,7 +433,7 @@ class Graph(eqx.Module):
 
     @_checked_call
     def renumbered(self, order: Sequence[int]) -> "Graph":
-        """The same graph where the client `order[i]` has become client i."""
+        """Returns the same graph where the client `order[i]` has become client i."""
         new = {old: i for i, old in enumerate(order)}
         if sorted(new) != list(range(self.clients)):
             raise InvalidInput.of("Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}")
@@ -466,7 +466,7 @@ class Graph(eqx.Module):
             raise InvalidInput.of("graph", self.clients, f"a graph of {clients} clients, as the task has")
 
     def mix(self, rows: PyTree, round: Index) -> PyTree:
-        r"""$\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour lists if these are short.
+        r"""Computes $\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour lists if these are short.
 
         Args:
             rows: arrays with a first axis (clients,).
@@ -477,7 +477,7 @@ class Graph(eqx.Module):
     def at(
         self, round: Index, key: Key[Array, ""] | None = None
     ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
-        """Neighbours and weights of a round; `key` draws which messages are lost, None for no losses."""
+        """Returns the neighbours and weights of a round; `key` draws which messages are lost, None for no losses."""
         neighbours, weights = (
             jnp.asarray(self.neighbours)[round % self.period],
             jnp.asarray(self.weights)[round % self.period],

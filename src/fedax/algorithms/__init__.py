@@ -16,7 +16,7 @@ from fedax.utils.plugins import find as _find
 @_checked_call
 @functools.cache
 def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
-    """All algorithm classes by lower-case name, in alphabetical order.
+    """Returns all algorithm classes by lower-case name, in alphabetical order.
 
     >>> algorithm_classes()["fedavg"].__name__
     'FedAvg'
@@ -46,7 +46,7 @@ def algorithm_class(name: str) -> type[Algorithm[Any]]:
 
 @_checked_call
 def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
-    """An algorithm by name, as experiment files and the command line make it; see `algorithm_class`.
+    """Makes an algorithm by name, as experiment files and the command line make it; see `algorithm_class`.
 
     >>> make_algorithm("fedprox", mu=0.5).mu
     0.5

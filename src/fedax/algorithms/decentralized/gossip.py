@@ -50,7 +50,7 @@ class Gossip(Algorithm[Memory]):
         return fed.exchange(self.network(fed.clients), self.send, self.receive, state)
 
     def network(self, clients: int) -> Graph:
-        """The graph of so many clients."""
+        """Returns the graph of a number of clients."""
         return self.graph or Graph.named(self.topology, clients)
 
     def model(self, state: Memory) -> Vector:
@@ -65,8 +65,8 @@ class Gossip(Algorithm[Memory]):
 
     @abstractmethod
     def send(self, client: Client, own: Any) -> Upload[Any]:
-        """The upload to the neighbours."""
+        """Returns the upload to the neighbours."""
 
     @abstractmethod
     def receive(self, client: Client, own: Any, received: Any) -> Any:
-        """The client's memory after the exchange."""
+        """Returns the client's memory after the exchange."""

@@ -51,7 +51,7 @@ class FedBABU(FedPer):
         return Personal(self.fine_tuned, (state.own.others.take(state.whole),), state.memory)
 
     def fine_tuned(self, client: Client, shared: Shared, own: Own) -> Vector:
-        """The client's model after fine-tuning."""
+        """Returns the client's model after fine-tuning."""
         w, head = self.joined(client, shared, own), self.own(client.layout)
         if self.tuned == "all":
             return client.minimize(start=w)

@@ -72,7 +72,7 @@ class FedRoD(Parted):
         return Personal(self.summed, (state.whole,), state.memory)
 
     def summed(self, client: Client, w: Vector, own: Own) -> Vector:
-        """The model whose logits are the sum of the two heads'."""
+        """Returns the model whose logits are the sum of the two heads'."""
         part = self.own(client.layout)
         return part.put(w, part.take(w) + own)
 

@@ -43,7 +43,7 @@ class Parted(Algorithm[Parts]):
         return f"{type(self).__name__}({self.chooses}=...)"
 
     def own(self, layout: Layout) -> Part:
-        """The leaves that stay at each client."""
+        """Returns the leaves that stay at each client."""
         return layout.part(getattr(self, self.chooses), self.field)
 
     def check_model(self, task: Task, layout: Layout) -> None:
@@ -71,7 +71,7 @@ class Parted(Algorithm[Parts]):
         return Personal(self.joined, (state.own.others.take(state.whole),), state.memory)
 
     def joined(self, client: Client, shared: Shared, own: Own) -> Vector:
-        """The client's model."""
+        """Returns the client's model."""
         part, w = self.own(client.layout), jnp.zeros(client.layout.dim, shared.dtype)
         return part.put(part.others.put(w, shared), own)
 
@@ -80,5 +80,5 @@ class Parted(Algorithm[Parts]):
         return Upload(part.others.take(w), reference=shared, memory=part.take(w))
 
     def local(self, client: Client, w: Vector) -> Vector:
-        """The client's model after its work."""
+        """Returns the client's model after its work."""
         return client.minimize(start=w)

@@ -38,7 +38,7 @@ class FedBCFineTune(FedBC):
         return client.adapted(self.base(client, z, own), self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
 
     def base(self, client: Client, z: Vector, own: DualMemory) -> Vector:
-        """The model to adapt."""
+        """Returns the model to adapt."""
         return super().adapt(client, z, own)
 
 
@@ -91,4 +91,4 @@ class PerFedBC(FedBCFineTune):
         return layout.ravel(client.for_each_minibatch(step, layout.unravel(x), batches=self.inner_steps + 1))
 
     def solved(self, client: Client, w: Vector, gradient: Vector, held: Constraint | None) -> None:
-        """FedBC's theory does not speak of the meta-learned problem."""
+        """Does nothing: FedBC's theory is not about the meta-learned problem."""

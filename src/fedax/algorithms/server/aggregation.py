@@ -19,10 +19,10 @@ class Aggregation(Algorithm[Vector]):
 
     @abstractmethod
     def combined(self, sent: Gathered[Vector], w: Vector) -> Vector:
-        """The new model, from those of the cohort and the one that they started from."""
+        """Returns the new model, from those of the cohort and the one that they started from."""
 
 
 def ascending(sent: Gathered[Vector]) -> tuple[Float[Array, "capacity dim"], Int[Array, ""]]:
-    """The uploads sorted in every coordinate, and how many count; the rows from there on are infinite."""
+    """Returns the uploads sorted in every coordinate, and how many count; the rows from there on are infinite."""
     counting = jnp.where(sent.valid[:, None], sent.value, jnp.inf)
     return jnp.sort(counting, axis=0), sent.valid.sum(dtype=jnp.int32)

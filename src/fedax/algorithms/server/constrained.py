@@ -62,5 +62,5 @@ class Constrained(Algorithm[BeyondConsensusState]):
         return Personal(self.adapt, (state.w,), state.memory)
 
     def adapt(self, client: Client, z: Vector, own: DualMemory) -> Vector:
-        """The model that a client uses itself: its last one, or the global one before its first work."""
+        """Returns the model that a client uses itself: its last one, or the global one before its first work."""
         return jnp.where(own.visited > 0, own.x, z)

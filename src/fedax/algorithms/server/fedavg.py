@@ -55,7 +55,7 @@ class FedAvg(Algorithm[ServerState]):
             raise InvalidInput.of(f"{type(self).__name__}(server=...)", self.server, allowed)
 
     def optimizer(self) -> optax.GradientTransformation:
-        """The server optimizer; presets override it."""
+        """Returns the server optimizer; presets override it."""
         return self.server or optax.sgd(1.0)
 
     def init(self, fed: Federation, w: Vector) -> ServerState:

@@ -61,7 +61,7 @@ class FedBC(Constrained):
         return BeyondConsensusState(*fed.average(self.primal_dual, cohort, state.w, *turns, memory=state.memory), after)
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
-        """Alg. 2 from x."""
+        """Runs Alg. 2 from x."""
         return client.minimize(LocalProblem(anchor=z, prox=2 * lam), start=x)
 
     def solved(self, client: Client, w: Vector, gradient: Vector, held: Constraint | None) -> Solved | None:

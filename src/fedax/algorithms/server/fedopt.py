@@ -106,7 +106,7 @@ class FedAdagrad(FedAdam):
 def adaptive(
     lr: Scalar, b1: Scalar, tau: Scalar, v0: Scalar, second_moment: Callable[[Vector, Vector], Vector]
 ) -> optax.GradientTransformation:
-    """Alg. 2 of Reddi et al. as an Optax transformation; Optax's own chains correct the bias of the moments."""
+    """Returns Alg. 2 of Reddi et al. as an Optax transformation; Optax's own chains correct the bias of the moments."""
 
     def init(w: Vector) -> tuple[Vector, Vector]:
         return jnp.zeros_like(w), jnp.full_like(w, v0)

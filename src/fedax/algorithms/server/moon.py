@@ -83,7 +83,7 @@ class MOON(Algorithm[ModelAndMemory]):
         return Upload(x, reference=w, memory=x)
 
     def contrast(self, client: Client, w: Vector, last: Vector) -> Callable[..., Any]:
-        """The contrastive loss of an example."""
+        """Returns the contrastive loss of an example."""
         features = self.features or client.task.predict
         pulling, pushing = (client.task.assembled(client.layout.unravel(model)) for model in (w, last))
 

@@ -20,7 +20,7 @@ class Multiplier(eqx.Module):
 
     @staticmethod
     def at_rest(lam: Float[Array, ""], gamma: Float[Array, ""]) -> "Multiplier":
-        """Without momenta, before the first dual step."""
+        """Returns the state without momenta, before the first dual step."""
         return Multiplier(lam, gamma, jnp.zeros_like(lam), jnp.zeros_like(lam), jnp.zeros((), jnp.int32))
 
 
@@ -32,7 +32,7 @@ class Turns(eqx.Module):
     order: Int[Array, "capacity"]
 
     def of(self, client: Client) -> Int[Array, ""]:
-        """The dual steps of all clients before the one of a client in this round."""
+        """Returns the dual steps of all clients before the one of a client in this round."""
         return self.before + jnp.argmax(self.order == client.index).astype(self.before.dtype)
 
 
@@ -58,7 +58,7 @@ class Ascent(eqx.Module):
     learns: bool = eqx.field(static=True)
 
     def step(self, own: Multiplier, square: Float[Array, ""]) -> Multiplier:
-        """One step at the squared distance $s$."""
+        """Takes one step at the squared distance $s$."""
         lam_speed = self.momentum * own.lam_speed + square - own.gamma
         gamma_speed = self.momentum * own.gamma_speed + own.lam
         return self._moved(own, self.rate * lam_speed, self.rate * gamma_speed, lam_speed, gamma_speed, own.clock + 1)
