@@ -277,7 +277,14 @@ def _allowed(about: dict[str, Any]) -> str:
     if "enum" in about:
         return ", ".join(f"`{choice}`" for choice in about["enum"])
     kinds = [about.get("type", "")] + [each.get("type", "") for each in about.get("anyOf", [])]
-    words = {"integer": "whole number", "string": "text", "array": "list", "number": "number", "boolean": "true or false"}
+    words = {
+        "integer": "whole number",
+        "string": "text",
+        "array": "list",
+        "number": "number",
+        "boolean": "true or false",
+        "object": "table",
+    }
     text = " or ".join(words[kind] for kind in kinds if kind in words)
     return text + (f", at least {about['minimum']}" if "minimum" in about else "")
 

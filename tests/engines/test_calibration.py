@@ -153,6 +153,8 @@ def test_several_hosts_do_not_measure(monkeypatch):
 
     monkeypatch.setattr("fedax.engine.backends.simulation.engine.multihost_group", Two)
     plain = inspect.unwrap(fedax.Simulation.__init__)
-    with pytest.raises(InvalidInput, match=r"placement=...\): got 'measured'; allowed: one of 'auto', 'sequential', 'chunked'"):
+    with pytest.raises(
+        InvalidInput, match=r"placement=...\): got 'measured'; allowed: one of 'auto', 'sequential', 'chunked'"
+    ):
         plain(object.__new__(fedax.Simulation), "measured")
     assert jax.process_count() == 1

@@ -11,12 +11,13 @@ from fedax.algorithms import algorithm_classes
 from fedax.conformance import LAWS, check
 from laws.outside_methods import RIGHT
 from laws.planted import PLANTED
+from marks import slow
 from problems import kinds_of_laws
 
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [RIGHT[0], *map(slow, RIGHT[1:])], ids=lambda kind: kind.__name__)
 def test_right_methods_break_no_law(kind):
     verdicts = list(check(kind))
     assert not [(verdict.law.name, verdict.reason) for verdict in verdicts if verdict.kind == "broken"]
@@ -34,7 +35,7 @@ def test_mistakes_are_found(kind):
 QUICK = ("has_no_constant_key", "smuggles_nothing", "leaves_memories_alone")
 
 
-@pytest.mark.parametrize("kind", kinds_of_laws(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", map(slow, kinds_of_laws()), ids=lambda kind: kind.__name__)
 def test_the_further_laws_raise_no_false_alarm(kind):
     """On any method of the library."""
     verdicts = check(kind, [LAWS[name] for name in QUICK])

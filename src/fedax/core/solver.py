@@ -259,7 +259,7 @@ def optax_solver(name: str) -> type[Descent]:
     The learning rate, 0.001 by default, is an input of the compiled program, and the other arguments are parts of it.
 
     >>> optax_solver("adam")(learning_rate=0.01, b1=0.8)
-    adam(decay=1.0, decay_by='round', learning_rate=0.01, b1=0.8, b2=0.999, eps=1e-08, eps_root=0.0, mu_dtype=None, nesterov=False)
+    adam(learning_rate=0.01, b1=0.8)
 
     Raises:
         UnknownName: no such optimizer.
