@@ -75,8 +75,13 @@ LONG = ("profile.profile", "single.compare", "from_equinox.from_equinox", "trans
 """Examples of docstrings that take seconds."""
 
 
+SLOW = frozenset((ROOT / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
+"""Cases that `make slow` runs because of their time, written by `.ci/slow-cases`."""
+
+
 def pytest_itemcollected(item):
-    if isinstance(item, pytest.DoctestItem) and item.name.endswith(LONG):
+    is_long = isinstance(item, pytest.DoctestItem) and item.name.endswith(LONG)
+    if is_long or item.nodeid in SLOW:
         item.add_marker(pytest.mark.slow)
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from fedax.experiments.running import setup
-from fedax.experiments.running.runner import _begin
+from fedax.experiments.running.pools import _begin
 from fedax.experiments.running.setup import cores, share_of_cores
 
 AFFINITY = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no processes")
