@@ -11,7 +11,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextvars import ContextVar
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -146,7 +146,7 @@ def load(kind: str, name: str, known: Collection[str] = ()) -> Plugin:
 
 
 @contextlib.contextmanager
-def forbidden() -> Iterator[None]:
+def forbidden() -> Generator[None, None, None]:
     """Refuses to load user code while the block runs, because what is read may come from somebody else."""
     token = _is_forbidden.set(True)
     try:

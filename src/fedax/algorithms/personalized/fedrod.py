@@ -76,17 +76,17 @@ class FedRoD(Parted):
         part = self.own(client.layout)
         return part.put(w, part.take(w) + own)
 
-    def train(self, client: Client, w: Vector, own: Own) -> Upload[Vector]:
+    def train(self, client: Client, shared: Vector, own: Own) -> Upload[Vector]:
         rate, layout, part = client.learning_rate, client.layout, self.own(client.layout)
-        generic = generic_gradient(client, w)
+        generic = generic_gradient(client, shared)
 
         def step(now: tuple[Vector, Own], batch: Minibatch) -> tuple[Vector, Own]:
             w, own = now
             slope = layout.ravel(batch.gradient(layout.unravel(self.summed(client, w, own))))
             return w - rate * layout.ravel(generic(batch, layout.unravel(w))), own - rate * part.take(slope)
 
-        after, own = client.for_each_minibatch(step, (w, own))
-        return Upload(after, reference=w, memory=own)
+        after, own = client.for_each_minibatch(step, (shared, own))
+        return Upload(after, reference=shared, memory=own)
 
 
 def generic_gradient(client: Client, w: Vector) -> Any:
