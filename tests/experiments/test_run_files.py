@@ -87,7 +87,7 @@ def test_the_second_process_is_told_who_holds_a_folder(tmp_path):
 
 
 def writes(path, ready):
-    from fedax.experiments.running.runner import _begin
+    from fedax.experiments.running.pools import _begin
 
     _begin(multiprocessing.Value("i", 0), 1)
     ready.set()
