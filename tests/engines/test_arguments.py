@@ -54,14 +54,10 @@ ADVICE = {
     "fedax.run(fedax.FedAvg, task)": "Write FedAvg(), with parentheses.",
     "fedax.run(fedax.FedAvg(), task, seed=[0, 1])": "Several seeds are a grid: run_grid([algorithm], task, seed=[...]).",
     "fedax.run(task, fedax.FedAvg())": "Write run(algorithm, task), in this order.",
-    "fedax.run(fedax.FedAvg(), task, solver=optax.sgd(0.1))": "Write fedax.Optax(...) around an Optax optimizer.",
     "fedax.run(fedax.FedAvg(), task, observe=['train_loss'])": "Write fedax.observe.TrainLoss().",
     "fedax.run('fedavg', task)": "Write fedax.FedAvg().",
     "fedax.run(fedax.FedAvg(), 'digits')": "Write fedax.tasks.digits().",
     "fedax.run(fedax.FedAvg(), task, solver=0.1)": "Write fedax.SGD(0.1).",
-    "fedax.run_grid([fedax.FedAvg()], task, solver=[fedax.SGD(0.1), fedax.SGD(0.2)])": (
-        "Call run or run_grid for each solver: after the first one, learning rates need no compilation."
-    ),
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TestLoss()])": (
         "Make the task with test=[...], the examples of each client, or holdout={...}, a global set."
     ),
