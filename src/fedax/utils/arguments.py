@@ -1,5 +1,6 @@
 """Arguments of constructors and functions, checked by name before the call."""
 
+import copyreg
 import functools
 import inspect
 from abc import ABCMeta
@@ -69,9 +70,23 @@ def checked_arguments(owner: Owner) -> Owner:
         return make(cls) if make is object.__new__ else make(cls, *values, **options)
 
     owner.__new__ = staticmethod(new)
+    if not issubclass(owner, tuple):  # a tuple is made of its values again
+        owner.__reduce_ex__ = _reduce
     if type(owner) in (type, ABCMeta):  # other metaclasses define a signature
         owner.__signature__ = _SignatureOf(constructor)
     return owner
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    """Describes an object for `pickle` and `copy`, which make it without arguments and then fill it."""
+    made = object.__reduce_ex__(self, protocol)
+    if isinstance(made, tuple) and made[:2] == (copyreg.__newobj__, (type(self),)):
+        return (_unfilled, *made[1:])
+    return made
+
+
+def _unfilled(cls: type) -> Any:
+    return object.__new__(cls)
 
 
 class _SignatureOf:

@@ -26,6 +26,8 @@ def usual(name, **more):
     """Arguments that every method takes."""
     if name in ("GD", "LocalGD"):
         schedule = fedax.Schedule(batch_size="full", steps=2)
+    elif name == "ProxSkip":  # as many steps for every client
+        schedule = fedax.Schedule(batch_size=4, steps=2)
     else:
         cohort = {} if name in (*GRAPHS, "DANE") else {"cohort": 3}
         schedule = fedax.Schedule(batch_size=4, **cohort, **({"steps": 1} if name in ONE_STEP else {}))
