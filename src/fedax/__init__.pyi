@@ -80,6 +80,7 @@ from .communication.privacy import Privacy as Privacy
 from .core import SAM as SAM
 from .core import SGD as SGD
 from .core import Algorithm as Algorithm
+from .core import Asynchronous as Asynchronous
 from .core import Best as Best
 from .core import Client as Client
 from .core import Exact as Exact

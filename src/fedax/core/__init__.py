@@ -25,6 +25,7 @@ from fedax.core.hyper import Word as Word
 from fedax.core.hyper import entry as entry
 from fedax.core.hyper import hyper as hyper
 from fedax.core.local_problem import LocalProblem as LocalProblem
+from fedax.core.scheduling.asynchronous import Asynchronous as Asynchronous
 from fedax.core.scheduling.availability import Availability as Availability
 from fedax.core.scheduling.availability import Daily as Daily
 from fedax.core.scheduling.availability import Trace as Trace

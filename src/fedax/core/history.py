@@ -125,6 +125,7 @@ class History:
         clients: the names of the clients, in their order; None if they have no names.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
             (parts,).
+        downlinks: of an asynchronous server, what it sent down with the versions that clients are still at work on.
         settings: algorithm, solver, schedule and channel as plain values, by which reports check
             the premises of theorems.
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain
@@ -150,6 +151,7 @@ class History:
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)
+    downlinks: Any = dataclasses.field(repr=False, default=None)
     settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
+from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
@@ -48,7 +49,7 @@ class PythonBackend(Backend):
     def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         results = self.each(phase_work, cohort, client_states)
         decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
-        values = [phase_work.bounded(value) for value in decoded]
+        values = [phase_work.at(place).bounded(value) for place, value in enumerate(decoded)]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
         # the cohort's weights, after the algorithm's own where it gives some, which may all be zero
         weights = [cohort.weights]
@@ -120,6 +121,8 @@ class PythonProgram(Program):
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
             (algorithm, backend(algorithm, root), root) for algorithm in algorithms for root in roots
         ]
+        steps = setup.asynchronous
+        self.timetables = None if steps is None else [steps.timetable(setup, root) for _, _, root in self.runs]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         per_run = [*models] * (len(self.runs) // self.seeds)
@@ -134,12 +137,17 @@ class PythonProgram(Program):
     def _advance(self, run: int, carry: RunCarry, worked: Cohort | None, rounds: range) -> tuple[Any, Log]:
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
         algorithm, backend, root = self.runs[run]
-        reports = []
+        reports, arrivals = [], None
+        if self.timetables is not None:
+            timetable = self.timetables[run]
+            arrivals = jax.tree.map(jnp.asarray, timetable.rows(rounds.start, len(rounds)))
+            carry = carry._replace(downlinks=self.setup.asynchronous.grown(carry.downlinks, [timetable], rounds.stop))
         for t in rounds:
-            fed, after = RoundContext(backend, t, root, *carry[1:]), carry
+            own = row_of(arrivals, t - rounds.start)
+            fed, after = RoundContext(backend, t, root, *carry[1:], arrivals=own), carry
             try:
                 state = algorithm.round(fed, carry.state)
-                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
+                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks), fed.last
             except EmptyPhaseError:  # the round is abandoned, and `after` is the carry before it
                 fed.is_abandoned, worked = True, None
             report = fed.report(carry.state, after.state)

@@ -23,6 +23,7 @@ from fedax.engine.driver.options import RunOptions, Setting, check_count, check_
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
+from fedax.engine.round.asynchronous import server_steps_of
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import compute_metrics, initial_params
 from fedax.engine.round.privacy import private_of
@@ -176,8 +177,12 @@ class Grid:
             algorithm.check(setup.schedule, sizes)
             algorithm.check_model(self.task, self.layout)
         # members of a grid differ in real hyperparameters only, so one of them has the phases of all
-        private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
-        return dataclasses.replace(setup, private=private)
+        member, engine = as_arrays(self.algorithms[0], self.layout.dtype), self.options.engine
+        steps = server_steps_of(member, setup, self.options.rounds)
+        if steps is not None and not engine.is_asynchronous:
+            allowed = "None on this engine; Simulation and Eager have a virtual clock"
+            raise InvalidInput.found("Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed)
+        return dataclasses.replace(setup, private=private_of(member, setup), asynchronous=steps)
 
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""
