@@ -91,6 +91,7 @@ GUIDES = (
     "heterogeneity",
     "personalization",
     "decentralized",
+    "asynchronous",
     "compression",
     "privacy",
     "sweeps",

@@ -271,6 +271,7 @@ def test_traffic_counts_what_is_sent_and_discarded():
     assert history.bits.up.tolist() == ((2 + rows.discarded) * bits).tolist()
     assert history.bits.down.tolist() == (rows.sent * bits).tolist()
     assert history.notes["discarded"].tolist() == rows.discarded.tolist()
+    assert history.notes["clock"].tolist() == timetable.times[:ROUNDS].tolist()
 
 
 def test_an_algorithm_sees_the_staleness():

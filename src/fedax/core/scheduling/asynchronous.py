@@ -116,8 +116,7 @@ class Asynchronous:
         if not isinstance(spelling, Mapping) or not set(spelling) <= set(known) or "concurrency" not in spelling:
             allowed = f"a fedax.Asynchronous, or a table with concurrency and perhaps {', '.join(known[1:])}"
             raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
-        given = {name: float(value) if name == "a" and type(value) is int else value for name, value in spelling.items()}
-        return cls(**given)
+        return cls(**spelling)
 
     @property
     def spelling(self) -> dict[str, Any]:

@@ -156,7 +156,8 @@ class PythonProgram(Program):
             carry = after
         notes, left_out, *columns = zip(*reports, strict=True)
         down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
-        return (carry, worked), Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
+        log = Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
+        return (carry, worked), log if self.timetables is None else log.at_times(self.timetables[run], rounds.start)
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         # padded to all clients, so that observers are compiled once whatever the cohort

@@ -119,7 +119,7 @@ class _Examples:
 
 @eqx.filter_jit
 def _examples_of_steps(setup: Setup, root: Key[Array, ""], round: Index, clients: Int[Array, "some"]) -> Int[Array, "some"]:
-    def one(k: Index, size: Index) -> Index:
+    def one(k: Index, size: Index) -> Array:
         steps, batch = local_work(setup, root, round, k, size)
         return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
+from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.task import Task
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
@@ -39,6 +40,13 @@ class Log(NamedTuple):
     broken: np.ndarray
     bad_client: np.ndarray
     left_out: np.ndarray
+
+    def at_times(self, timetable: Timetable, first: int) -> "Log":
+        """Returns the log with the times of the server steps, in seconds of 64 bits whatever the type of the model.
+
+        `first` is the number of the first of these rounds.
+        """
+        return self._replace(notes=self.notes | {"clock": timetable.times[first : first + len(self.down)]})
 
     def failure(self, first: int) -> Outcome:
         """Returns the outcome: ok, or the first part that is not finite.

@@ -248,6 +248,8 @@ class SimulationProgram(Program):
         with bypass_persistent_cache(self.devices):
             carry, report, worked = _compiled(self.small)((self.axes, shared, self.setting, (self.roots, arrivals)), carry)
         logs = [self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))]
+        if self.timetables:  # runs follow each other by setting, then by seed
+            logs = [log.at_times(self.timetables[i % len(self.timetables)], first) for i, log in enumerate(logs)]
         return (carry, worked, stores), logs
 
     def _log(self, report: Any, count: int) -> Log:
