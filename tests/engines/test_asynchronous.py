@@ -10,9 +10,14 @@ import optax
 import pytest
 
 import fedax
+from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.asynchronous import NO_SLOT, Asynchronous, Timetable, _Ranking
+from fedax.engine.round.asynchronous import server_steps_of
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import initial_params
 from fedax.errors import InvalidInput
-from problems import regression, vector
+from fedax.utils.layout import Layout
+from problems import all_algorithms, regression, vector
 from transcription import LR, P, World
 
 ROUNDS, SEED = 12, 7
@@ -163,18 +168,17 @@ def _transcribed(how, mixes=False, lr=1.0):
     return w, rows
 
 
-def _timetable(how):
-    from fedax.core.hyper import as_arrays
-    from fedax.engine.round.asynchronous import server_steps_of
-    from fedax.engine.round.client import Setup
-    from fedax.engine.round.engine import initial_params
-    from fedax.utils.layout import Layout
-
+def _steps(method, how):
+    """The server steps of a method on the task of the transcriptions, and its setup."""
     task = regression()
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     setup = Setup(task, as_arrays(fedax.SGD(LR), layout.dtype), how, layout, task.train.population)
-    root = initial_params(task, SEED)[1]
-    return server_steps_of(fedax.FedAvg(), setup, ROUNDS).timetable(setup, root)
+    return server_steps_of(as_arrays(method, layout.dtype), setup, ROUNDS), setup
+
+
+def _timetable(how):
+    steps, setup = _steps(fedax.FedAvg(), how)
+    return steps.timetable(setup, initial_params(setup.task, SEED)[1])
 
 
 @pytest.mark.parametrize(
@@ -312,6 +316,23 @@ def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reas
     message = _refusal(method)
     assert reason in message
     assert type(method).__name__ in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [k for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON)], ids=lambda k: k.__name__
+)
+def test_every_method_is_taken_or_refused_by_name(kind):
+    """Those that are taken agree with the reference engine. FedBN and MOON need another model."""
+    how = dataclasses.replace(schedule(order="shuffled"), weights="equal")
+    try:
+        _steps(kind(), how)
+    except InvalidInput:
+        with pytest.raises(InvalidInput, match=re.escape(f"Schedule(asynchronous=...), {kind.__name__}: ")):
+            _steps(kind(), how)
+        return
+    one, other = (run(kind(), how, 4, engine=engine) for engine in (fedax.Simulation(devices=1), fedax.Eager()))
+    np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
 
 
 def test_other_refusals():
