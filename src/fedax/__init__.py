@@ -11,7 +11,9 @@ Runs:
 - `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not wait for all of them.
 - `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of them.
 - `Channel`: codecs of what clients and server send, and attacks of clients.
-- `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better.
+- `Devices`: the clients' devices, for the seconds and joules of a virtual clock.
+- `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better; `Budget`: of one that has spent
+  its time or energy.
 - `Progress`: the argument of a progress hook.
 - `History`: the result of a run; `Outcome` is its end, `Best` its best model.
 - `load_params`, `load_state`, `save_params`: models from and to files.

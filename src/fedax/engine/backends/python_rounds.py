@@ -18,6 +18,7 @@ from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
+from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
 from fedax.engine.round.engine import Log, Program, RunCarry, initial_carry, pad_client_sets, stack_notes, to_device
 from fedax.engine.round.evaluation import empty_cohort
@@ -121,6 +122,8 @@ class PythonProgram(Program):
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
             (algorithm, backend(algorithm, root), root) for algorithm in algorithms for root in roots
         ]
+        is_clocked = setup.clock is not None
+        self.work_counts = [WorkCount(setup, root) for _, _, root in self.runs] if is_clocked else []
         steps = setup.asynchronous
         self.timetables = None if steps is None else [steps.timetable(setup, root) for _, _, root in self.runs]
 
@@ -152,7 +155,12 @@ class PythonProgram(Program):
                 fed.is_abandoned, worked = True, None
             report = fed.report(carry.state, after.state)
             bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))
-            reports.append((report.notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
+            notes = report.notes
+            if self.work_counts:
+                phases = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report.traffic)
+                costs = self.setup.clock.costs(self.work_counts[run], t, phases, 1)
+                notes = notes | {name: value[0] for name, value in costs.items()}
+            reports.append((notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
             carry = after
         notes, left_out, *columns = zip(*reports, strict=True)
         down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)

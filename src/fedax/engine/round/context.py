@@ -211,8 +211,11 @@ class RoundContext(Federation):
         result, received = self.backend.exchange(sending, everyone, client_states, neighbours, weights)
         if result.upload.weight is not None:
             raise InvalidInput.found("exchange(send=...)", "an Upload with a weight", "none: the graph has the weights")
-        links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)  # the first column is the node itself
-        self._account(everyone, sending, result, links)
+        is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
+        self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
+        if self.setup.clock is not None:
+            out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link)
+            self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
         # second half: every node works on what it received, and sends nothing
         client_states = {name: result.client_states[name] for name in ("own", "model") if name in result.client_states} | {
             "received": received
@@ -325,8 +328,9 @@ class RoundContext(Federation):
         Raises:
             EmptyPhaseError: no upload counts, on a backend that knows so while the round runs.
         """
-        if self.is_abandoned is not False:
-            messages = jnp.where(self.is_abandoned, 0, messages)  # earlier in the round a phase had no clients
+        was_abandoned = self.is_abandoned
+        if was_abandoned is not False:
+            messages = jnp.where(was_abandoned, 0, messages)  # earlier in the round a phase had no clients
         self._record_participants(cohort, result)
         if "lost" in result.client_states:
             self.lost[len(self.traffic)] = result.client_states["lost"]
@@ -335,6 +339,9 @@ class RoundContext(Federation):
         if self.arrivals is not None:  # clients receive and send in different steps, and some are discarded
             ways = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
             traffic |= jax.tree.map(jnp.int32, ways)
+        if self.setup.clock is not None:  # who worked, for the seconds of the phase
+            asked = jnp.where(was_abandoned, 0, cohort.count)
+            traffic |= {"clients": cohort.ids, "asked": jnp.asarray(asked, jnp.int32)}
         self.traffic.append(traffic)
         if result.clipped is not None:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)

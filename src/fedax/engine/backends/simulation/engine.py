@@ -36,6 +36,7 @@ from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
+from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import RoundContext, bits_spent
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
 from fedax.engine.round.evaluation import all_personal, empty_cohort, view_of
@@ -182,6 +183,8 @@ class SimulationProgram(Program):
         self.memory: StatePlacement = memory
         self.devices = devices
         self.host_dataset = host_dataset
+        clock = setup.clock
+        self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
         self.timetables = [] if setup.asynchronous is None else [setup.asynchronous.timetable(setup, root) for root in roots]
         setup = setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
         self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that different cadences share a program
@@ -247,15 +250,17 @@ class SimulationProgram(Program):
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
             carry, report, worked = _compiled(self.small)((self.axes, shared, self.setting, (self.roots, arrivals)), carry)
-        logs = [self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))]
-        if self.timetables:  # runs follow each other by setting, then by seed
-            logs = [log.at_times(self.timetables[i % len(self.timetables)], first) for i, log in enumerate(logs)]
+        # runs follow each other by setting, then by seed
+        reports = enumerate(self.axes.unstack_runs(self.axes.to_host(report)))
+        logs = [self._log(single, first, count, i % self.axes.seeds) for i, single in reports]
         return (carry, worked, stores), logs
 
-    def _log(self, report: Any, count: int) -> Log:
+    def _log(self, report: Any, first: int, count: int, seed: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
         down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
-        return Log(report.notes, down, up, report.broken, report.bad_client, report.left_out)
+        costs = self.setup.clock.costs(self.work_counts[seed], first, report.traffic, count) if self.work_counts else {}
+        log = Log(report.notes | costs, down, up, report.broken, report.bad_client, report.left_out)
+        return log.at_times(self.timetables[seed], first) if self.timetables else log
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         check_versions(states[0])
