@@ -8,7 +8,13 @@ import pytest
 
 import fedax
 from fedax.core.scheduling.devices import Devices, uniform
-from fedax.errors import DataError, FedaxError, InvalidInput, UnknownName
+from fedax.errors import DataError, FedaxError, InvalidInput, SpecError, UnknownName
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.settings import configured
+from fedax.report.drawing.charts import along
+from fedax.report.record import Record, to_csv
+from fedax.report.tables.finals import read_run
+from fedax.utils.random import stream
 from problems import regression, vector
 
 SEED, ROUNDS = 3, 6
@@ -59,8 +65,6 @@ def simulated(phases, devices):
 
 def cohorts(schedule, seed, rounds, sizes):
     """The clients of each round: the draws of the schedule from the run's streams, see `fedax.utils.random`."""
-    from fedax.utils.random import stream
-
     root = jax.random.fold_in(jax.random.key(seed), 1)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     for t in range(rounds):
@@ -83,8 +87,8 @@ def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, s
     sizes = np.asarray(task.train.sizes)
     schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling)
     history = run(method, devices, schedule=schedule)
-    bits = 64 if vector(history.params).dtype == np.float64 else 32
-    message = bits * vector(history.params).size
+    bits = 64 if vector(history).dtype == np.float64 else 32
+    message = bits * vector(history).size
     rounds = [
         [[(k, down * message, up * message, passes * sizes[k]) for k in cohort] for down, up, passes in phases]
         for cohort in cohorts(schedule, SEED, ROUNDS, sizes)
@@ -123,9 +127,6 @@ def test_drawn_work_is_the_work_that_is_done():
     task = regression()
     schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, stragglers=0.5)
     history = run(fedax.FedNova(), Devices(energy=1.0), task, 4, schedule=schedule)
-    from fedax.engine.round.client import local_work
-    from fedax.utils.random import stream
-
     root, sizes = jax.random.fold_in(jax.random.key(SEED), 1), np.asarray(task.train.sizes)
     for t in range(4):
         steps = [
@@ -133,11 +134,17 @@ def test_drawn_work_is_the_work_that_is_done():
             for k, n in enumerate(sizes)
         ]
         assert history.notes["round_joules"][t] == sum(steps)
-    assert local_work is not None
 
 
-@pytest.mark.parametrize("engine", ["simulation", "chunked", "eager"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=str)
+@pytest.mark.parametrize(
+    ("engine", "dtype"),
+    [
+        ("simulation", np.float32),
+        pytest.param("simulation", np.float64, marks=pytest.mark.slow),
+        pytest.param("chunked", np.float32, marks=pytest.mark.slow),
+        pytest.param("eager", np.float32, marks=pytest.mark.slow),
+    ],
+)
 def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
     engines = {
         "simulation": fedax.Simulation("sequential", devices=1),
@@ -149,7 +156,7 @@ def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
         options = {"schedule": schedule, "engine": engines[engine], "rounds": 4}
         plain, clocked = run(**options), run(devices=devices, **options)
         expected = run(devices=devices, **options | {"engine": engines["simulation"]})
-    np.testing.assert_array_equal(vector(plain.params), vector(clocked.params))
+    np.testing.assert_array_equal(vector(plain), vector(clocked))
     assert plain.bits.up.tolist() == clocked.bits.up.tolist()
     assert plain.clock is None
     assert clocked.clock.seconds.dtype == np.float64
@@ -160,7 +167,7 @@ def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
 def test_nodes_of_a_graph_send_to_each_neighbour():
     task = regression()
     clients = task.train.clients
-    graph = fedax.graphs.star(clients) if hasattr(fedax.graphs, "star") else fedax.Graph.star(clients)
+    graph = fedax.Graph.star(clients)
     history = run(fedax.DSGD(graph=graph), Devices(up=1e3, energy_up=1.0, energy_down=1.0), task, 1)
     bits = int(history.bits.up[0])  # over all links
     message = bits // (2 * (clients - 1))
@@ -168,6 +175,7 @@ def test_nodes_of_a_graph_send_to_each_neighbour():
     assert history.clock.joules[-1] == 2 * bits  # every message is sent and received
 
 
+@pytest.mark.slow
 def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
     devices, schedule = Devices(**DRAWN), fedax.Schedule(cohort=2, batch_size=4)
     whole = run(devices=devices, schedule=schedule)
@@ -211,8 +219,8 @@ def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
 
 
 def test_named_clients_have_the_rows_of_their_names(tmp_path):
-    clients = {"anna": [[1.0, 2.0]] * 4, "berta": [[3.0, 1.0]] * 2}
-    task = fedax.tasks.from_loss(lambda w, x: (w - x.sum()) ** 2, 0.0, clients=clients)
+    clients = {"anna": [1.0, 2.0, 4.0, 5.0], "berta": [3.0, 1.0]}
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=clients)
     path = tmp_path / "devices.csv"
     path.write_text("client,speed,city\nberta,1.0,Rome\nanna,4.0,Bonn\n")
     history = run(devices=Devices(table=str(path), latency=0.5), task=task, rounds=1)
@@ -266,7 +274,6 @@ def test_draws_have_their_distributions_and_depend_on_nothing_else():
     [
         ({"speed": 0.0}, r"Devices(speed=...): got 0.0; allowed: numbers > 0 in examples/s"),
         ({"speed": True}, "Devices(speed=...): got True"),
-        ({"speed": "fast"}, "Devices(speed=...): got 'fast'"),
         ({"latency": float("nan")}, "Devices(latency=...): got nan; allowed: finite numbers >= 0 in s"),
         ({"up": [1.0, -1.0]}, "Devices(up=...), entry 1: got -1.0"),
         ({"up": {"name": "normal"}}, "name = one of uniform"),
@@ -308,7 +315,75 @@ def test_runs_refuse_what_has_no_clock():
         run(devices=devices, stop=fedax.Budget())
     with pytest.raises(InvalidInput, match=r"Budget\(hours=...\): got -1"):
         run(devices=devices, stop=fedax.Budget(hours=-1.0))
-    with pytest.raises(InvalidInput, match="an object of Devices"):
-        run(devices={"speed": 1.0})
     with pytest.raises(UnknownName, match="speed"):
         Devices.of({"sped": 1.0})
+
+
+FILE = """
+name = "clock"
+rounds = 3
+seeds = [0, 1]
+[task]
+name = "digits"
+clients = 3
+[schedule]
+cohort = 2
+[[algorithm]]
+name = "fedavg"
+[devices]
+speed = {name = "lognormal", median = 100.0, sigma = 1.0}
+up = 1e4
+energy_up = 1e-6
+"""
+
+
+def test_files_have_devices_and_tables_have_their_clock(tmp_path):
+    experiment = Experiment.parse(FILE + "[budget]\nhours = 1000.0\n")
+    plan = experiment.plan()
+    assert plan.arguments["devices"] == Devices(**experiment.devices)
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+    without = Experiment.parse(FILE.partition("[devices]")[0])
+    assert not {"devices", "budget"} & {*without.resolved(), *next(iter(configured([without])))[1]}
+    assert next(iter(configured([experiment])))[1]["devices"] == experiment.devices
+    arguments = plan.arguments_of("FedAvg")
+    history = fedax.run(plan.algorithms["FedAvg"], plan.task, seed=0, **arguments)
+    record = Record.of(history, task="digits", label="FedAvg", seed=0)
+    again = Record.from_bytes(record.to_bytes())
+    assert again.time.tolist() == record.time.tolist() == history.clock.seconds.tolist()
+    assert again.energy.tolist() == history.clock.joules.tolist()
+    assert (
+        to_csv([record])
+        .splitlines()[0]
+        .startswith("task,algorithm,seed,draw,round,seconds,bits,clock_seconds,clock_joules,")
+    )
+    assert along(record, "time")[-1] == history.clock.seconds[-1] / 3600
+    level = float(history.metrics["train_loss"][2])
+    assert read_run(record, "train_loss", f"hours_to_{level}") == history.clock.seconds[2] / 3600
+    assert read_run(record, "train_loss", f"joules_to_{level}") == history.clock.joules[2]
+    plain = fedax.run(
+        plan.algorithms["FedAvg"], plan.task, seed=0, **arguments | {"devices": None, "stop": None, "rounds": 1}
+    )
+    before = Record.of(plain, task="digits", label="FedAvg", seed=0)
+    assert "clock" not in to_csv([before])
+    for read in ("hours_to_0.5", "joules_to_0.5"):
+        with pytest.raises(InvalidInput, match="no devices"):
+            read_run(before, "train_loss", read)
+    with pytest.raises(InvalidInput, match="no devices"):
+        along(before, "energy")
+    path = tmp_path / "page.html"
+    history.report(path)
+    assert '"time":[0.0,' in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (FILE.replace("1e4", "-1.0"), "Devices(up=...): got -1.0"),
+        (FILE.replace("energy_up", "energy_upp"), "energy_up"),
+        (FILE + "[budget]\nhours = 0.0\n", "Budget(hours=...): got 0.0"),
+        (FILE.partition("[devices]")[0] + "[budget]\nhours = 1.0\n", "a file with a table [devices]"),
+    ],
+)
+def test_files_refuse_devices_with_their_line(text, words):
+    with pytest.raises(SpecError, match=re.escape(words)):
+        Experiment.parse(text)

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy  # imports what is asked for, and only then
@@ -23,7 +23,9 @@ from fedax.examples.client_names import client_name, number_of
 from fedax.utils.arguments import checked_arguments
 from fedax.utils.random import MOST_SEED
 
-Numbers = Float[np.ndarray, "some"]
+Numbers: TypeAlias = Float[np.ndarray, "some"]
+Amount: TypeAlias = float | Sequence[float] | np.ndarray | Mapping[str, Any]
+"""A number, one for each client, or the table of a distribution."""
 MOST_BYTES = 1 << 28
 """Of a table in a file."""
 
@@ -184,13 +186,13 @@ class Devices:
     [1.0, 1.0]
     """
 
-    speed: float | Sequence[float] | Mapping[str, Any] = math.inf
-    down: float | Sequence[float] | Mapping[str, Any] = math.inf
-    up: float | Sequence[float] | Mapping[str, Any] = math.inf
-    latency: float | Sequence[float] | Mapping[str, Any] = 0.0
-    energy: float | Sequence[float] | Mapping[str, Any] = 0.0
-    energy_down: float | Sequence[float] | Mapping[str, Any] = 0.0
-    energy_up: float | Sequence[float] | Mapping[str, Any] = 0.0
+    speed: Amount = math.inf
+    down: Amount = math.inf
+    up: Amount = math.inf
+    latency: Amount = 0.0
+    energy: Amount = 0.0
+    energy_down: Amount = 0.0
+    energy_up: Amount = 0.0
     table: str | Path | Mapping[str, Sequence[Any]] | None = None
     varying: Mapping[str, Any] | None = None
     passes: float | None = None

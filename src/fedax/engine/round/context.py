@@ -214,7 +214,7 @@ class RoundContext(Federation):
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
         if self.setup.clock is not None:
-            out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link)
+            out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
             self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
         # second half: every node works on what it received, and sends nothing
         client_states = {name: result.client_states[name] for name in ("own", "model") if name in result.client_states} | {

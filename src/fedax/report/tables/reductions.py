@@ -105,9 +105,10 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
             round `rounds[-1] - k`, without the initial model), `rounds_to_<x>` (the first observed round at which the metric is
             as good as x, infinity if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
             participants), `hours_to_<x>` and `joules_to_<x>` (the same on the virtual clock), `last_over_half` (the last value
-            over the one at half the rounds: a curve in 1/t halves, a linearly convergent one falls
-            faster, one at its floor stays), or `mean_change` (the mean absolute change from one observation to the next in the second half of the rounds: how far a curve is from smooth; compare only curves that are observed
-            equally often). Folders of earlier versions also have `mean_last_<k>`, the mean
+            over the one at half the rounds: a curve in 1/t halves, a linearly convergent one falls faster, one at its floor stays),
+            or `mean_change` (the mean absolute change from one observation to the next in the second half of the rounds: how far a
+            curve is from smooth; compare only curves that are observed equally often). Folders of earlier versions also have
+            `mean_last_<k>`, the mean
             over the last k observations.
         higher: whether more is better.
 
