@@ -97,6 +97,7 @@ GUIDES = (
     "sweeps",
     "hosts",
     "large",
+    "clock",
     "resuming",
 )
 

@@ -183,8 +183,12 @@ class History:
     def clock(self) -> ClockReadings | None:
         """The seconds and joules of `run(devices=...)` at the observations, computed and not measured.
 
-        None without devices. `History.seconds` is the wall time.
+        Of an asynchronous server the joules are NaN, they are not counted. None without devices. `History.seconds` is the
+        wall time.
         """
+        if "clock" in self.notes:  # the times of an asynchronous server's steps
+            seconds = np.concatenate([[0.0], self.notes["clock"]])[self.rounds]
+            return ClockReadings(seconds, np.full(seconds.shape, np.nan))
         if SECONDS not in self.notes:
             return None
         totals = (np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds] for name in (SECONDS, JOULES))

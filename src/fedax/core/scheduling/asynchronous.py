@@ -39,7 +39,7 @@ class Asynchronous:
     The mean divides by the number of uploads (by the sum of their weights without $s$), so that stale uploads shorten the step.
 
     Args:
-        devices: how long clients take: an object with a method `seconds(clients, round, down_bits, up_bits, examples)`,
+        devices: how long clients take: a `fedax.Devices`, or an object with a method `seconds(clients, round, down_bits, up_bits, examples)`,
             which returns for some clients the seconds from dispatch to arrival as an array. A frozen dataclass, so that
             checkpoints know it.
         concurrency: clients at work at the same time, from 1 to the number of clients.
@@ -54,12 +54,10 @@ class Asynchronous:
         passes: passes over its examples that a client's work counts as, above 0. Only needed where a solver decides by the data how
             long it works, such as `Exact`.
 
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Alike:
-    ...     def seconds(self, clients, round, down_bits, up_bits, examples):
-    ...         return 1.0 + 0.01 * examples
-    >>> fedbuff = Asynchronous(Alike(), concurrency=100)
-    >>> fedasync = Asynchronous(Alike(), concurrency=100, uploads="models", weight="hinge", a=10.0, b=4)
+    >>> from fedax.core import Devices
+    >>> alike = Devices(speed=100.0, latency=1.0)
+    >>> fedbuff = Asynchronous(alike, concurrency=100)
+    >>> fedasync = Asynchronous(alike, concurrency=100, uploads="models", weight="hinge", a=10.0, b=4)
     >>> fedasync.factors(np.array([0, 4, 5])).round(3).tolist()
     [1.0, 1.0, 0.091]
 

@@ -202,7 +202,9 @@ class Devices:
     def __post_init__(self) -> None:
         rows: Table | None = None
         if self.table is not None:
-            rows = _from_file(str(self.table)) if isinstance(self.table, str | Path) else _from_columns(self.table)
+            if isinstance(self.table, Path):
+                object.__setattr__(self, "table", str(self.table))
+            rows = _from_file(self.table) if isinstance(self.table, str) else _from_columns(self.table)  # type: ignore[arg-type]
         values = {name: self._source(name, rows) for name in CHARACTERISTICS}
         factors: dict[str, Distribution] = {}
         for name, spelling in dict(self.varying or {}).items():

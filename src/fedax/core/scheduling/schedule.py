@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from fedax.core.hyper import MOST_COUNT
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
+from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.local_work import LocalWork, counts, real
 from fedax.core.scheduling.sampling import (
     Drawn,
@@ -117,10 +118,14 @@ class Schedule(LocalWork):
         return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
-        """Returns the schedule for clients of these names, to which a trace of availability may refer; None if they have none."""
-        if self.availability_rule is None:
-            return self
-        return dataclasses.replace(self, availability=self.availability_rule.bound_to(names, clients))
+        """Returns the schedule for clients of these names, to which a trace of availability or a table of devices may refer; None if they have none."""
+        changed: dict[str, Any] = {}
+        if self.availability_rule is not None:
+            changed["availability"] = self.availability_rule.bound_to(names, clients)
+        if self.server is not None and isinstance(self.server.devices, Devices):
+            devices = self.server.devices.bound_to(names, clients)
+            changed["asynchronous"] = dataclasses.replace(self.server, devices=devices)
+        return dataclasses.replace(self, **changed) if changed else self
 
     def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""

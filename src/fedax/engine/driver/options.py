@@ -156,7 +156,7 @@ class RunOptions:
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
         for rule in self.rules:
             rule.check()
-            if isinstance(rule, Budget) and self.devices is None:
+            if isinstance(rule, Budget) and self.devices is None and (rule.joules or not self.schedule.server):
                 raise InvalidInput.of(
                     "run(stop=...)", rule, "rules without devices only on metrics", "Give run(devices=...)."
                 )

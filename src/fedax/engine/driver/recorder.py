@@ -117,6 +117,8 @@ class Recorder:
     def add(self, log: Log, first: int) -> None:
         if self.ended:
             return
+        if "clock" in log.notes:  # of an asynchronous server
+            self.spent[0] = float(log.notes["clock"][-1])
         for i, name in enumerate((SECONDS, JOULES)):
             self.spent[i] += float(log.notes[name].sum()) if name in log.notes else 0.0
         self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers

@@ -19,7 +19,8 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.scheduling.asynchronous import Arrivals, Asynchronous, Timetable
 from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
-from fedax.engine.round.client import Setup, local_work
+from fedax.engine.round.client import Setup
+from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, RecordingBackend
 from fedax.errors import InvalidInput
@@ -60,12 +61,13 @@ class ServerSteps:
         down, up = self.bits
 
         def seconds(clients: np.ndarray, version: int) -> np.ndarray:
-            return self.server.devices.seconds(clients, version, down, up, examples(clients, version))
+            examples = counted(clients, version, self.gradients, self.server.passes)
+            return self.server.devices.seconds(clients, version, down, up, examples)
 
         def draw(version: int) -> np.ndarray:
             return np.asarray(_draw_cohort(schedule, root, jnp.int32(version), offsets))
 
-        examples = _Examples(self, setup, root, sizes)
+        counted = WorkCount(setup, root)
         seed = np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist()
         weights = sizes if schedule.rule.by_size else np.ones_like(sizes)
         return Timetable(self.server, cohort, weights, seconds, draw, seed)
@@ -93,37 +95,6 @@ class ServerSteps:
             return jnp.pad(leaf, [(0, more if i == axis else 0) for i in range(leaf.ndim)]) if more else leaf
 
         return jax.tree.map(pad, downlinks)
-
-
-class _Examples:
-    """Counts the examples that clients process between a dispatch and the arrival."""
-
-    def __init__(self, steps: ServerSteps, setup: Setup, root: Key[Array, ""], sizes: np.ndarray) -> None:
-        self.steps, self.setup, self.root, self.sizes = steps, setup, root, sizes
-        changes = setup.schedule.drawn or setup.schedule.times is not None
-        self.fixed = None if changes else self._count(np.arange(len(sizes)), 0)
-
-    def __call__(self, clients: np.ndarray, version: int) -> np.ndarray:
-        return self._count(clients, version) if self.fixed is None else self.fixed[clients]
-
-    def _count(self, clients: np.ndarray, version: int) -> np.ndarray:
-        sizes, passes = self.sizes[clients], self.steps.server.passes
-        if passes is not None:
-            return passes * sizes.astype(np.float64)
-        # rounded up to powers of two, so that few programs serve all numbers of clients
-        padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
-        of_step = np.asarray(_examples_of_steps(self.setup, self.root, jnp.int32(version), jnp.asarray(padded, jnp.int32)))
-        step, full = self.steps.gradients
-        return step * of_step[: len(clients)].astype(np.float64) + full * sizes
-
-
-@eqx.filter_jit
-def _examples_of_steps(setup: Setup, root: Key[Array, ""], round: Index, clients: Int[Array, "some"]) -> Int[Array, "some"]:
-    def one(k: Index, size: Index) -> Array:
-        steps, batch = local_work(setup, root, round, k, size)
-        return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
-
-    return jax.vmap(one)(clients, setup.population.sizes_of(clients))
 
 
 @eqx.filter_jit
