@@ -39,9 +39,9 @@ class Asynchronous:
     The mean divides by the number of uploads (by the sum of their weights without $s$), so that stale uploads shorten the step.
 
     Args:
-        devices: how long clients take: a `fedax.Devices`, or an object with a method `seconds(clients, round, down_bits, up_bits, examples)`,
-            which returns for some clients the seconds from dispatch to arrival as an array. A frozen dataclass, so that
-            checkpoints know it.
+        devices: how long clients take: a `fedax.Devices`, or an object with a method
+            `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients the seconds from dispatch
+            to arrival as an array. A frozen dataclass, so that checkpoints know it.
         concurrency: clients at work at the same time, from 1 to the number of clients.
         dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients are dispatched after
             server steps only. With as many clients at work as a step takes this is the synchronous method.

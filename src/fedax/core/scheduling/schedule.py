@@ -118,7 +118,10 @@ class Schedule(LocalWork):
         return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
-        """Returns the schedule for clients of these names, to which a trace of availability or a table of devices may refer; None if they have none."""
+        """Returns the schedule for clients of these names, None if they have none.
+
+        A trace of availability and a table of devices may refer to them.
+        """
         changed: dict[str, Any] = {}
         if self.availability_rule is not None:
             changed["availability"] = self.availability_rule.bound_to(names, clients)
