@@ -91,11 +91,13 @@ GUIDES = (
     "heterogeneity",
     "personalization",
     "decentralized",
+    "asynchronous",
     "compression",
     "privacy",
     "sweeps",
     "hosts",
     "large",
+    "clock",
     "resuming",
 )
 

@@ -8,10 +8,12 @@ Runs:
 - `profile`: the parts that a round spends its time in, a `Profile`.
 - `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for LaTeX and others.
 - `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take and give.
-- `Schedule`: the clients that work in a round, and how much.
+- `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not wait for all of them.
 - `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of them.
 - `Channel`: codecs of what clients and server send, and attacks of clients.
-- `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better.
+- `Devices`: the clients' devices, for the seconds and joules of a virtual clock.
+- `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better; `Budget`: of one that has spent
+  its time or energy.
 - `Progress`: the argument of a progress hook.
 - `History`: the result of a run; `Outcome` is its end, `Best` its best model.
 - `load_params`, `load_state`, `save_params`: models from and to files.

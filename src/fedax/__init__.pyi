@@ -80,8 +80,10 @@ from .communication.privacy import Privacy as Privacy
 from .core import SAM as SAM
 from .core import SGD as SGD
 from .core import Algorithm as Algorithm
+from .core import Asynchronous as Asynchronous
 from .core import Best as Best
 from .core import Client as Client
+from .core import Devices as Devices
 from .core import Exact as Exact
 from .core import FedaxError as FedaxError
 from .core import Federation as Federation
@@ -101,6 +103,7 @@ from .engine.backends.simulation import Simulation as Simulation
 from .engine.compilation.cache import keep_programs as keep_programs
 from .engine.distributed.multihost import connect_hosts as connect_hosts
 from .engine.driver.early_stopping import EarlyStopping as EarlyStopping
+from .engine.driver.options import Budget as Budget
 from .engine.driver.options import Divergence as Divergence
 from .engine.driver.options import Progress as Progress
 from .engine.driver.run import run as run

@@ -17,6 +17,7 @@ from fedax.core.federation import Gathered as Gathered
 from fedax.core.federation import Memory as Memory
 from fedax.core.federation import Upload as Upload
 from fedax.core.history import Best as Best
+from fedax.core.history import ClockReadings as ClockReadings
 from fedax.core.history import History as History
 from fedax.core.history import Outcome as Outcome
 from fedax.core.hyper import PerClient as PerClient
@@ -25,9 +26,11 @@ from fedax.core.hyper import Word as Word
 from fedax.core.hyper import entry as entry
 from fedax.core.hyper import hyper as hyper
 from fedax.core.local_problem import LocalProblem as LocalProblem
+from fedax.core.scheduling.asynchronous import Asynchronous as Asynchronous
 from fedax.core.scheduling.availability import Availability as Availability
 from fedax.core.scheduling.availability import Daily as Daily
 from fedax.core.scheduling.availability import Trace as Trace
+from fedax.core.scheduling.devices import Devices as Devices
 from fedax.core.scheduling.schedule import Schedule as Schedule
 from fedax.core.solver import SAM as SAM
 from fedax.core.solver import SGD as SGD

@@ -67,7 +67,9 @@ class Client(ABC):
         share: n_k / n, its share of all training examples.
         steps: minibatch steps of this round.
         batch: examples of a full minibatch in this round.
-        round: the round, from 0.
+        round: the round, from 0; with an asynchronous server the version of the model that it received.
+        staleness: server steps between the one that it received and the one that takes its upload. It is known on arrival only: for
+            uploads and their weights, not for local work.
         layout: how the model's parameters lie in the flat vector.
         solver, schedule, task: as given to `run`.
         model_state: what the model updates without a gradient, None if it has nothing such; the engine's business.
@@ -85,6 +87,7 @@ class Client(ABC):
     def __init__(self, task: Task, solver: "Solver", schedule: Schedule, layout: Layout, streams: Key[Array, ""]) -> None:
         self.task, self.solver, self.schedule, self.layout = task, solver, schedule, layout
         self._streams = streams
+        self.staleness: Index = 0
         self.model_state, self.trained, self._place = task.state, False, None
 
     @abstractmethod
@@ -237,6 +240,11 @@ class Solver(eqx.Module):
     """
 
     on_mesh: ClassVar[bool] = True
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the schedule says how many steps it takes; otherwise the data do."""
+        return True
 
     def __check_init__(self) -> None:
         check_declared(self)

@@ -31,12 +31,15 @@ class Upload(eqx.Module, Generic[Value]):
         reference: a vector that the receiver has as well, near the first vector of `value`: a
             channel codes their difference, such as that of a trained model to the one it started
             from.
+        is_change: whether the first vector of `value` is a change of the server's model or a direction, so that an asynchronous
+            server may apply it to a newer model. With a `reference` its difference to it is.
     """
 
     value: Value
     weight: Float[Array, ""] | None = None
     memory: PyTree = None
     reference: Float[Array, "dim"] | None = None
+    is_change: bool = eqx.field(static=True, default=False)
 
 
 class Memory(eqx.Module):

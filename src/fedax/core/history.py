@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import PyTree
@@ -80,6 +80,21 @@ class Best:
     state: PyTree = dataclasses.field(repr=False, default=None)
 
 
+class ClockReadings(NamedTuple):
+    """What a run has taken on its virtual clock at each observation, shape (observations,).
+
+    Attributes:
+        seconds: from the start of the run.
+        joules: of all clients together.
+    """
+
+    seconds: np.ndarray
+    joules: np.ndarray
+
+
+SECONDS, JOULES = "round_seconds", "round_joules"
+"""Notes of a run with devices: what each round takes on the virtual clock."""
+
 SHOWN_ROWS = 8
 """Observations of a history that is printed, and the last one."""
 
@@ -103,7 +118,8 @@ class History:
         metrics: by name, what the observers saw, first axis (observations,).
         notes: by name, what the algorithm reported with `note`, first axis (rounds,). With
             `run(..., on_bad_client="drop")` also `dropped`: the numbers of the clients that each
-            round left out, ascending, filled up with -1.
+            round left out, ascending, filled up with -1. With `run(..., devices=...)` also
+            `round_seconds` and `round_joules`.
         params: the final global model, in the user's own pytree.
         bits: exact traffic of every round.
         outcome: how it ended.
@@ -125,6 +141,7 @@ class History:
         clients: the names of the clients, in their order; None if they have no names.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
             (parts,).
+        downlinks: of an asynchronous server, what it sent down with the versions that clients are still at work on.
         settings: algorithm, solver, schedule and channel as plain values, by which reports check
             the premises of theorems.
         origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain
@@ -150,6 +167,7 @@ class History:
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)
+    downlinks: Any = dataclasses.field(repr=False, default=None)
     settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
@@ -160,6 +178,21 @@ class History:
         return f"{head}\n{self.table(every=-(-len(self.rounds) // SHOWN_ROWS))}" if len(self.rounds) else head
 
     modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
+
+    @property
+    def clock(self) -> ClockReadings | None:
+        """The seconds and joules of `run(devices=...)` at the observations, computed and not measured.
+
+        Of an asynchronous server the joules are NaN, they are not counted. None without devices. `History.seconds` is the
+        wall time.
+        """
+        if "clock" in self.notes:  # the times of an asynchronous server's steps
+            seconds = np.concatenate([[0.0], self.notes["clock"]])[self.rounds]
+            return ClockReadings(seconds, np.full(seconds.shape, np.nan))
+        if SECONDS not in self.notes:
+            return None
+        totals = (np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds] for name in (SECONDS, JOULES))
+        return ClockReadings(*totals)
 
     @checked_call
     def save(self, path: str | Path) -> None:

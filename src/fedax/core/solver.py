@@ -297,6 +297,10 @@ class Exact(Solver):
     tol: Scalar = hyper(1e-10, low=0.0, open_low=True, doc="tolerance of the solve")
     max_steps: int = hyper(1000, low=1, doc="most iterations")
 
+    @property
+    def is_counted(self) -> bool:
+        return False
+
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         import optimistix as optx  # takes half a second to import, so only on demand
 
@@ -344,6 +348,10 @@ class Inexact(Solver):
     learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
     concavity: Scalar = hyper(0.0, low=0.0, doc="how concave the losses may be")
     max_steps: int = hyper(1000, low=1, doc="most steps")
+
+    @property
+    def is_counted(self) -> bool:
+        return False
 
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         problem.require_function("Inexact")

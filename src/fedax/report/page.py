@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core.directions import worst_of
-from fedax.report.drawing.charts import Chart, plain, staggered
+from fedax.report.drawing.charts import Chart, along, plain, staggered
 from fedax.report.drawing.styles import styles
 from fedax.report.record import Record, by_draw, by_label, by_task, of_clients, weights_at
 from fedax.report.tables.means import aligned, band, curves_of, ended_early, mean_position
@@ -196,6 +196,8 @@ def _algorithm(
     x |= {name: _numbers(mean_position(runs, [getattr(run, name) for run in runs])) for name in ("bits", "seconds")}
     counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
     x["gradients"] = _numbers(mean_position(runs, counts))
+    if all(run.time is not None for run in on_task):
+        x |= {name: _numbers(mean_position(runs, [along(run, name) for run in runs])) for name in ("time", "energy")}
     shown = {"clients": _ranked(runs), "weights": _weights(runs), "marked": staggered(len(rounds), place, count)}
     return {"label": label, "style": style, "x": x, "series": series} | shown
 

@@ -42,6 +42,7 @@ class Record:
         versions: of the libraries and the machine that it was made with, if it was taken over from elsewhere.
         clients: the names of the clients, None if they have none.
         modes: directions of metrics, as far as the built-in observers do not state them; None if there are none.
+        time, energy: seconds and joules so far on the virtual clock, shape (observations,); None without devices.
         models: by name (`""` is the final one), the arrays of models that are to be kept in files beside the record, or such files;
             empty in a record that is read.
     """
@@ -62,6 +63,8 @@ class Record:
     versions: dict[str, Any] | None = None
     clients: list[str] | None = None
     modes: dict[str, Mode] | None = None
+    time: np.ndarray | None = None
+    energy: np.ndarray | None = None
     models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
@@ -115,6 +118,8 @@ class Record:
             compiling=history.compiling,
             clients=names,
             modes=modes or None,
+            time=None if history.clock is None else history.clock.seconds,
+            energy=None if history.clock is None else history.clock.joules,
         )
 
     @property
@@ -161,7 +166,7 @@ class Record:
         meta |= {} if self.modes is None else {"modes": self.modes}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
         arrays |= {"rounds": self.rounds, "seconds": self.seconds, "bits": self.bits, "meta": np.array(json.dumps(meta))}
-        more = {"gradients": self.gradients, "compiling": self.compiling}
+        more = {name: getattr(self, name) for name in ("gradients", "compiling", "time", "energy")}
         arrays |= {name: values for name, values in more.items() if values is not None}
         np.savez_compressed(buffer, **cast(Any, arrays))
         with zipfile.ZipFile(buffer, "a") as archive:
@@ -188,7 +193,7 @@ class Record:
                     name.removeprefix("metrics/"): stored[name] for name in stored.files if name.startswith("metrics/")
                 }
                 outcome = Outcome(**meta.pop("outcome"))
-                known = ("rounds", "seconds", "bits", "gradients", "compiling")
+                known = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")
                 curves = {name: stored[name] for name in known if name in stored.files}
                 return cls(**meta, **curves, metrics=metrics, outcome=outcome)
         except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
@@ -198,14 +203,18 @@ class Record:
 def to_csv(records: Sequence[Record]) -> str:
     """Returns all scalar metrics of all runs as one long table: one row per run and observation."""
     names = list(dict.fromkeys(name for record in records for name in record.scalars))
+    # only where a run has devices, so that other tables stay as they are
+    clocks = {"clock_seconds": "time", "clock_joules": "energy"} if any(run.time is not None for run in records) else {}
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(["task", "algorithm", "seed", "draw", "round", "seconds", "bits", *names])
+    table.writerow(["task", "algorithm", "seed", "draw", "round", "seconds", "bits", *clocks, *names])
     for record in records:
         scalars = [record.scalars.get(name) for name in names]
         for i, done in enumerate(record.rounds):
             which = [record.task, record.label, record.seed, record.draw]
             spent = [int(done), f"{record.seconds[i]:.4f}", int(record.bits[i])]
+            readings = (getattr(record, name) for name in clocks.values())
+            spent += ["" if values is None else f"{values[i]:.9g}" for values in readings]
             table.writerow([*which, *spent, *("" if values is None else f"{values[i]:.9g}" for values in scalars)])
     return buffer.getvalue()
 

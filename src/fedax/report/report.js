@@ -6,7 +6,7 @@
   const SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star"];
   const STROKES = ["", "6 3", "2 3", "7 3 2 3"];
   const OUTLINES = ["M10 5a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", "M10.3 2.3h5.4v5.4h-5.4z", "M13 1.5l3.4 6h-6.8z", "M13 1.2l3.8 3.8l-3.8 3.8l-3.8 -3.8z", "M13 8.5l3.4 -6h-6.8z", "M12 1.5h2v2.5h2.5v2h-2.5v2.5h-2v-2.5h-2.5v-2h2.5z", "M10.5 2.5l5 5m0 -5l-5 5", "M13 1l1 3h3l-2.4 1.8l1 3l-2.6 -1.8l-2.6 1.8l1 -3l-2.4 -1.8h3z"];
-  const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", gradients: "minibatch gradients of a client", seconds: "seconds, compilation included", time: "simulated time" };
+  const AXES = { rounds: "communication rounds", bits: "bits sent, both directions", gradients: "minibatch gradients of a client", seconds: "wall time in seconds, compilation included", time: "hours on the virtual clock", energy: "energy of all clients, J", cost: "time at prices below" };
   const PRICES = { round: "a round", step: "a minibatch gradient", gigabit: "a gigabit" };
   const state = { x: "rounds", scale: "log" };
   const plots = [];
@@ -47,7 +47,7 @@
   // ---- traces ----------------------------------------------------------------------------------------------------------
   function across(algorithm) {
     const { rounds, gradients, bits } = algorithm.x;
-    if (state.x !== "time") return algorithm.x[state.x];
+    if (state.x !== "cost") return algorithm.x[state.x];
     return rounds.map((round, k) => prices.round * round + prices.step * gradients[k] + prices.gigabit * bits[k] / 1e9);
   }
 
@@ -62,7 +62,7 @@
       traces.push({ ...shared, y: series.high, fill: "tonexty", fillcolor: faint(color(i)) });
     }
     const value = chart.percent ? "%{y:.1%}" : "%{y:.4g}";
-    const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : state.x === "gradients" ? "%{x:.4~s} gradients" : state.x === "time" ? "time %{x:.4~g}" : "%{x:.3s} s";
+    const at = state.x === "rounds" ? "round %{x}" : state.x === "bits" ? "%{x:.3s} bits" : state.x === "gradients" ? "%{x:.4~s} gradients" : state.x === "time" ? "%{x:.4~g} h" : state.x === "energy" ? "%{x:.4~s}J" : state.x === "cost" ? "time %{x:.4~g}" : "%{x:.3s} s";
     traces.push({
       x, y: series.mean, mode: x.length > 1 ? "lines" : "markers", showlegend: false, name: algorithm.label,
       line: { color: color(i), width: 2.2, dash: DASHES[dash(i)] }, marker: { color: color(i), size: 8 },
@@ -141,7 +141,7 @@
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
       xaxis: {
         ...axis, title: { text: below, font: { size: 12 }, standoff: 8 }, nticks: 7, type: parts ? "log" : "linear",
-        tickformat: parts ? "~%" : !ranks && state.x === "bits" ? "~s" : "", rangemode: ranks ? "normal" : "tozero",
+        tickformat: parts ? "~%" : !ranks && (state.x === "bits" || state.x === "energy") ? "~s" : "", rangemode: ranks ? "normal" : "tozero",
         ...(parts ? { dtick: "D2" } : {}),
       },
       yaxis: {
@@ -362,7 +362,9 @@
   // ---- prices of the simulated time --------------------------------------------------------------------------------------
   function addPrices() {
     const field = document.getElementById("prices");
-    const show = () => { field.hidden = state.x !== "time"; };
+    const clocked = data.tasks.length > 0 && data.tasks.every((task) => task.algorithms.every((algorithm) => algorithm.x.time));
+    document.querySelectorAll("[data-clock]").forEach((label) => { label.hidden = !clocked; });
+    const show = () => { field.hidden = state.x !== "cost"; };
     for (const [key, what] of Object.entries(PRICES)) {
       const label = el("label", `${what} `), input = el("input");
       Object.assign(input, { type: "number", min: "0", step: "any", value: String(prices[key]) });

@@ -31,6 +31,8 @@ def curves_of(history: History) -> dict[str, np.ndarray]:
 def table_of(history: History, every: int = 1) -> str:
     """See `History.table`; the last observation is always there."""
     columns = {"round": [str(t) for t in history.rounds], "seconds": [f"{s:.2f}" for s in history.seconds]}
+    if history.clock is not None:
+        columns["hours"] = [f"{s / 3600:.4g}" for s in history.clock.seconds]
     columns |= {name: [f"{value:.6g}" for value in values] for name, values in curves_of(history).items()}
     count = len(history.rounds)
     rows = [i for i in range(count) if i % max(every, 1) == 0 or i == count - 1]
@@ -46,9 +48,12 @@ def frame_of(history: History) -> Any:
     except ImportError as error:
         raise FedaxError("History.to_pandas needs pandas. Run pip install pandas.") from error
     columns = {"round": history.rounds, "seconds": history.seconds, "bits": history.bits.cumulative[history.rounds]}
+    clock = history.clock
+    columns |= {} if clock is None else {"clock_seconds": clock.seconds, "clock_joules": clock.joules}
     frame = pd.DataFrame(columns | curves_of(history))
     fractions = [name for name in frame.columns if is_percent(str(name))]
-    frame.attrs["units"] = {"seconds": "s", "bits": "bit"} | dict.fromkeys(fractions, "fraction")
+    units = {"seconds": "s", "bits": "bit"} | ({} if clock is None else {"clock_seconds": "s", "clock_joules": "J"})
+    frame.attrs["units"] = units | dict.fromkeys(fractions, "fraction")
     return frame
 
 

@@ -72,4 +72,5 @@ class FedCM(Algorithm[MomentumState]):
             return jax.tree.map(lambda slope: self.alpha * slope, batch.gradient(params))
 
         change = client.minimize(LocalProblem(linear=(1 - self.alpha) * m, step_gradient=scaled), start=w) - w
-        return Upload((change, -change / (client.learning_rate * jnp.asarray(client.steps, w.dtype))))
+        direction = -change / (client.learning_rate * jnp.asarray(client.steps, w.dtype))
+        return Upload((change, direction), is_change=True)

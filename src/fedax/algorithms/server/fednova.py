@@ -61,6 +61,6 @@ class FedNova(Algorithm[Vector]):
         change = w - client.minimize(LocalProblem(anchor=w, prox=self.mu), start=w)
         if self.form == "as_released":
             each = 1 / jnp.asarray(client.steps, w.dtype)
-            return Upload((each * change, each))
+            return Upload((each * change, each), is_change=True)
         accumulated = client.solver.accumulated(client, self.mu)
-        return Upload((change / accumulated, accumulated))
+        return Upload((change / accumulated, accumulated), is_change=True)

@@ -52,4 +52,4 @@ class QFedAvg(Algorithm[Vector]):
         length = g @ g if written else move @ move
         loss = client.loss(w) + 1e-10
         h = self.q * loss ** (self.q - 1) * length + loss**self.q / rate
-        return Upload((loss**self.q * g, h))
+        return Upload((loss**self.q * g, h), is_change=True)

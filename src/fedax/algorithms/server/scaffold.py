@@ -93,7 +93,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         change = new - own
         if self.control_weights == "uniform":  # cancels the weight that the mean multiplies by
             change = change / client.objective_weight
-        return Upload((y - x, change), memory=new)
+        return Upload((y - x, change), memory=new, is_change=True)
 
 
 def random_network(layout: Layout, key: Key[Array, ""]) -> Vector:

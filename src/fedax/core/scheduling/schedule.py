@@ -10,9 +10,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.hyper import MOST_COUNT
+from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
+from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.local_work import LocalWork, counts, real
-from fedax.core.scheduling.sampling import Drawn, Sampling, first, weighted_subset, weighted_subset_among
+from fedax.core.scheduling.sampling import (
+    Drawn,
+    ProportionalWithoutReplacement,
+    Sampling,
+    Uniform,
+    first,
+    weighted_subset,
+    weighted_subset_among,
+)
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index
 
@@ -59,6 +69,9 @@ class Schedule(LocalWork):
             Phases with everyone wait for everyone.
         weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for $\frac1N \sum_k f_k$ (not with
             proportional sampling).
+        asynchronous: an `Asynchronous` server. A round is a server step then, and its cohort are the clients whose uploads
+            it takes: the first `cohort` ones that arrive. Not with other sampling than `"uniform"` and
+            `"proportional_without_replacement"`, nor with `dropouts`, `availability` and `sync_probability`.
     """
 
     cohort: int | None = eqx.field(static=True, default=None, kw_only=True)
@@ -68,6 +81,13 @@ class Schedule(LocalWork):
         static=True, default=None, converter=lambda given: given if given is None else Availability.of(given), kw_only=True
     )
     weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
+    asynchronous: Asynchronous | dict[str, Any] | None = eqx.field(
+        static=True,
+        default=None,
+        converter=lambda given: given if given is None else Asynchronous.of(given),
+        kw_only=True,
+        metadata={"hyper": {"default": None, "later": True}},
+    )
 
     def __check_init__(self) -> None:
         self._require("cohort", self.cohort is None or counts(self.cohort), f"whole numbers from 1 to {MOST_COUNT}, or None")
@@ -76,6 +96,18 @@ class Schedule(LocalWork):
         # size-proportional sampling already weighs clients by size
         both = self.weights == "equal" and self.rule.by_size
         self._require("weights", not both, f"'size' with sampling={self.rule.spelling!r}")
+        if self.asynchronous is not None:
+            self._check_asynchronous()
+
+    def _check_asynchronous(self) -> None:
+        """Refuses what a server that waits for no cohort does not have."""
+        drawn = isinstance(self.rule, Uniform | ProportionalWithoutReplacement)
+        allowed = "'uniform' or 'proportional_without_replacement' with an asynchronous server: no client is at work twice"
+        self._require("sampling", drawn, allowed)
+        self._require("dropouts", not self.dropouts, "0 with an asynchronous server")
+        counted = "None with an asynchronous server, whose steps are no rounds that"
+        self._require("availability", self.availability is None, f"{counted} it could count")
+        self._require("sync_probability", self.sync_probability is None, f"{counted} clients could end together")
 
     def __repr__(self) -> str:
         """Returns the arguments that differ from the defaults, with long lists cut in the middle."""
@@ -86,10 +118,17 @@ class Schedule(LocalWork):
         return f"Schedule({', '.join(f'{name}={text}' for name, text in cut.items())})"
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Schedule":
-        """Returns the schedule for clients of these names, to which a trace of availability may refer; None if they have none."""
-        if self.availability_rule is None:
-            return self
-        return dataclasses.replace(self, availability=self.availability_rule.bound_to(names, clients))
+        """Returns the schedule for clients of these names, None if they have none.
+
+        A trace of availability and a table of devices may refer to them.
+        """
+        changed: dict[str, Any] = {}
+        if self.availability_rule is not None:
+            changed["availability"] = self.availability_rule.bound_to(names, clients)
+        if self.server is not None and isinstance(self.server.devices, Devices):
+            devices = self.server.devices.bound_to(names, clients)
+            changed["asynchronous"] = dataclasses.replace(self.server, devices=devices)
+        return dataclasses.replace(self, **changed) if changed else self
 
     def check_population(self, sizes: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a 32-bit number counts."""
@@ -99,6 +138,8 @@ class Schedule(LocalWork):
             self.availability_rule.bound_to(names, clients).check(clients)
         if self.cohort is not None and self.cohort > clients:
             raise InvalidInput.of("Schedule(cohort=...)", self.cohort, f"1 to {clients}, the number of clients, or None")
+        if self.server is not None:
+            self.server.check(clients, self.capacity(clients))
 
     @property
     def rule(self) -> Sampling:
@@ -117,7 +158,13 @@ class Schedule(LocalWork):
         return values | {
             "sampling": self.rule.spelling,
             "availability": self.availability_rule and self.availability_rule.spelling,
+            "asynchronous": self.server and self.server.spelling,
         }
+
+    @property
+    def server(self) -> Asynchronous | None:
+        """The asynchronous server, None if the server waits for its cohorts."""
+        return cast(Asynchronous | None, self.asynchronous)
 
     @property
     def weights_equal(self) -> bool:

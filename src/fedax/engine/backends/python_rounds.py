@@ -15,8 +15,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
+from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
+from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
 from fedax.engine.round.engine import Log, Program, RunCarry, initial_carry, pad_client_sets, stack_notes, to_device
 from fedax.engine.round.evaluation import empty_cohort
@@ -48,7 +50,7 @@ class PythonBackend(Backend):
     def work(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool) -> PhaseResult:
         results = self.each(phase_work, cohort, client_states)
         decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
-        values = [phase_work.bounded(value) for value in decoded]
+        values = [phase_work.at(place).bounded(value) for place, value in enumerate(decoded)]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
         # the cohort's weights, after the algorithm's own where it gives some, which may all be zero
         weights = [cohort.weights]
@@ -120,6 +122,10 @@ class PythonProgram(Program):
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
             (algorithm, backend(algorithm, root), root) for algorithm in algorithms for root in roots
         ]
+        is_clocked = setup.clock is not None
+        self.work_counts = [WorkCount(setup, root) for _, _, root in self.runs] if is_clocked else []
+        steps = setup.asynchronous
+        self.timetables = None if steps is None else [steps.timetable(setup, root) for _, _, root in self.runs]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         per_run = [*models] * (len(self.runs) // self.seeds)
@@ -134,21 +140,32 @@ class PythonProgram(Program):
     def _advance(self, run: int, carry: RunCarry, worked: Cohort | None, rounds: range) -> tuple[Any, Log]:
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
         algorithm, backend, root = self.runs[run]
-        reports = []
+        reports, arrivals = [], None
+        if self.timetables is not None:
+            timetable = self.timetables[run]
+            arrivals = jax.tree.map(jnp.asarray, timetable.rows(rounds.start, len(rounds)))
+            carry = carry._replace(downlinks=self.setup.asynchronous.grown(carry.downlinks, [timetable], rounds.stop))
         for t in rounds:
-            fed, after = RoundContext(backend, t, root, *carry[1:]), carry
+            own = row_of(arrivals, t - rounds.start)
+            fed, after = RoundContext(backend, t, root, *carry[1:], arrivals=own), carry
             try:
                 state = algorithm.round(fed, carry.state)
-                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
+                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks), fed.last
             except EmptyPhaseError:  # the round is abandoned, and `after` is the carry before it
                 fed.is_abandoned, worked = True, None
             report = fed.report(carry.state, after.state)
             bits = (int(bits_spent(report.traffic, way)) for way in ("down", "up"))
-            reports.append((report.notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
+            notes = report.notes
+            if self.work_counts:
+                phases = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report.traffic)
+                costs = self.setup.clock.costs(self.work_counts[run], t, phases, 1)
+                notes = notes | {name: value[0] for name, value in costs.items()}
+            reports.append((notes, np.asarray(report.left_out), *bits, int(report.broken), int(report.bad_client)))
             carry = after
         notes, left_out, *columns = zip(*reports, strict=True)
         down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
-        return (carry, worked), Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
+        log = Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
+        return (carry, worked), log if self.timetables is None else log.at_times(self.timetables[run], rounds.start)
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         # padded to all clients, so that observers are compiled once whatever the cohort

@@ -113,7 +113,7 @@ class ReferenceBackend(PythonBackend):
         self.setup, self.algorithm = setup, algorithm
 
     def each(self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]) -> list[ClientResult]:
-        return [self._at(int(k), phase_work, client_states) for k in cohort.ids]
+        return [self._at(int(k), phase_work.at(place), client_states) for place, k in enumerate(cohort.ids)]
 
     def exchange(
         self, phase_work: PhaseWork, everyone: Cohort, client_states: dict[str, Memory], neighbours: Array, weights: Array
@@ -145,6 +145,8 @@ class ReferenceBackend(PythonBackend):
 
 class Eager(Engine):
     """The reference engine; see the module. No arguments."""
+
+    is_asynchronous = True
 
     def program(
         self, algorithms: Sequence[Algorithm[Any]], setup: Setup, roots: Sequence[Key[Array, ""]], longest: int

@@ -306,5 +306,9 @@ def _history(
 
 
 def _array_like(leaf: Any, stored: np.ndarray) -> jax.Array:
-    """Returns a stored array on the device, in the type and shape of another one."""
-    return jax.numpy.asarray(stored.view(leaf.dtype).reshape(leaf.shape))
+    """Returns a stored array on the device, in the type and shape of another one.
+
+    Its first axis may have another length: stored downlinks of an asynchronous server have as many slots as the rounds need.
+    """
+    values = stored.view(leaf.dtype)
+    return jax.numpy.asarray(values.reshape(leaf.shape if values.size == leaf.size else (-1, *leaf.shape[1:])))

@@ -1,4 +1,4 @@
-"""Rules that end a run early: divergence, and a metric that no longer improves."""
+"""Rules that end a run early: divergence, a metric that no longer improves, and a budget of time or energy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -122,8 +122,52 @@ class EarlyStopping(NamedTuple):
         return rounds[-1] - since >= self.patience
 
 
-Rule: TypeAlias = Divergence | EarlyStopping
-"""A rule on the course of one metric."""
+@checked_arguments
+class Budget(NamedTuple):
+    """Stops a run at the first observation at which it has spent its hours or joules on the virtual clock.
+
+    The outcome is `stopped`, and ok. Needs `run(devices=...)`.
+
+    Args:
+        hours: of virtual time, above 0; None for no bound.
+        joules: of all clients together, above 0; None for no bound.
+
+    Example:
+        >>> import fedax
+        >>> task, devices = fedax.tasks.synthetic(clients=3), fedax.Devices(latency=1800.0)
+        >>> history = fedax.run(fedax.FedAvg(), task, devices=devices, stop=fedax.Budget(hours=1.0), rounds=60)
+        >>> history.outcome.kind, history.clock.seconds.tolist()
+        ('stopped', [0.0, 1800.0, 3600.0])
+    """
+
+    hours: float | None = None
+    joules: float | None = None
+
+    @property
+    def kind(self) -> Literal["stopped", "diverged"]:
+        """The outcome is `stopped`."""
+        return "stopped"
+
+    def resolve(self, modes: Mapping[str, Mode]) -> "Budget":
+        """Returns the rule itself: it has no metric."""
+        return self
+
+    def check(self) -> None:
+        """Refuses a budget without bounds, and bounds that are not above 0."""
+        for name, value in self._asdict().items():
+            if value is not None and (not real(value) or not 0 < value < math.inf):
+                raise InvalidInput.of(f"Budget({name}=...)", value, "finite numbers > 0, or None")
+        if self.hours is None and self.joules is None:
+            raise InvalidInput.found("Budget(hours=..., joules=...)", "no bound", "at least one of the two")
+
+    def is_spent(self, seconds: float, joules: float) -> bool:
+        """Returns whether a run that has taken so much is to end."""
+        bounds = ((seconds, None if self.hours is None else 3600 * self.hours), (joules, self.joules))
+        return any(bound is not None and spent >= bound for spent, bound in bounds)
+
+
+Rule: TypeAlias = Divergence | EarlyStopping | Budget
+"""A rule on the course of one metric, or on what the run has spent."""
 
 
 def rules_of(stop: Any) -> tuple[Rule, ...]:
@@ -132,7 +176,7 @@ def rules_of(stop: Any) -> tuple[Rule, ...]:
     Raises:
         InvalidInput: anything else.
     """
-    kinds = (Divergence, EarlyStopping)
+    kinds = (Divergence, EarlyStopping, Budget)
     every = () if stop is None else (stop,) if isinstance(stop, kinds) else stop
     if not isinstance(every, Sequence) or not all(isinstance(rule, kinds) for rule in every):
         names = " or ".join(kind.__name__ for kind in kinds)

@@ -23,10 +23,12 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.directions import Mode, check_mode, find_mode
 from fedax.core.hyper import MOST_COUNT
+from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD, Optax
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
+from fedax.engine.driver.early_stopping import Budget as Budget
 from fedax.engine.driver.early_stopping import Divergence as Divergence
 from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
@@ -70,6 +72,7 @@ class Setting(TypedDict, total=False):
     schedule: Schedule | None
     engine: Engine | None
     channel: Channel | None
+    devices: Devices | None
     params: Any
 
 
@@ -104,6 +107,7 @@ class RunOptions:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     engine: Engine = dataclasses.field(default_factory=Simulation)
     channel: Channel | None = None
+    devices: Devices | None = None
     rounds: int = 100
     observe: Sequence[Observer] | None = None
     observe_every: int = 1
@@ -135,10 +139,10 @@ class RunOptions:
         return cls(**used | ({"solver": solver_of(used["solver"])} if "solver" in used else {}))
 
     def __post_init__(self) -> None:
-        kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel}
+        kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine, "channel": Channel, "devices": Devices}
         kinds |= {"checkpoint": (str, Path), "personal": bool, "keep_best": str}
         for name, kind in kinds.items():
-            optional = name in ("channel", "checkpoint", "keep_best")
+            optional = name in ("channel", "devices", "checkpoint", "keep_best")
             check_kind(f"run({name}=...)", getattr(self, name), kind, optional)
         observers = () if self.observe is None else self.observe
         if not isinstance(observers, Sequence) or isinstance(observers, str):
@@ -152,6 +156,10 @@ class RunOptions:
         check_count("observe_every", self.observe_every, 1, MOST_COUNT)
         for rule in self.rules:
             rule.check()
+            if isinstance(rule, Budget) and self.devices is None and (rule.joules or not self.schedule.server):
+                raise InvalidInput.of(
+                    "run(stop=...)", rule, "rules without devices only on metrics", "Give run(devices=...)."
+                )
         check_mode("run(mode=...)", self.mode)
         if self.mode is not None and self.keep_best is None:
             raise InvalidInput.of("run(mode=...)", self.mode, "None without keep_best, whose direction it is")

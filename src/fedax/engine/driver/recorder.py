@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
-from fedax.core.history import Best, History, Outcome
+from fedax.core.history import JOULES, SECONDS, Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.cache import compile_clock
-from fedax.engine.driver.early_stopping import EarlyStopping
+from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
 from fedax.errors import InvalidInput
@@ -98,6 +98,9 @@ class Recorder:
         self.compiling: list[float] = list(before.compiling) if before else []
         self.metrics: dict[str, Rows] = {k: Rows(v) for k, v in before.metrics.items()} if before else {}
         self.logs: list[Log] = []
+        self.spent = [
+            float(before.notes[name].sum()) if before and name in before.notes else 0.0 for name in (SECONDS, JOULES)
+        ]
         self.ended, self.final, self.best = False, None, before.best if before else None
         # a run that had ended by itself stays as it was; one that was interrupted goes on
         if before and before.outcome.kind in ("stopped", "diverged", "non-finite"):
@@ -114,6 +117,10 @@ class Recorder:
     def add(self, log: Log, first: int) -> None:
         if self.ended:
             return
+        if "clock" in log.notes:  # of an asynchronous server
+            self.spent[0] = float(log.notes["clock"][-1])
+        for i, name in enumerate((SECONDS, JOULES)):
+            self.spent[i] += float(log.notes[name].sum()) if name in log.notes else 0.0
         self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
         # logs of similar length are merged, so that n calls leave log n logs and a row is copied
         # log n times
@@ -135,6 +142,10 @@ class Recorder:
         self.compiling.append(self.clock.compiling)
         # the initial model (done = 0) counts as an observation of a rule, but cannot end the run
         for rule in options.rules:
+            if isinstance(rule, Budget):
+                if self.is_running and done and rule.is_spent(*self.spent):
+                    self.outcome = Outcome(rule.kind, done - 1)
+                continue
             values = self._values(rule.metric, f"run(stop=...), {rule}")
             if not self.is_running or not done:
                 continue

@@ -56,6 +56,8 @@ def run(
         schedule: who works how much; everyone, one epoch, batches of 32 by default.
         engine: where it runs; the compiled `Simulation()` by default.
         channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
+        devices: the clients' `Devices`: `History.clock` then has the seconds and joules that the rounds take on a
+            virtual clock. They do not change the training. On `Simulation` and `Eager`.
         params: the model to start from, with every seed: a pytree of the task's structure, or the
             path of a file that `fedax.load_params` reads; by default the task's own.
         rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.
@@ -64,7 +66,7 @@ def run(
             `on_bad_client="drop"`. An empty list watches nothing.
         observe_every: rounds between observations, at least 1. The initial and the final model are
             always observed.
-        stop: ends the run early: `Divergence`, `EarlyStopping`, or a list of them.
+        stop: ends the run early: `Divergence`, `EarlyStopping`, `Budget`, or a list of them.
         keep_best: a metric of the observers; `History.best` is the model with its best finite
             value. By default that of early stopping, if there is one.
         mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither

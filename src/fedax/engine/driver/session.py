@@ -23,7 +23,9 @@ from fedax.engine.driver.options import RunOptions, Setting, check_count, check_
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
+from fedax.engine.round.asynchronous import server_steps_of
 from fedax.engine.round.client import Setup
+from fedax.engine.round.clock import clock_of
 from fedax.engine.round.engine import compute_metrics, initial_params
 from fedax.engine.round.privacy import private_of
 from fedax.errors import InvalidInput, short
@@ -176,8 +178,19 @@ class Grid:
             algorithm.check(setup.schedule, sizes)
             algorithm.check_model(self.task, self.layout)
         # members of a grid differ in real hyperparameters only, so one of them has the phases of all
-        private = private_of(as_arrays(self.algorithms[0], self.layout.dtype), setup)
-        return dataclasses.replace(setup, private=private)
+        member, engine = as_arrays(self.algorithms[0], self.layout.dtype), self.options.engine
+        steps = server_steps_of(member, setup, self.options.rounds)
+        if steps is not None and not engine.is_asynchronous:
+            allowed = "None on this engine; Simulation and Eager have a virtual clock"
+            raise InvalidInput.found("Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed)
+        devices = self.options.devices
+        if devices is not None:
+            if not engine.is_asynchronous:
+                allowed = "None on this engine; Simulation and Eager have a virtual clock"
+                raise InvalidInput.found("run(devices=...)", f"devices on {type(engine).__name__}", allowed)
+            devices = devices.bound_to(self.task.names, clients)
+        clock = clock_of(member, setup, devices)
+        return dataclasses.replace(setup, private=private_of(member, setup), asynchronous=steps, clock=clock)
 
     def origins(self) -> list[dict[str, Any]]:
         """Returns for each run what its history continues from, see `History.origin`."""
@@ -199,6 +212,7 @@ class Grid:
             "schedule": short(repr(options.schedule)),
             "channel": options.channel and short(repr(options.channel)),
             "engine": type(options.engine).__name__,
+            "devices": options.devices and short(repr(options.devices)),
             "rounds": options.rounds,
             "observe_every": options.observe_every,
             "stop": ", ".join(map(repr, options.rules)) or None,
@@ -219,6 +233,7 @@ class Grid:
         watched |= {"stop": self._stop}  # as it was given: directions of metrics follow from observers and task
         watched |= {} if self.options.on_bad_client == "stop" else {"on_bad_client": self.options.on_bad_client}
         watched |= {"solvers": list(self.options.solvers)} if self.options.solvers else {}
+        watched |= {} if self.options.devices is None else {"devices": self.options.devices.digest}
         watched |= {} if self.options.keep_best is None else {"keep_best": self.options.keep_best}
         return run_fingerprint(self.algorithms, self.task, self.models, self.seeds, **watched)
 
@@ -320,7 +335,7 @@ def start(algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **s
 
     Args:
         algorithm, task, seed: as `run`.
-        setting: `solver`, `schedule`, `engine`, `channel` and `params` of `run`.
+        setting: `solver`, `schedule`, `engine`, `channel`, `devices` and `params` of `run`.
 
     Example:
         >>> import fedax

@@ -4,6 +4,7 @@
 implements.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -11,13 +12,14 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.attacks import Attack
-from fedax.communication.channel import Codec, apply_attack, decode, encode
+from fedax.communication.channel import Codec, apply_attack, decode, encode, is_vector
 from fedax.communication.privacy import LocalNoise
 from fedax.core.client import Client
 from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.engine.round.aggregation import all_finite
 from fedax.engine.round.client import Setup
 from fedax.engine.round.model_state import Sent, state_from_mean, state_in_reals
@@ -47,6 +49,69 @@ def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:
     return jnp.any(jnp.array([is_finite(old) & ~is_finite(new) for old, new in pairs], bool))
 
 
+def vectors(down: PyTree) -> list[Any]:
+    """Returns the vectors of a pytree, those that a channel codes."""
+    return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
+
+
+class LateUpload(eqx.Module):
+    """How the server takes an upload that may have been made from an earlier version.
+
+    Attributes:
+        now: what the server would send down at present.
+        staleness: server steps since the client received its version.
+        factor: on the change.
+        near: number of the vector sent down whose change goes up; None if the upload is a change itself.
+        uploads: see `Asynchronous`.
+    """
+
+    now: PyTree
+    staleness: Index
+    factor: Float[Array, ""]
+    near: int | None = eqx.field(static=True)
+    uploads: str = eqx.field(static=True)
+
+    def apply(self, value: PyTree, received: PyTree) -> PyTree:
+        """Returns a decoded upload with its first vector as if it had been made from the present version."""
+        leaves, structure = jax.tree.flatten(value)
+        place = next(i for i, leaf in enumerate(leaves) if is_vector(leaf))
+        v = leaves[place]
+        factor = jnp.asarray(self.factor, v.dtype)
+        if self.near is None:
+            late = factor * v
+        else:
+            now = vectors(decode(self.now)[0])[self.near]
+            base = vectors(received)[self.near] if self.uploads == "changes" else now
+            late = now + factor * (v - base)
+        # selected, because now + (v - now) would round
+        leaves[place] = jnp.where(jnp.asarray(self.staleness) == 0, v, late)
+        return jax.tree.unflatten(structure, leaves)
+
+
+class PastVersions(eqx.Module):
+    """Which version each client of a server step received.
+
+    Attributes:
+        downlinks: what was sent down with the versions in use, arrays with a first axis (slots,).
+        arrivals: of the step.
+        near, uploads: see `LateUpload`.
+    """
+
+    downlinks: PyTree
+    arrivals: Arrivals
+    near: int | None = eqx.field(static=True)
+    uploads: str = eqx.field(static=True)
+
+    def at(self, work: "PhaseWork", place: Index) -> "PhaseWork":
+        """Returns the work of one place of the cohort, with the version that its client received."""
+        slot, version = self.arrivals.slots[place], self.arrivals.versions[place]
+        # what is no array is the same in all versions
+        rest = eqx.filter(work.down, eqx.is_array, inverse=True)
+        down = eqx.combine(jax.tree.map(lambda rows: rows[slot], self.downlinks), rest)
+        late = LateUpload(work.down, work.round - version, self.arrivals.factors[place], self.near, self.uploads)
+        return dataclasses.replace(work, down=down, round=version, past=None, late=late)
+
+
 class PhaseWork(eqx.Module):
     """One phase's work at a client: decodes, runs the work function, encodes the upload.
 
@@ -67,6 +132,8 @@ class PhaseWork(eqx.Module):
             trained the model.
         local: clipping and noise at the client, for `Privacy(where="client")`.
         bounding: clipping of uploads at the server, for `Privacy(where="server")`.
+        past: with an asynchronous server, what its clients received; `at` selects one of them.
+        late: of one of these clients, how the server takes its upload.
     """
 
     work: Callable[..., Any]
@@ -82,6 +149,12 @@ class PhaseWork(eqx.Module):
     sends_state: bool = eqx.field(static=True, default=False)
     local: LocalNoise | None = None
     bounding: Callable[[PyTree, PyTree], PyTree] | None = None
+    past: PastVersions | None = None
+    late: LateUpload | None = None
+
+    def at(self, place: Index) -> "PhaseWork":
+        """Returns the work at one place of the cohort, which with an asynchronous server has its own version."""
+        return self if self.past is None else self.past.at(self, place)
 
     @property
     def name(self) -> str:
@@ -100,6 +173,8 @@ class PhaseWork(eqx.Module):
         Returns:
             The upload, with messages not yet decoded, and the new client state, by the same names.
         """
+        if self.late is not None:
+            client.staleness = self.late.staleness
         # before the work: gradients read the model's state from the client
         client_state = self._set_model_state(client, client_state)
         inputs = *decode(self.down)[0], *(client_state[name] for name in ("own", "received") if name in client_state)
@@ -140,7 +215,9 @@ class PhaseWork(eqx.Module):
         return encode(value, self.codec, client.key("uplink"), upload.reference, lost)
 
     def bounded(self, value: PyTree) -> PyTree:
-        """Returns a decoded upload, clipped if the channel has privacy at the server."""
+        """Returns a decoded upload as the server adds it up: clipped with privacy, as a change if it is late."""
+        if self.late is not None:
+            return self.late.apply(value, decode(self.down)[0])
         return value if self.bounding is None else self.bounding(value, decode(self.down)[0])
 
     def broken(self, value: PyTree, client_state: dict[str, PyTree], new_state: dict[str, PyTree]) -> Int[Array, ""]:

@@ -66,6 +66,8 @@ class Setup(eqx.Module):
         offloads: whether clients' memories lie outside the devices.
         solvers: of the algorithms of a sweep, one for each, where they differ in real hyperparameters; else empty.
         private: the `fedax.engine.round.privacy.Private` of a run with privacy.
+        asynchronous: the `fedax.engine.round.asynchronous.ServerSteps` of a run with an asynchronous server.
+        clock: the `fedax.engine.round.clock.VirtualClock` of a run with devices.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
 
@@ -84,6 +86,8 @@ class Setup(eqx.Module):
     offloads: bool = eqx.field(static=True, default=False)
     solvers: tuple[Solver, ...] = ()
     private: Any = eqx.field(static=True, default=None)
+    asynchronous: Any = eqx.field(static=True, default=None)
+    clock: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
 
 

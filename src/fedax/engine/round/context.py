@@ -17,11 +17,12 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import bits_of, decode, encode
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
+from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.traffic import pack, unpack
 from fedax.engine.compilation.scopes import profiler_scope
 from fedax.engine.round.aggregation import weighted_mean
-from fedax.engine.round.backend import STATE, Backend, PhaseResult, PhaseWork, became_non_finite
+from fedax.engine.round.backend import STATE, Backend, PastVersions, PhaseResult, PhaseWork, became_non_finite
 from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
@@ -68,6 +69,8 @@ class RoundContext(Federation):
         model_state: the model's state (such as batch statistics), or the memory with one for each
             client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
+        downlinks: what was sent down with the versions in use, see `PastVersions`; None where the server waits for its cohorts.
+        arrivals: of the server step of an asynchronous server.
 
     Attributes:
         is_abandoned: whether a phase found no clients, so that the round must not change anything.
@@ -83,10 +86,12 @@ class RoundContext(Federation):
         lost: Sequence[Memory] = (),
         model_state: Any = None,
         bounds: Float[Array, "parts"] | None = None,
+        downlinks: PyTree = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
         self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
-        self.model_state, self.bounds = model_state, bounds
+        self.model_state, self.bounds, self.downlinks, self.arrivals = model_state, bounds, downlinks, arrivals
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
@@ -102,6 +107,9 @@ class RoundContext(Federation):
         return self._cohort(jnp.arange(self.clients, dtype=jnp.int32), self.clients, is_sampled=False)
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
+        if self.arrivals is not None:
+            clients = jnp.asarray(self.arrivals.clients)
+            return self._cohort(clients, clients.shape[0], is_sampled=True)
         key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
         self._draws += 1
         available, schedule = None, self.setup.schedule
@@ -203,8 +211,11 @@ class RoundContext(Federation):
         result, received = self.backend.exchange(sending, everyone, client_states, neighbours, weights)
         if result.upload.weight is not None:
             raise InvalidInput.found("exchange(send=...)", "an Upload with a weight", "none: the graph has the weights")
-        links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)  # the first column is the node itself
-        self._account(everyone, sending, result, links)
+        is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
+        self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
+        if self.setup.clock is not None:
+            out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
+            self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
         # second half: every node works on what it received, and sends nothing
         client_states = {name: result.client_states[name] for name in ("own", "model") if name in result.client_states} | {
             "received": received
@@ -253,10 +264,22 @@ class RoundContext(Federation):
         if isinstance(state, Memory):  # clients keep the model's state themselves, the server sends none
             client_states["model"], state = state, None
         options |= {"model_state": state, "sends_state": self._sends_state}
+        if self.arrivals is not None:
+            options["past"] = self._store_downlink(down, self.arrivals)
         phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **options)
         if self.setup.private is not None:
             phase_work = self.setup.private.protect(phase_work, self.bounds)
         return phase_work, client_states
+
+    def _store_downlink(self, down: Any, arrivals: Arrivals) -> PastVersions:
+        """Stores what this version sends down, which its clients work on when they arrive, now or later."""
+        steps, arrays = self.setup.asynchronous, eqx.filter(down, eqx.is_array)
+        # a version that no client received has a slot out of range
+        put = lambda rows, new: rows.at[arrivals.stored].set(new, mode="drop")  # noqa: E731
+        self.downlinks = jax.tree.map(put, self.downlinks, arrays)
+        staleness = self.round - jnp.asarray(arrivals.versions)
+        self.note(staleness=staleness.astype(self.layout.dtype).mean(), discarded=jnp.asarray(arrivals.discarded))
+        return PastVersions(self.downlinks, arrivals, steps.near, steps.uploads)
 
     @property
     def _sends_state(self) -> bool:
@@ -305,13 +328,21 @@ class RoundContext(Federation):
         Raises:
             EmptyPhaseError: no upload counts, on a backend that knows so while the round runs.
         """
-        if self.is_abandoned is not False:
-            messages = jnp.where(self.is_abandoned, 0, messages)  # earlier in the round a phase had no clients
+        was_abandoned = self.is_abandoned
+        if was_abandoned is not False:
+            messages = jnp.where(was_abandoned, 0, messages)  # earlier in the round a phase had no clients
         self._record_participants(cohort, result)
         if "lost" in result.client_states:
             self.lost[len(self.traffic)] = result.client_states["lost"]
         self.model_state = result.client_states.get("model", self.model_state)
-        self.traffic.append(count_traffic(phase_work, result, messages))
+        traffic = count_traffic(phase_work, result, messages)
+        if self.arrivals is not None:  # clients receive and send in different steps, and some are discarded
+            ways = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
+            traffic |= jax.tree.map(jnp.int32, ways)
+        if self.setup.clock is not None:  # who worked, for the seconds of the phase
+            asked = jnp.where(was_abandoned, 0, cohort.count)
+            traffic |= {"clients": cohort.ids, "asked": jnp.asarray(asked, jnp.int32)}
+        self.traffic.append(traffic)
         if result.clipped is not None:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
         self.note(**result.notes)
@@ -369,4 +400,6 @@ def bits_spent(traffic: Sequence[dict[str, Any]], way: str, rounds: tuple[int, .
         way: the direction.
         rounds: that first axis, such as (10,); empty for one round.
     """
-    return sum((unpack(*phase[way]) * np.asarray(phase["messages"]) for phase in traffic), np.zeros(rounds, np.int64))
+    counted = "messages" if way == "up" else "sent"
+    each = (unpack(*phase[way]) * np.asarray(phase.get(counted, phase["messages"])) for phase in traffic)
+    return sum(each, np.zeros(rounds, np.int64))

@@ -6,7 +6,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Memory, with_memories
 from fedax.core.history import History, Outcome
+from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.task import Task
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
@@ -39,6 +40,13 @@ class Log(NamedTuple):
     broken: np.ndarray
     bad_client: np.ndarray
     left_out: np.ndarray
+
+    def at_times(self, timetable: Timetable, first: int) -> "Log":
+        """Returns the log with the times of the server steps, in seconds of 64 bits whatever the type of the model.
+
+        `first` is the number of the first of these rounds.
+        """
+        return self._replace(notes=self.notes | {"clock": timetable.times[first : first + len(self.down)]})
 
     def failure(self, first: int) -> Outcome:
         """Returns the outcome: ok, or the first part that is not finite.
@@ -65,17 +73,19 @@ class RunCarry(NamedTuple):
         model_state: the model's (such as batch statistics), or a memory with one for each client;
             None if none changes.
         bounds: of adaptive clipping; None where there is none.
+        downlinks: of an asynchronous server, what was sent down with the versions in use; None where there is none.
     """
 
     state: Any
     lost: tuple[Memory, ...] = ()
     model_state: Any = None
     bounds: Any = None
+    downlinks: Any = None
 
     @classmethod
     def of(cls, history: History) -> "RunCarry":
         """Returns what a history continues from."""
-        return cls(history.state, history.lost, history.model_state, history.bounds)
+        return cls(history.state, history.lost, history.model_state, history.bounds, history.downlinks)
 
 
 def to_device(carry: RunCarry) -> RunCarry:
@@ -87,21 +97,23 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
     """Returns the carry before round 0: the algorithm's initial state, and residuals of zero."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
-    channel, task = backend.setup.channel, backend.setup.task
+    channel, task, steps = backend.setup.channel, backend.setup.task, backend.setup.asynchronous
+    downlinks = None if steps is None else steps.empty()
     bounds = None if backend.setup.private is None else backend.setup.private.start()
     # both need the phases of a round, which cost a trace
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
     if not feedback and not changing:
-        return RunCarry(state, bounds=bounds)
+        return RunCarry(state, bounds=bounds, downlinks=downlinks)
     phases = trace_footprint(algorithm, backend.setup).phases
     # residuals of every vector that the phase codes, zeros of shape (length,)
     nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
     lost = tuple(map(backend.memory, nothing)) if feedback else ()
     if not changing:
-        return RunCarry(state, lost, bounds=bounds)
+        return RunCarry(state, lost, bounds=bounds, downlinks=downlinks)
     # without a server, every node has its own state
     apart = task.state_policy == "local" or any(phase.links for phase in phases)
-    return RunCarry(state, lost, backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state), bounds)
+    model_state = backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state)
+    return RunCarry(state, lost, model_state, bounds, downlinks)
 
 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -200,11 +212,13 @@ class Engine(ABC):
 
     Attributes:
         process_group: the processes that take profiler_scope.
+        is_asynchronous: whether it runs the server steps of an asynchronous server.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
             no bound.
     """
 
     process_group: ProcessGroup = ProcessGroup()
+    is_asynchronous: ClassVar[bool] = False
     checkpoint_seconds: float | None = None
 
     def __repr__(self) -> str:

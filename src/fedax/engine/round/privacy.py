@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.accounting import Ledger, Release, epsilon_of, noise_of, rounds_of
-from fedax.communication.channel import Channel, decode, is_message, is_vector
+from fedax.communication.channel import Channel, decode, is_message
 from fedax.communication.privacy import Bounded, LocalNoise, Privacy, bounded, moved, noised
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
@@ -23,7 +23,7 @@ from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
-from fedax.engine.round.backend import PhaseResult, PhaseWork
+from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, RecordingBackend
@@ -53,7 +53,7 @@ class Bounding(eqx.Module):
 
     def reference(self, down: PyTree) -> Float[Array, "dim"] | None:
         """Returns the vector whose difference to the first vector of an upload is clipped."""
-        return None if self.near is None else _vectors(down)[self.near]
+        return None if self.near is None else vectors(down)[self.near]
 
 
 class PrivatePhase(NamedTuple):
@@ -331,7 +331,7 @@ class _InspectionBackend(RecordingBackend):
             return None
         # by identity: while tracing, a vector that was sent down is the very object that the work
         # function saw
-        near = next((i for i, v in enumerate(_vectors(down)) if v is upload.reference), None)
+        near = next((i for i, v in enumerate(vectors(down)) if v is upload.reference), None)
         if near is None and self.central:
             raise _refused(self.name, f"the reference of uploads of phase {phase} is none of the vectors sent down")
         return near
@@ -399,10 +399,6 @@ def _releases(round: list[_TracedPhase], schedule: Schedule, clients: int, centr
 def _draws_a_fixed_number(schedule: Schedule, clients: int) -> bool:
     """Returns whether cohorts leave some clients out and do not have a random size."""
     return schedule.cohort is not None and schedule.cohort < clients and isinstance(schedule.rule, Uniform)
-
-
-def _vectors(down: PyTree) -> list[Any]:
-    return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
 
 
 @checked_call

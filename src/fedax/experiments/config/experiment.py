@@ -14,6 +14,7 @@ from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
+from fedax.core.scheduling.devices import Devices
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.errors import shown
@@ -32,6 +33,7 @@ from fedax.experiments.config.sections import (
     TRACKERS,
     AlgorithmSection,
     AuditSection,
+    BudgetSection,
     ChannelSection,
     ClusterSection,
     CostSection,
@@ -74,6 +76,9 @@ class Experiment(BaseModel):
         algorithm: the methods to compare, at least one; their labels differ.
         stop: ends diverging runs early.
         early_stopping: ends runs early that no longer become better.
+        devices: arguments of `fedax.Devices`, whose virtual clock the results have. A path of `table` is relative to the working
+            directory.
+        budget: ends runs that have spent their time or energy on that clock.
         held_back_steps: local steps before clients that are held back are evaluated a second time.
         grid: values to try, and the rule that selects among them.
         channel: codecs of what is sent; nothing is coded by default.
@@ -111,6 +116,8 @@ class Experiment(BaseModel):
     algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
     stop: StopSection | None = None
     early_stopping: EarlyStoppingSection | None = None
+    devices: dict[str, Any] | None = None
+    budget: BudgetSection | None = None
     held_back_steps: int | None = None
     grid: GridSection | None = None
     channel: ChannelSection | None = None
@@ -234,7 +241,13 @@ class Experiment(BaseModel):
             with self._at("channel", name):
                 if (section := getattr(self.channel, name, None)) is not None:
                     self._make(section)
-        for name in ("audit", "stop", "early_stopping"):
+        with self._at("devices"):
+            if self.devices is not None and not self._is_stored:
+                Devices.of(self.devices)
+        with self._at("budget"):
+            if self.budget is not None and self.devices is None:
+                raise InvalidInput.found("budget", "a budget of the virtual clock", "a file with a table [devices]")
+        for name in ("audit", "stop", "early_stopping", "budget"):
             with self._at(name):
                 if (section := getattr(self, name)) is not None:
                     section.make()
@@ -379,7 +392,8 @@ class Experiment(BaseModel):
                 arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist(), task.names)
                 made[member] = bound_to(made[member], task.names, task.train.clients)
                 check_population(made[member], task.train.clients)
-        stop = [section.make() for section in (self.stop, self.early_stopping) if section is not None]
+        sections = (self.stop, self.early_stopping, self.budget)
+        stop = [section.make() for section in sections if section is not None]
         for section, metric in self._watched().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
                 allowed = f"lists with {metric!r}, which `{section}` needs"
@@ -387,6 +401,9 @@ class Experiment(BaseModel):
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
         with self._at("simulation"):
             engine = engine_of(self.engine, self.simulation)
+        with self._at("devices"):
+            devices = None if self.devices is None else Devices.of(self.devices).bound_to(task.names, task.train.clients)
+        arguments |= {} if devices is None else {"devices": devices}
         arguments |= {"engine": engine, "channel": self.channel and self.channel.make()}
         arguments |= {"observe_every": self.observe_every, "stop": stop, "on_bad_client": self.on_bad_client}
         seen = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
@@ -430,7 +447,7 @@ class Experiment(BaseModel):
             }
             | {
                 name: section.model_dump()
-                for name in ("stop", "early_stopping", "channel", "cost", "cluster", "simulation", "audit")
+                for name in ("stop", "early_stopping", "budget", "channel", "cost", "cluster", "simulation", "audit")
                 if (section := getattr(self, name)) is not None
             }
             | (
@@ -438,6 +455,7 @@ class Experiment(BaseModel):
                 if self.grid is None
                 else {"grid": self.grid.model_dump() | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}}
             )
+            | ({} if self.devices is None else {"devices": self.devices})
             | ({"trackers": self.trackers} if self.trackers else {})
             | ({"sources": self.sources} if self.sources else {})
             | {key: value for key, usual in USUAL.items() if (value := getattr(self, key)) != usual}

@@ -22,7 +22,7 @@ from fedax.data.limits import real, whole
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.reference import Eager
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import EarlyStopping
+from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
 from fedax.experiments.config.toml import KeyPath
@@ -204,6 +204,25 @@ class EarlyStoppingSection(BaseModel):
         limits = {"patience": whole(low=1), "min_change": real(low=0)}
         _check_numbers("early_stopping", {name: (getattr(self, name), hyper) for name, hyper in limits.items()})
         return EarlyStopping(self.metric, self.patience, self.min_change, self.mode)
+
+
+class BudgetSection(BaseModel):
+    """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[devices]`, see `fedax.Budget`.
+
+    Args:
+        hours, joules: above 0; at least one of the two.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    hours: float | None = None
+    joules: float | None = None
+
+    def make(self) -> Budget:
+        """Makes the rule; refuses values out of range."""
+        budget = Budget(self.hours, self.joules)
+        budget.check()
+        return budget
 
 
 class CodecSection(Section):
@@ -422,6 +441,7 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
     if first["type"] == "extra_forbidden":
         tables = {"stop": StopSection, "channel": ChannelSection, "cost": CostSection, "audit": AuditSection}
         tables |= {"early_stopping": EarlyStoppingSection, "simulation": SimulationSection, "cluster": ClusterSection}
+        tables |= {"budget": BudgetSection}
         known = [field.alias or name for name, field in tables.get(str(place[0]), model).model_fields.items()]
         return place, str(UnknownName.among("key" if len(place) == 1 else f"key of [{place[0]}]", str(place[-1]), known))
     if first["type"] == "missing":

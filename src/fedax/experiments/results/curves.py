@@ -12,7 +12,7 @@ from fedax.core import Outcome
 from fedax.report import Record
 
 NAME = "runs.jsonl.xz"
-_CURVES = ("rounds", "seconds", "bits", "gradients", "compiling")
+_CURVES = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")
 _PLAIN = ("task", "label", "seed", "draw", "settings", "fitted", "versions", "modes")
 
 

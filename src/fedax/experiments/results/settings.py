@@ -40,7 +40,8 @@ def configured(
             continue
         if slot.experiment not in shared:
             resolved = experiments[slot.experiment].resolved()
-            shared[slot.experiment] = {name: resolved.get(name) for name in (*_SHARED, "on_bad_client")}
+            clocked = {name: resolved[name] for name in ("devices", "budget") if name in resolved}
+            shared[slot.experiment] = {name: resolved.get(name) for name in (*_SHARED, "on_bad_client")} | clocked
         common, experiment = shared[slot.experiment], experiments[slot.experiment]
         own = [experiment.hyperparameters_of(section) for section in (slot.member.algorithm, slot.member.solver)]
         run = common | dict(zip(("algorithm", "solver"), own, strict=True)) | {"seed": slot.seed}

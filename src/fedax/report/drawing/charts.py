@@ -17,6 +17,8 @@ AXES = {
     "bits": "bits sent, both directions",
     "gradients": "minibatch gradients of a client",
     "seconds": "seconds",
+    "time": "hours on the virtual clock",
+    "energy": "energy of all clients, J",
     "cost": "time, of communication and computation",
 }
 """Horizontal axes of curves."""
@@ -174,8 +176,12 @@ def along(record: Record, axis: str, prices: dict[str, float] | None = None) -> 
     `cost` is a price for each round, minibatch gradient and gigabit: `round`, `step` and `gigabit`.
 
     Raises:
-        InvalidInput: gradients are needed, but the run has no record of them.
+        InvalidInput: gradients, or the virtual clock, are needed, but the run has no record of them.
     """
+    if axis in ("time", "energy") and getattr(record, axis) is None:
+        raise InvalidInput.of("against", axis, "another axis, as some of these runs have no devices")
+    if axis == "time":
+        return np.asarray(record.time, float) / 3600
     if axis in ("gradients", "cost") and record.gradients is None:
         raise InvalidInput.of("against", axis, "another axis, as some of these runs have no record of their gradients")
     if axis != "cost":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedax.core import InvalidInput
 from fedax.core.directions import worst_of
 from fedax.observe.modes import is_higher_better, mode_of
 from fedax.report.record import Record
@@ -28,11 +29,22 @@ def read_run(run: Record, metric: str, read: str, among: Sequence[Record] = (), 
     """
     if is_lost(run):
         return math.nan
-    along = run.bits / 1e9 if read.startswith("gigabits_to_") else run.rounds
+    along = _positions(run, read)
     directed = read == "best" or "_to_" in read
     higher = directed and is_higher_better(metric, [one.modes for one in (run, *among)])
     value = read_curve(np.asarray(run.scalars[metric], float) * scale, along, read, higher)
     return value if math.isfinite(value) or not is_value_reduction(read) else math.nan
+
+
+def _positions(run: Record, read: str) -> np.ndarray:
+    """Returns the positions of a run's observations in the unit of `<unit>_to_<x>`, in rounds for other reductions."""
+    unit, _, level = read.partition("_to_")
+    if level and unit in ("hours", "joules"):
+        values = run.time if unit == "hours" else run.energy
+        if values is None:
+            raise InvalidInput.of("read", read, "another reduction, as some of these runs have no devices")
+        return values / 3600 if unit == "hours" else values
+    return run.bits / 1e9 if level and unit == "gigabits" else run.rounds
 
 
 def worst_value(runs: Sequence[Record], metric: str, read: str, scale: float = 1.0) -> float:

@@ -202,7 +202,7 @@ def higher_is_better(metric: str, read: str = "last", runs: Sequence[AnyRun] = (
     Raises:
         InvalidInput: the direction of the metric is not known.
     """
-    if read.startswith(("rounds_to_", "gigabits_to_", "mean_change")):
+    if "_to_" in read or read == "mean_change":
         return False
     stated = stated_modes(runs)
     if told is not None and mode_of(metric, stated) is None:

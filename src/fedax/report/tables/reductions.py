@@ -8,12 +8,12 @@ import numpy as np
 from fedax.core import InvalidInput
 
 VALUES = "last, best, mean_last_<k>_rounds"
-ALLOWED = f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, last_over_half, mean_change"
+ALLOWED = f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, hours_to_<x>, joules_to_<x>, last_over_half, mean_change"
 _COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
 _PATTERN = re.compile(
     "last|best|last_over_half|mean_change"
     rf"|mean_last_(?P<rounds>{_COUNT})_rounds|mean_last_(?P<observations>{_COUNT})"
-    rf"|(?:rounds|gigabits)_to_(?P<value>{_NUMBER})"
+    rf"|(?:rounds|gigabits|hours|joules)_to_(?P<value>{_NUMBER})"
 )
 
 
@@ -86,7 +86,7 @@ def describe_reduction(read: str) -> str:
     if match["observations"]:
         return f"Means of the last {match['observations']} observations"
     if match["value"]:
-        return ("Rounds" if read.startswith("rounds") else "Gigabits") + f" until {match['value']}"
+        return f"{read.partition('_')[0].capitalize()} until {match['value']}"
     return {
         "last": "Final values",
         "best": "Best values over the rounds",
@@ -100,14 +100,15 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
 
     Args:
         curve: values of a scalar metric, shape (observations,); the first one is of the initial model.
-        rounds: rounds completed at each, same shape; for `gigabits_to_<x>` the traffic so far instead.
+        rounds: rounds completed at each, same shape; for reductions in another unit what was spent so far.
         read: `last`, `best`, `mean_last_<k>_rounds` (mean over the observations of the last k rounds, those after the
             round `rounds[-1] - k`, without the initial model), `rounds_to_<x>` (the first observed round at which the metric is
             as good as x, infinity if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
-            participants), `last_over_half` (the last value over the one at half the rounds: a curve in 1/t halves, a linearly
-            convergent one falls faster, one at its floor stays), or `mean_change` (the mean absolute change from one observation
-            to the next in the second half of the rounds: how far a curve is from smooth; compare only curves that are observed
-            equally often). Folders of earlier versions also have `mean_last_<k>`, the mean
+            participants), `hours_to_<x>` and `joules_to_<x>` (the same on the virtual clock), `last_over_half` (the last value
+            over the one at half the rounds: a curve in 1/t halves, a linearly convergent one falls faster, one at its floor stays),
+            or `mean_change` (the mean absolute change from one observation to the next in the second half of the rounds: how far a
+            curve is from smooth; compare only curves that are observed equally often). Folders of earlier versions also have
+            `mean_last_<k>`, the mean
             over the last k observations.
         higher: whether more is better.
 

@@ -94,11 +94,12 @@ class SimulationBackend(Backend):
     def _client_loads(self, phase_work: PhaseWork, ids: Int[Array, "capacity"]) -> Int[Array, "capacity"]:
         """Returns the number of examples that each client processes in this round."""
 
-        def one(k: Index, size: Index) -> Int[Array, ""]:
-            steps, batch = local_work(self.setup, phase_work.root, phase_work.round, k, size)
+        def one(k: Index, size: Index, round: Index = phase_work.round) -> Int[Array, ""]:
+            steps, batch = local_work(self.setup, phase_work.root, round, k, size)
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
-        return jax.vmap(one)(ids, self.setup.population.sizes_of(ids))
+        versions = () if phase_work.past is None else (phase_work.past.arrivals.versions,)
+        return jax.vmap(one)(ids, self.setup.population.sizes_of(ids), *versions)
 
     def _run_devices(
         self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
@@ -270,7 +271,7 @@ class _ClientWork(eqx.Module):
 
     def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
         """Returns the client's upload, messages unopened, and the states that it stores."""
-        phase_work = self.phase_work
+        phase_work = self.phase_work.at(slot)
         with profiler_scope(f"work.{phase_work.name}"):
             client = CompiledClient(
                 self.setup, self.cohort.ids[slot], phase_work.round, phase_work.root, phase_work.occurrence, active
@@ -282,7 +283,8 @@ class _ClientWork(eqx.Module):
         value, clipped = decode(upload.value)
         broken = self.phase_work.broken((value, upload.weight), self.state_before(slot), client_state)
         default_weight = self.cohort.weights[slot]
-        return _ClientResult(self.phase_work.bounded(value), upload.weight, client_state, default_weight, broken, clipped)
+        taken = self.phase_work.at(slot).bounded(value)
+        return _ClientResult(taken, upload.weight, client_state, default_weight, broken, clipped)
 
 
 def _where(mask: Array, values: Any, other: float | int) -> Any:

@@ -15,6 +15,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import Hyper
+from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.calibration import calibrate
 from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
@@ -32,8 +33,10 @@ from fedax.engine.compilation.cache import SMALL_MODEL, bypass_persistent_cache,
 from fedax.engine.compilation.fused_loop import is_available
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
+from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
+from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import RoundContext, bits_spent
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
 from fedax.engine.round.evaluation import all_personal, empty_cohort, view_of
@@ -79,6 +82,8 @@ class Simulation(Engine):
     in one program (`fedax.run_grid`) share the devices between them, where there are enough of
     them.
     """
+
+    is_asynchronous = True
 
     def __init__(
         self,
@@ -178,6 +183,9 @@ class SimulationProgram(Program):
         self.memory: StatePlacement = memory
         self.devices = devices
         self.host_dataset = host_dataset
+        clock = setup.clock
+        self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
+        self.timetables = [] if setup.asynchronous is None else [setup.asynchronous.timetable(setup, root) for root in roots]
         setup = setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
         self.longest = 1 << max(3, (longest - 1).bit_length())  # rounded up, so that different cadences share a program
         self.setup = axes.put(dataclasses.replace(setup, solvers=()), "all")
@@ -230,18 +238,29 @@ class SimulationProgram(Program):
         # the cohorts of the last call are not needed: the program returns those of its last round
         carry, _, stores = states
         check_versions(carry)
+        arrivals = None
+        if self.timetables:
+            axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
+            downlinks = self.setup.asynchronous.grown(carry.downlinks, self.timetables, first + count, axis)
+            carry = carry._replace(downlinks=downlinks)
+            rows = [timetable.rows(first, count, self.longest) for timetable in self.timetables]
+            arrivals = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds")
         shared = self.working, jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
-        if self.host_dataset is not None and self.axes.is_single:
+        if self.host_dataset is not None and self.axes.is_single and not self.timetables:
             self.host_dataset.prefetch(self.setup, self.roots, first, count)
         with bypass_persistent_cache(self.devices):
-            carry, report, worked = _compiled(self.small)((self.axes, shared, self.setting, self.roots), carry)
-        logs = [self._log(single, count) for single in self.axes.unstack_runs(self.axes.to_host(report))]
+            carry, report, worked = _compiled(self.small)((self.axes, shared, self.setting, (self.roots, arrivals)), carry)
+        # runs follow each other by setting, then by seed
+        reports = enumerate(self.axes.unstack_runs(self.axes.to_host(report)))
+        logs = [self._log(single, first, count, i % self.axes.seeds) for i, single in reports]
         return (carry, worked, stores), logs
 
-    def _log(self, report: Any, count: int) -> Log:
+    def _log(self, report: Any, first: int, count: int, seed: int) -> Log:
         report = jax.tree.map(lambda x: x[:count], report)
         down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
-        return Log(report.notes, down, up, report.broken, report.bad_client, report.left_out)
+        costs = self.setup.clock.costs(self.work_counts[seed], first, report.traffic, count) if self.work_counts else {}
+        log = Log(report.notes | costs, down, up, report.broken, report.bad_client, report.left_out)
+        return log.at_times(self.timetables[seed], first) if self.timetables else log
 
     def observe(self, states: Any, observers: Sequence[Observer], done: int) -> list[dict[str, np.ndarray]]:
         check_versions(states[0])
@@ -285,16 +304,21 @@ def _start(setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]) -
 
 
 def one_round(
-    setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], round: Index, carry: RunCarry
+    setup: Setup,
+    algorithm: Algorithm[Any],
+    root: Key[Array, ""],
+    round: Index,
+    carry: RunCarry,
+    arrivals: Arrivals | None = None,
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
-    fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:])
+    fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:], arrivals=arrivals)
     state = algorithm.round(fed, carry.state)
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
-    after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds)
+    after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks)
     worked = fed.last or empty_cohort(0, setup.layout.dtype)
     count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))  # an empty phase leaves the state as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)
@@ -311,13 +335,13 @@ def one_round(
     return jax.tree.map(kept, carry, after, is_leaf=lambda node: isinstance(node, Memory)), report, worked
 
 
-def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Setting, Key[Array, "..."]], states: Any) -> Any:
+def advance(fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Setting, Any], states: Any) -> Any:
     """Runs `count` rounds from round `first` on.
 
     `count` is traced and at most `longest`, so that any number is one program.
     """
-    axes, shared, algorithm, roots = fixed
-    return axes.vectorize(_rounds)(shared, algorithm, roots, states)
+    axes, shared, algorithm, seeds = fixed
+    return axes.vectorize(_rounds)(shared, algorithm, seeds, states)
 
 
 @functools.cache
@@ -329,18 +353,21 @@ def _compiled(small: bool) -> Callable[..., Any]:
 
 
 def _rounds(
-    shared: tuple[Setup, Index, Index, int], setting: Setting, root: Key[Array, ""], state: RunCarry
+    shared: tuple[Setup, Index, Index, int],
+    setting: Setting,
+    seed: tuple[Key[Array, ""], Arrivals | None],
+    state: RunCarry,
 ) -> tuple[RunCarry, Any, Cohort]:
-    (setup, algorithm), (first, count, longest) = setting.of(shared[0]), shared[1:]
+    (setup, algorithm), (first, count, longest), (root, arrivals) = setting.of(shared[0]), shared[1:], seed
     # traced once, for the shapes of the report and as the body of the loop
-    round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state)
+    round_ = stage(functools.partial(one_round, setup, algorithm, root), first, state, row_of(arrivals, 0))
     _, shape, who = round_.out_shapes
     log, before = zeros(shape, longest), zeros(who)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry
         # reports have rows (longest, ...), of which the caller reads the first `count`
-        state, report, worked = round_(first + i, state)
+        state, report, worked = round_(first + i, state, row_of(arrivals, i))
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), log, report), worked
 
     state, log, worked = jax.lax.fori_loop(0, count, body, (state, log, before))

@@ -1,0 +1,344 @@
+"""Asynchronous servers: clients train on the model that they received, and the server steps when enough have arrived.
+
+Who arrives when follows from the devices' speeds alone. The whole timetable is therefore computed before
+training, in plain NumPy, and a compiled run reads one row of it for every server step.
+"""
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fedax.core.hyper import MOST_COUNT, check_declared, hyper
+from fedax.errors import InvalidInput
+from fedax.utils.arguments import checked_arguments
+
+NO_SLOT = 1 << 30
+"""Slot of a version that no client trains on: out of range, so that writing to it has no effect."""
+
+
+@checked_arguments
+@dataclasses.dataclass(frozen=True)
+class Asynchronous:
+    r"""An asynchronous server: `concurrency` clients are at work, and every `Schedule.cohort` arrivals are a server step.
+
+    With `cohort=1` the server steps after every arrival (FedAsync), with more it buffers them (FedBuff). A client that is at work,
+    or whose upload waits in the buffer, is not dispatched. An upload of staleness $\tau$ (the server steps since the
+    client received its model) has the factor $s(\tau)$ on its change, with $s(0) = 1$:
+
+    | `weight` | $s(\tau)$ |
+    | --- | --- |
+    | `"constant"` | 1 |
+    | `"polynomial"` | $(1 + \tau)^{-a}$ |
+    | `"hinge"` | 1 for $\tau \le b$, else $1 / (a (\tau - b) + 1)$ |
+
+    The mean divides by the number of uploads (by the sum of their weights without $s$), so that stale uploads shorten the step.
+
+    Args:
+        devices: how long clients take: a `fedax.Devices`, or an object with a method
+            `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients the seconds from dispatch
+            to arrival as an array. A frozen dataclass, so that checkpoints know it.
+        concurrency: clients at work at the same time, from 1 to the number of clients.
+        dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients are dispatched after
+            server steps only. With as many clients at work as a step takes this is the synchronous method.
+        uploads: `"changes"`: the change of an upload is against the model that its client received, as in FedBuff; `"models"`:
+            against the server's current model, with which the client's is mixed, as in FedAsync.
+        weight: which $s$.
+        a: its $a$, at least 0.
+        b: its $b$, at least 0.
+        max_staleness: arrivals of a larger one are discarded; what they sent counts as traffic. None for no bound.
+        passes: passes over its examples that a client's work counts as, above 0. Only needed where a solver decides by the data how
+            long it works, such as `Exact`.
+
+    >>> from fedax.core import Devices
+    >>> alike = Devices(speed=100.0, latency=1.0)
+    >>> fedbuff = Asynchronous(alike, concurrency=100)
+    >>> fedasync = Asynchronous(alike, concurrency=100, uploads="models", weight="hinge", a=10.0, b=4)
+    >>> fedasync.factors(np.array([0, 4, 5])).round(3).tolist()
+    [1.0, 1.0, 0.091]
+
+    Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Alg. 1; Xie et al.,
+    Asynchronous Federated Optimization, OPT 2020, Alg. 1 and Sec. 5. Both papers were read in part only: algorithm and weights are
+    checked against the code that the first one's authors released (FLSim).
+    """
+
+    devices: Any
+    concurrency: int
+    dispatch: str = hyper("arrival", choices=("arrival", "server_step"))
+    uploads: str = hyper("changes", choices=("changes", "models"))
+    weight: str = hyper("polynomial", choices=("constant", "polynomial", "hinge"))
+    a: float = hyper(0.5, low=0.0)
+    b: int = hyper(4, low=0)
+    max_staleness: int | None = None
+    passes: float | None = None
+
+    def __post_init__(self) -> None:
+        check_declared(self)
+        self._require("devices", callable(getattr(self.devices, "seconds", None)), "an object with a method `seconds`")
+        whole = f"whole numbers from 1 to {MOST_COUNT}"
+        self._require("concurrency", _is_count(self.concurrency, 1), whole)
+        bound = self.max_staleness
+        self._require(
+            "max_staleness", bound is None or _is_count(bound, 0), f"whole numbers from 0 to {MOST_COUNT}, or None"
+        )
+        passes: Any = self.passes
+        is_real = isinstance(passes, int | float) and not isinstance(passes, bool)
+        self._require("passes", passes is None or (is_real and 0 < passes < math.inf), "finite numbers > 0, or None")
+
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise InvalidInput.of(f"Asynchronous({name}=...)", getattr(self, name), allowed)
+
+    def check(self, clients: int, cohort: int) -> None:
+        """Refuses more clients at work than there are, and fewer than a step waits for.
+
+        Raises:
+            InvalidInput: with the range.
+        """
+        low = cohort if self.dispatch == "server_step" else 1
+        if not low <= self.concurrency <= clients:
+            least = ", those that a step waits for," if low > 1 else ""
+            allowed = f"{low}{least} to {clients}, the number of clients"
+            raise InvalidInput.of("Asynchronous(concurrency=...)", self.concurrency, allowed)
+
+    @classmethod
+    def of(cls, spelling: Any) -> "Asynchronous":
+        """Makes one from its spelling in files, a table of its arguments; one is returned as it is."""
+        if isinstance(spelling, cls):
+            return spelling
+        known = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(spelling, Mapping) or not set(spelling) <= set(known) or "concurrency" not in spelling:
+            allowed = f"a fedax.Asynchronous, or a table with concurrency and perhaps {', '.join(known[1:])}"
+            raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
+        return cls(**spelling)
+
+    @property
+    def spelling(self) -> dict[str, Any]:
+        """The arguments that differ from the defaults, as experiment files spell them."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def factors(self, staleness: np.ndarray) -> np.ndarray:
+        r"""Returns $s(\tau)$ of some staleness."""
+        if self.weight == "constant":
+            return np.ones(staleness.shape)
+        if self.weight == "polynomial":
+            return (1.0 + staleness) ** -self.a
+        return 1 / (self.a * np.maximum(staleness - self.b, 0.0) + 1)
+
+
+def _is_count(value: Any, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= MOST_COUNT
+
+
+class Arrivals(NamedTuple):
+    """Rows of a timetable, for server steps or for one of them; whole numbers have 32 bits.
+
+    A version is the number of server steps before it. Versions that clients at work, or the buffer, still refer to
+    lie in slots; a slot that is free again is used by a later version.
+
+    Attributes:
+        clients: those whose uploads the step takes, in the order of their dispatch.
+        versions: that they received.
+        slots: where these versions lie.
+        factors: on the changes of their uploads, by the staleness.
+        stored: the slot of the version that this step ends; `NO_SLOT` if no client received it.
+        sent: how many clients received that version.
+        discarded: arrivals since the last step that were too stale.
+    """
+
+    clients: Int[Array, "*steps cohort"]
+    versions: Int[Array, "*steps cohort"]
+    slots: Int[Array, "*steps cohort"]
+    factors: Float[Array, "*steps cohort"]
+    stored: Int[Array, "*steps"]
+    sent: Int[Array, "*steps"]
+    discarded: Int[Array, "*steps"]
+
+
+class Timetable:
+    """The server steps of a run with their arrivals, computed as far as they are asked for.
+
+    Events are taken in the order of their time, those of one time in the order of the clients' numbers. An arrival
+    that fills the buffer is a server step; clients that are dispatched then receive the new version. The cost of an event is
+    logarithmic in the number of clients.
+
+    Args:
+        server: concurrency, dispatch and the bound on staleness.
+        cohort: arrivals of a server step.
+        weights: of the clients in the draw of one to dispatch: their sizes, or ones. Whole numbers, at least 1.
+        seconds: a function of clients and the version that they received, which returns how long each takes from dispatch to
+            arrival.
+        draw: a function of a version that returns a whole cohort, used where no client is busy and as many as a cohort has are
+            dispatched: the draw of a synchronous round.
+        seed: of all other draws.
+
+    >>> class Numbered:
+    ...     def seconds(self, clients, round, down_bits, up_bits, examples):
+    ...         return clients + 1.0
+    >>> server = Asynchronous(Numbered(), 2, "server_step")
+    >>> timetable = Timetable(server, 2, np.ones(2, int), lambda clients, version: clients + 1.0, lambda version: [0, 1], [0])
+    >>> timetable.extend(2)
+    >>> timetable.times.tolist(), timetable.rows(0, 2).clients.tolist()
+    ([2.0, 4.0], [[0, 1], [0, 1]])
+    """
+
+    def __init__(
+        self,
+        server: Asynchronous,
+        cohort: int,
+        weights: np.ndarray,
+        seconds: Callable[[np.ndarray, int], np.ndarray],
+        draw: Callable[[int], Any],
+        seed: Any,
+    ) -> None:
+        self.server, self.cohort, self._seconds, self._draw = server, cohort, seconds, draw
+        self._free = _Ranking(weights)
+        self._clients = len(weights)
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._events: list[tuple[float, int, int, int]] = []  # a heap of (time, client, version, number of the dispatch)
+        self._now, self._version, self._dispatches, self._sent, self._discarded = 0.0, 0, 0, 0, 0
+        self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
+        self._slot_of: dict[int, int] = {}
+        self._outstanding: dict[int, int] = {}  # dispatches by version whose uploads no step has taken
+        self._free_slots: list[int] = []
+        self._slots = [0]  # those in use before each step, the largest so far
+        self._rows: list[tuple[list[int], list[int], list[int], int, int, int]] = []
+        self._times: list[float] = []
+        self._dispatch()
+
+    @property
+    def times(self) -> np.ndarray:
+        """Seconds from the start of the run to the end of each server step."""
+        return np.asarray(self._times, np.float64)
+
+    def slots(self, steps: int) -> int:
+        """Returns how many slots the first steps need: at least 1."""
+        self.extend(steps)
+        return max(1, self._slots[max(steps - 1, 0)])
+
+    def rows(self, first: int, count: int, padded: int | None = None) -> Arrivals:
+        """Returns the arrivals of some steps, with a first axis (count,), padded with zeros to (padded,)."""
+        self.extend(first + count)
+        columns = zip(*self._rows[first : first + count], strict=True)
+        clients, versions, slots, stored, sent, discarded = (np.asarray(column, np.int32) for column in columns)
+        factors = self.server.factors(np.arange(first, first + count)[:, None] - versions)
+        found = (clients, versions, slots, factors, stored, sent, discarded)
+        more = (padded or count) - count
+        return Arrivals(*(np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for a in found))  # type: ignore[arg-type]
+
+    def extend(self, steps: int) -> None:
+        """Computes the timetable up to a number of server steps."""
+        while len(self._rows) < steps:
+            self._step()
+
+    def _step(self) -> None:
+        """Takes arrivals until the buffer is full, and then the server step."""
+        limit = math.inf if self.server.max_staleness is None else self.server.max_staleness
+        while len(self._buffer) < self.cohort:
+            if not self._events:  # all of them were too stale
+                self._dispatch()
+            self._now, client, version, number = heapq.heappop(self._events)
+            if self._version - version > limit:
+                self._discarded += 1
+                self._free.add(client)
+            else:
+                self._buffer.append((number, client, version))
+            if self.server.dispatch == "arrival" and len(self._buffer) < self.cohort:
+                self._dispatch()
+        self._take_buffer(limit)
+        self._dispatch()
+
+    def _take_buffer(self, limit: float) -> None:
+        """Takes the server step of a full buffer."""
+        _, clients, versions = (list(column) for column in zip(*sorted(self._buffer), strict=True))
+        slots = [self._slot_of[version] for version in versions]
+        stored = self._slot_of.get(self._version, NO_SLOT)
+        self._rows.append((clients, versions, slots, stored, self._sent, self._discarded))
+        self._times.append(self._now)
+        for version in versions:
+            self._outstanding[version] -= 1
+        self._version += 1
+        self._sent = self._discarded = 0
+        # uploads of versions that are too old for the next step will be discarded
+        gone = [v for v in set(versions) | {self._version - 1} if v in self._slot_of and not self._outstanding[v]]
+        oldest = self._version - 1 - limit
+        gone += [v for v in (oldest,) if v in self._slot_of and v not in gone]
+        for version in gone:
+            heapq.heappush(self._free_slots, self._slot_of.pop(int(version)))
+            del self._outstanding[int(version)]
+        for client in clients:
+            self._free.add(client)
+        self._buffer.clear()
+        self._slots.append(self._slots[-1])
+
+    def _dispatch(self) -> None:
+        """Sends the current version to clients until as many as may be are at work."""
+        count = min(self.server.concurrency - len(self._events), self._free.count)
+        if count <= 0:
+            return
+        if count == self.cohort and self._free.count == self._clients:
+            clients = [int(k) for k in self._draw(self._version)]
+            for client in clients:
+                self._free.remove(client)
+        else:
+            clients = [self._free.draw(self._random) for _ in range(count)]
+        if self._version not in self._slot_of:
+            used = len(self._slot_of)
+            self._slot_of[self._version] = heapq.heappop(self._free_slots) if self._free_slots else used
+            self._outstanding[self._version] = 0
+            self._slots[-1] = max(self._slots[-1], self._slot_of[self._version] + 1)
+        self._outstanding[self._version] += count
+        self._sent += count
+        taken = np.asarray(self._seconds(np.asarray(clients), self._version), np.float64)
+        if not (np.isfinite(taken).all() and (taken >= 0).all()):
+            raise InvalidInput.of("devices", taken.min(), "finite seconds >= 0 from a client's dispatch to its arrival")
+        for client, each in zip(clients, taken.tolist(), strict=True):
+            heapq.heappush(self._events, (self._now + each, client, self._version, self._dispatches))
+            self._dispatches += 1
+
+
+class _Ranking:
+    """A set of clients with weights, from which one is drawn in logarithmic time: a Fenwick tree of the weights.
+
+    A draw depends on the set alone and not on the order of the changes that led to it.
+    """
+
+    def __init__(self, weights: np.ndarray) -> None:
+        size = len(weights)
+        self.weights, self.count, self.total = [int(w) for w in weights], size, int(np.sum(weights))
+        self.top = 1 << (size.bit_length() - 1)
+        sums = np.concatenate([[0], np.cumsum(np.asarray(weights, np.int64))])
+        ends = np.arange(size + 1)
+        self.tree: list[int] = (sums - sums[ends - (ends & -ends)]).tolist()
+
+    def add(self, client: int) -> None:
+        self._change(client, self.weights[client])
+        self.count += 1
+
+    def remove(self, client: int) -> None:
+        self._change(client, -self.weights[client])
+        self.count -= 1
+
+    def draw(self, random: np.random.Generator) -> int:
+        """Draws a client in proportion to the weights, and removes it."""
+        ticket, place, step = int(random.integers(self.total)), 0, self.top
+        # the owner of the ticket, where the members' weights lie one after the other in the order of their numbers
+        while step:
+            if place + step < len(self.tree) and self.tree[place + step] <= ticket:
+                place += step
+                ticket -= self.tree[place]
+            step >>= 1
+        self.remove(place)
+        return place
+
+    def _change(self, client: int, by: int) -> None:
+        self.total += by
+        place = client + 1
+        while place < len(self.tree):
+            self.tree[place] += by
+            place += place & -place

@@ -1,0 +1,481 @@
+"""Devices of a virtual clock: how fast each client computes, sends and receives, and the energy that it takes.
+
+Everything here is plain NumPy in 64 bits. It runs on the host, beside the compiled rounds, and cannot change them.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import scipy  # imports what is asked for, and only then
+from jaxtyping import Float, Int
+
+from fedax.core.scheduling.local_work import real
+from fedax.errors import DataError, InvalidInput, UnknownName
+from fedax.examples.client_names import client_name, number_of
+from fedax.utils.arguments import checked_arguments
+from fedax.utils.random import MOST_SEED
+
+Numbers: TypeAlias = Float[np.ndarray, "some"]
+Amount: TypeAlias = float | Sequence[float] | np.ndarray | Mapping[str, Any]
+"""A number, one for each client, or the table of a distribution."""
+MOST_BYTES = 1 << 28
+"""Of a table in a file."""
+
+
+class Range(NamedTuple):
+    """Values of a characteristic: finite ones from 0 on, or rates, which are above 0 and may be infinite."""
+
+    unit: str
+    is_rate: bool
+
+    def allows(self, values: Any) -> bool:
+        """Returns whether all values are in the range."""
+        array = np.asarray(values, np.float64)
+        return bool((array > 0 if self.is_rate else (array >= 0) & np.isfinite(array)).all())
+
+    @property
+    def allowed(self) -> str:
+        return f"numbers > 0 in {self.unit}, inf for no time" if self.is_rate else f"finite numbers >= 0 in {self.unit}"
+
+
+CHARACTERISTICS = {
+    "speed": Range("examples/s", True),
+    "down": Range("bits/s", True),
+    "up": Range("bits/s", True),
+    "latency": Range("s", False),
+    "energy": Range("J per example", False),
+    "energy_down": Range("J per bit", False),
+    "energy_up": Range("J per bit", False),
+}
+"""What a client's device is described by."""
+
+FORWARD_AND_BACKWARD = 3.0
+"""Time of a training step over that of inference, as FedScale has it."""
+
+
+def _per_second(kilobits: np.ndarray) -> np.ndarray:
+    return 1e3 * kilobits
+
+
+FOREIGN: dict[str, tuple[tuple[str, ...], Callable[[np.ndarray], np.ndarray]]] = {
+    "computation": (("speed",), lambda milliseconds: 1e3 / (FORWARD_AND_BACKWARD * milliseconds)),
+    "communication": (("down", "up"), _per_second),
+    "dl_kbps": (("down",), _per_second),
+    "ul_kbps": (("up",), _per_second),
+}
+"""FedScale's columns: which characteristics they stand for, and how they convert."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """A named distribution, as a function of a uniform number in (0, 1)."""
+
+    name: str
+    parameters: tuple[tuple[str, Any], ...]
+
+    known: ClassVar[dict[str, dict[str, Any]]] = {
+        "uniform": {"low": None, "high": None},
+        "log_uniform": {"low": None, "high": None},
+        "lognormal": {"median": 1.0, "sigma": None},
+        "choice": {"values": None, "weights": ()},
+    }
+
+    @classmethod
+    def of(cls, field: str, spelling: Mapping[str, Any], limits: Range) -> "Distribution":
+        """Makes one from its table; refuses parameters with which it gives values out of range."""
+        given = dict(spelling)
+        name = given.pop("name", None)
+        if name not in cls.known:
+            raise InvalidInput.of(field, spelling, f"tables with name = one of {', '.join(cls.known)}")
+        parameters = cls.known[name]
+        for key in given:
+            if key not in parameters:
+                raise UnknownName.among(f"{field}, parameter of {name!r}", key, parameters)
+        values = parameters | given
+        if missing := [key for key, value in values.items() if value is None]:
+            raise InvalidInput.found(field, f"{name!r} without {', '.join(missing)}", f"{name!r} with all parameters")
+        values = {k: tuple(v) if isinstance(v, Sequence | np.ndarray) else v for k, v in values.items()}
+        made = cls(name, tuple(values.items()))
+        made._check(field, limits, **values)
+        return made
+
+    def _check(self, field: str, limits: Range, **values: Any) -> None:
+        numbers = [one for value in values.values() for one in (value if isinstance(value, tuple) else (value,))]
+        if not all(real(one) and math.isfinite(one) for one in numbers):
+            raise InvalidInput.of(field, self.spelling, "finite parameters")
+        if self.name == "lognormal":
+            fits, allowed = values["median"] > 0 and values["sigma"] >= 0, "median > 0 and sigma >= 0"
+        elif self.name == "choice":
+            several, weights = values["values"], values["weights"]
+            fits = isinstance(several, tuple) and len(several) > 0 and limits.allows(several)
+            fits = fits and (not weights or (len(weights) == len(several) and min(weights) >= 0 and sum(weights) > 0))
+            allowed = f"values that are {limits.allowed}, and a weight >= 0 for each, or none"
+        else:
+            low, high = values["low"], values["high"]
+            fits = low <= high and limits.allows(low) and (low > 0 or self.name == "uniform")
+            allowed = f"low <= high, {limits.allowed}" + (", low > 0" if self.name == "log_uniform" else "")
+        if not fits:
+            raise InvalidInput.of(field, self.spelling, allowed)
+
+    @property
+    def spelling(self) -> dict[str, Any]:
+        """The inverse of `of`."""
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in self.parameters}
+        return {"name": self.name} | {key: value for key, value in values.items() if value != []}
+
+    def __call__(self, luck: Numbers) -> Numbers:
+        """Returns the values at some uniform numbers: the inverse of the distribution function."""
+        values = dict(self.parameters)
+        if self.name == "lognormal":
+            return values["median"] * np.exp(values["sigma"] * scipy.special.ndtri(luck))
+        if self.name == "choice":
+            several = np.asarray(values["values"], np.float64)
+            ends = np.cumsum(np.asarray(values["weights"] or np.ones(len(several)), np.float64))
+            return several[np.minimum(np.searchsorted(ends, luck * ends[-1], side="right"), len(several) - 1)]
+        low, high = float(values["low"]), float(values["high"])
+        return low + (high - low) * luck if self.name == "uniform" else low * (high / low) ** luck
+
+
+@checked_arguments
+@dataclasses.dataclass(frozen=True, eq=False)
+class Devices:
+    r"""The clients' devices, from which a virtual clock has the seconds and the joules of every round.
+
+    A phase of client $k$ with $b_\downarrow$ bits down, $b_\uparrow$ bits up and $n$ examples takes, with its latency $l_k$,
+
+    $$l_k + \frac{b_\downarrow}{\text{down}_k} + \frac{n}{\text{speed}_k} + \frac{b_\uparrow}{\text{up}_k}$$
+
+    seconds. Every characteristic is a number, a list with one number for each client, a distribution, or a column of
+    `table`. Distributions are tables: `{"name": "lognormal", "median": 50.0, "sigma": 1.0}`, `"uniform"` and `"log_uniform"`
+    with `low` and `high`, `"choice"` with `values` and perhaps `weights`. A client's draw depends on `seed`, the
+    characteristic and the client's number only, not on the seed of a run.
+
+    Args:
+        speed: examples that a client trains on in a second, above 0: those of all minibatches and gradients.
+        down, up: bits that it receives and sends in a second, above 0.
+        latency: seconds of a phase that do not depend on its messages, both ways together, at least 0.
+        energy: joules of an example, at least 0.
+        energy_down, energy_up: joules of a bit, at least 0.
+        table: a CSV file, or columns by name. Columns are the characteristics above, or FedScale's: `computation`
+            (milliseconds of inference for an example, of which training takes three times as many), `communication`
+            (kbit/s both ways), `dl_kbps` and `ul_kbps`. Others are ignored. With a column `client` (a name, or the
+            number of a client without names) every client has its row. Without one, every client gets a row by a
+            seeded draw, so that a table of types of devices serves any number of clients.
+        varying: by characteristic, the distribution of a factor that every client draws anew in every round, such as
+            `{"up": {"name": "lognormal", "sigma": 0.5}}`.
+        passes: passes over its examples that a phase with local work counts as, above 0. Only needed for solvers that decide
+            by the data how long they work, such as `Exact`.
+        seed: of all draws.
+
+    Raises:
+        InvalidInput: a value out of range, with the field.
+        DataError: a table that cannot be read, or a value in it out of range, with line and column.
+
+    >>> devices = Devices(speed=[100.0, 10.0], up=1e6, latency=0.5, energy_up=1e-6)
+    >>> devices.seconds([0, 1], 0, 0, 1_000_000, np.array([50, 50])).tolist()
+    [2.0, 6.5]
+    >>> devices.joules([0, 1], 0, 0, 1_000_000, np.array([50, 50])).tolist()
+    [1.0, 1.0]
+    """
+
+    speed: Amount = math.inf
+    down: Amount = math.inf
+    up: Amount = math.inf
+    latency: Amount = 0.0
+    energy: Amount = 0.0
+    energy_down: Amount = 0.0
+    energy_up: Amount = 0.0
+    table: str | Path | Mapping[str, Sequence[Any]] | None = None
+    varying: Mapping[str, Any] | None = None
+    passes: float | None = None
+    seed: int = 0
+    digest: str = dataclasses.field(init=False, repr=False, default="")
+
+    def __post_init__(self) -> None:
+        rows: Table | None = None
+        if self.table is not None:
+            if isinstance(self.table, Path):
+                object.__setattr__(self, "table", str(self.table))
+            rows = _from_file(self.table) if isinstance(self.table, str) else _from_columns(self.table)  # type: ignore[arg-type]
+        values = {name: self._source(name, rows) for name in CHARACTERISTICS}
+        factors: dict[str, Distribution] = {}
+        for name, spelling in dict(self.varying or {}).items():
+            if name not in CHARACTERISTICS:
+                raise UnknownName.among("Devices(varying=...)", name, CHARACTERISTICS)
+            field = f"Devices(varying=...), {name}"
+            if not isinstance(spelling, Mapping):
+                raise InvalidInput.of(field, spelling, f"tables with name = one of {', '.join(Distribution.known)}")
+            factors[name] = Distribution.of(field, spelling, Range("factors", CHARACTERISTICS[name].is_rate))
+        is_seed = isinstance(self.seed, int) and not isinstance(self.seed, bool) and 0 <= self.seed <= MOST_SEED
+        self._require("seed", is_seed, f"whole numbers from 0 to {MOST_SEED}")
+        fits = self.passes is None or (real(self.passes) and 0 < self.passes < math.inf)
+        self._require("passes", fits, "finite numbers > 0, or None")
+        # frozen: derived values are set around the dataclass
+        derived = {"_values": values, "_factors": factors, "_table": rows, "_rows": None}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "digest", self._digest())
+
+    def _source(self, name: str, rows: "Table | None") -> Any:
+        """Returns a characteristic as a number, an array over clients or over rows of the table, or a distribution."""
+        value, limits, field = getattr(self, name), CHARACTERISTICS[name], f"Devices({name}=...)"
+        if rows is not None and name in rows.columns:
+            default = next(one.default for one in dataclasses.fields(self) if one.name == name)
+            if not (real(value) and value == default):
+                raise InvalidInput.found(field, "a value beside a column of the table", "one of the two")
+            return None
+        if isinstance(value, Mapping):
+            return Distribution.of(field, value, limits)
+        if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
+            for k, one in enumerate(value):
+                if not _is_number(one) or not limits.allows(one):
+                    raise InvalidInput.of(f"{field}, entry {k}", one, limits.allowed)
+            return np.asarray(value, np.float64)
+        if not _is_number(value) or not limits.allows(value):
+            allowed = f"{limits.allowed}, a list of them, or a table with name = one of {', '.join(Distribution.known)}"
+            raise InvalidInput.of(field, value, allowed)
+        return float(value)
+
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise InvalidInput.of(f"Devices({name}=...)", getattr(self, name), allowed)
+
+    def _digest(self) -> str:
+        """Returns a hash of all that the clock depends on: the content of a table, not its file's name."""
+        me: Any = self
+        facts: dict[str, Any] = {"seed": self.seed, "passes": self.passes}
+        for name, value in me._values.items():
+            facts[name] = value.spelling if isinstance(value, Distribution) else np.asarray(value).tolist()
+        facts["varying"] = {name: one.spelling for name, one in me._factors.items()}
+        if me._table is not None:
+            facts["table"] = {name: column.tolist() for name, column in me._table.columns.items()}
+            facts["clients"] = me._table.clients
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Devices) and other.digest == self.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @classmethod
+    def of(cls, spelling: Any) -> "Devices":
+        """Makes devices from their spelling in files, a table of their arguments; devices are returned as they are.
+
+        Raises:
+            UnknownName: an argument that there is not.
+        """
+        if isinstance(spelling, cls):
+            return spelling
+        known = [field.name for field in dataclasses.fields(cls) if field.init]
+        if not isinstance(spelling, Mapping):
+            raise InvalidInput.of("devices", spelling, f"a fedax.Devices, or a table with {', '.join(known)}")
+        for name in spelling:
+            if name not in known:
+                raise UnknownName.among("key of [devices]", name, known)
+        return cls(**spelling)
+
+    def bound_to(self, names: Sequence[str] | None, clients: int) -> "Devices":
+        """Returns the devices of clients with these names, None if they have none.
+
+        Raises:
+            InvalidInput: a list with another number of values than clients, a client without a row.
+            DataError: a row of a client that there is not, with its line.
+        """
+        me: Any = self
+        for name, value in me._values.items():
+            if isinstance(value, np.ndarray) and len(value) != clients:
+                got = f"{len(value)} values"
+                raise InvalidInput.found(f"Devices({name}=...)", got, f"{clients} values, one for each client")
+        if me._table is None or me._table.clients is None:
+            return self
+        rows = np.full(clients, -1, np.int64)
+        known = {name: k for k, name in enumerate(names or ())}
+        for row, name in enumerate(me._table.clients):
+            where = f"{me._table.place(row)}, client"
+            k = known[name] if name in known else number_of(name, names, clients, where)
+            if rows[k] >= 0:
+                raise DataError.of(where, name, "each client once")
+            rows[k] = row
+        if missing := np.flatnonzero(rows < 0).tolist():
+            some = ", ".join(repr(names[k]) if names else str(k) for k in missing[:3])
+            some += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise InvalidInput.found("Devices(table=...)", f"no row for {some}", "a row for each client")
+        bound = object.__new__(type(self))  # without reading the table again
+        bound.__dict__.update(self.__dict__)
+        object.__setattr__(bound, "_rows", rows)
+        return bound
+
+    def values(self, name: str, clients: Int[np.ndarray, "some"] | Sequence[int], round: int) -> Numbers:
+        """Returns a characteristic of some clients in a round."""
+        me, ids = (self, np.asarray(clients, np.int64))
+        source: Any = me._values[name]  # type: ignore[attr-defined]
+        if source is None:
+            found = me._table.columns[name][self._rows_of(ids)]  # type: ignore[attr-defined]
+        elif isinstance(source, Distribution):
+            found = source(uniform(self.seed, name, ids))
+        else:
+            found = source[ids] if isinstance(source, np.ndarray) else np.full(ids.shape, source)
+        factor = me._factors.get(name)  # type: ignore[attr-defined]
+        return found if factor is None else found * factor(uniform(self.seed, f"{name} of a round", ids, round))
+
+    def _rows_of(self, ids: np.ndarray) -> np.ndarray:
+        me: Any = self
+        if me._table.clients is None:
+            count = len(next(iter(me._table.columns.values())))
+            return np.minimum((uniform(self.seed, "row", ids) * count).astype(np.int64), count - 1)
+        if me._rows is None:
+            raise InvalidInput.because(
+                "Devices(table=...)", "rows by client need the clients", "Call bound_to(names, clients)."
+            )
+        return me._rows[ids]
+
+    def seconds(
+        self,
+        clients: Int[np.ndarray, "some"] | Sequence[int],
+        round: int,
+        down_bits: Any,
+        up_bits: Any,
+        examples: Any,
+    ) -> Numbers:
+        """Returns the seconds that a phase takes each of some clients.
+
+        Args:
+            clients: their numbers.
+            round: the number of the round, from 0.
+            down_bits, up_bits: of their messages, a number for all or one for each.
+            examples: that each of them processes.
+        """
+        down, up, speed, latency = (self.values(name, clients, round) for name in ("down", "up", "speed", "latency"))
+        sent = np.asarray(down_bits, np.float64) / down + np.asarray(up_bits, np.float64) / up
+        return latency + sent + np.asarray(examples, np.float64) / speed
+
+    def joules(
+        self,
+        clients: Int[np.ndarray, "some"] | Sequence[int],
+        round: int,
+        down_bits: Any,
+        up_bits: Any,
+        examples: Any,
+    ) -> Numbers:
+        """Returns the joules that a phase takes each of some clients; arguments as in `seconds`."""
+        names = ("energy_down", "energy_up", "energy")
+        down, up, energy = (self.values(name, clients, round) for name in names)
+        amounts = (np.asarray(amount, np.float64) for amount in (down_bits, up_bits, examples))
+        return sum((rate * amount for rate, amount in zip((down, up, energy), amounts, strict=True)), np.zeros(len(down)))
+
+
+class Table(NamedTuple):
+    """A table of devices.
+
+    Attributes:
+        source: the file, or the argument, for messages.
+        clients: the client of every row as text; None if rows are types of devices.
+        columns: by characteristic, shape (rows,).
+        lines: the line of every row in the file; empty if there is none.
+    """
+
+    source: str
+    clients: tuple[str, ...] | None
+    columns: dict[str, np.ndarray]
+    lines: tuple[int, ...] = ()
+
+    def place(self, row: int) -> str:
+        return f"{self.source}, line {self.lines[row]}" if self.lines else f"{self.source}, row {row}"
+
+
+def _from_columns(
+    columns: Mapping[str, Sequence[Any]], source: str = "Devices(table=...)", lines: tuple[int, ...] = ()
+) -> Table:
+    """Makes a table of columns by name, whose values may be texts."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError.of(source, lengths, "columns of one length")
+    table = Table(source, None, {}, lines)
+    clients = None
+    if "client" in columns:
+        clients = tuple(client_name(value, f"{table.place(row)}, client") for row, value in enumerate(columns["client"]))
+    for name, column in columns.items():
+        targets, convert = FOREIGN.get(name, ((name,), lambda values: values))
+        if not set(targets) <= set(CHARACTERISTICS):
+            continue
+        limits = CHARACTERISTICS[targets[0]]
+        # kilobits and milliseconds have to be finite: they are measured
+        foreign = name in FOREIGN
+        allowed = "finite numbers > 0" if foreign else limits.allowed
+        values = np.empty(len(column))
+        for row, value in enumerate(column):
+            try:
+                values[row] = float(value)
+            except (TypeError, ValueError):
+                values[row] = math.nan
+            fits = (0 < values[row] < math.inf) if foreign else limits.allows(values[row])
+            if not fits or isinstance(value, bool):
+                raise DataError.of(f"{table.place(row)}, {name}", value, allowed)
+        for target in targets:
+            if target in table.columns:
+                got = f"{name!r} and another column for {target!r}"
+                raise DataError.found(source, got, "one column for each characteristic")
+            table.columns[target] = convert(values)
+    if not table.columns or not min(lengths.values()):
+        known = ", ".join((*CHARACTERISTICS, *FOREIGN))
+        raise DataError.of(source, list(columns), f"at least one row, and one of the columns {known}; client is optional")
+    return table._replace(clients=clients)
+
+
+def _from_file(file: str) -> Table:
+    """Reads a table in CSV, with a header."""
+    path = Path(file)
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:  # a pipe or device would never end
+            raise ValueError(f"no plain file of at most {MOST_BYTES} bytes")
+        text = path.read_text(encoding="utf-8-sig")
+        rows = [(i, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True), 1) if row]
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise DataError.of("Devices(table=...)", f"{file}, which cannot be read ({error})", "a table in CSV") from error
+    head = [name.strip() for name in rows[0][1]] if rows else []
+    if len(set(head)) < len(head) or len(rows) < 2:
+        raise DataError.of(file, head, "a header of different names, and at least one row below it")
+    for line, row in rows[1:]:
+        if len(row) != len(head):
+            raise DataError.of(f"{file}, line {line}", row, f"{len(head)} values, as the header has")
+    columns = {name: [row[i].strip() for _, row in rows[1:]] for i, name in enumerate(head)}
+    return _from_columns(columns, file, tuple(line for line, _ in rows[1:]))
+
+
+def _is_number(value: Any) -> bool:
+    return real(value) or isinstance(value, np.integer | np.floating)
+
+
+def uniform(seed: int, name: str, *counts: Any) -> Numbers:
+    """Returns uniform numbers in (0, 1) that depend on a seed, a name and some whole numbers alone.
+
+    A draw of one client therefore costs the same in any population, and does not depend on who else is asked. The numbers are
+    hashed by the finalizer of SplitMix64.
+
+    >>> uniform(0, "speed", np.array([3, 4]))[1] == uniform(0, "speed", np.array([4]))[0]
+    True
+
+    Source: Steele et al., Fast Splittable Pseudorandom Number Generators, OOPSLA 2014, Fig. 15.
+    """
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(count, np.uint64)) for count in counts))
+    state = np.full(arrays[0].shape, seed, np.uint64)
+    for word in (np.full(state.shape, zlib.crc32(name.encode()), np.uint64), *arrays):
+        state = _mixed(_mixed(state) ^ word)
+    return ((_mixed(state) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _mixed(state: np.ndarray) -> np.ndarray:
+    state = state + np.uint64(0x9E3779B97F4A7C15)  # arrays of unsigned numbers wrap without a warning
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

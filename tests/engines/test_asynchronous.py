@@ -1,0 +1,376 @@
+"""Asynchronous servers: timetables against a discrete-event simulation, FedBuff and FedAsync against NumPy transcriptions."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.core.hyper import as_arrays
+from fedax.core.scheduling.asynchronous import NO_SLOT, Asynchronous, Timetable, _Ranking
+from fedax.engine.round.asynchronous import server_steps_of
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import initial_params
+from fedax.errors import InvalidInput
+from fedax.utils.layout import Layout
+from problems import all_algorithms, regression, vector
+from transcription import LR, P, World
+
+ROUNDS, SEED = 12, 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Speeds:
+    """Examples a second of every client, and a latency."""
+
+    rates: tuple[float, ...] = (100.0, 40.0, 10.0, 300.0, 25.0)
+    latency: float = 0.1
+
+    def seconds(self, clients, round, down_bits, up_bits, examples):
+        return self.latency + np.asarray(examples) / np.asarray(self.rates)[clients]
+
+
+def schedule(cohort=2, order="given", devices=None, **options):
+    options = {"concurrency": 4, **options}
+    server = fedax.Asynchronous(devices or Speeds(), **options)
+    return fedax.Schedule(cohort=cohort, epochs=2, batch_size=4, order=order, asynchronous=server)
+
+
+def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
+    options = {"solver": fedax.SGD(LR), "seed": SEED, "engine": fedax.Simulation("sequential", devices=1)} | options
+    return fedax.run(method or fedax.FedAvg(), task or regression(), schedule=how or schedule(), rounds=rounds, **options)
+
+
+def simulated(clients, cohort, server, durations, seed, steps):
+    """The timetable by processes of simpy: rows of (time, clients, versions, sent, discarded)."""
+    simpy = pytest.importorskip("simpy", reason="the independent simulation needs simpy")
+    env, random = simpy.Environment(), np.random.Generator(np.random.PCG64(seed))
+    arrived, free, rows = simpy.PriorityStore(env), set(range(clients)), []
+    state = {"version": 0, "at work": 0, "number": 0, "sent": 0}
+
+    def train(client, version, number):
+        yield env.timeout(durations[client, version % durations.shape[1]])
+        yield arrived.put((client, version, number))
+
+    def dispatch():
+        count = min(server.concurrency - state["at work"], len(free))
+        whole = count == cohort and len(free) == clients
+        for i in range(count):
+            client = i if whole else sorted(free)[int(random.integers(len(free)))]
+            free.remove(client)
+            env.process(train(client, state["version"], state["number"]))
+            state["number"] += 1
+            state["at work"] += 1
+            state["sent"] += 1
+
+    def serve():
+        buffer, discarded = [], 0
+        dispatch()
+        while len(rows) < steps:
+            if not state["at work"]:
+                dispatch()
+            if not arrived.items:
+                yield env.timeout(env.peek() - env.now)
+                yield env.timeout(0)  # all that arrive at this time have arrived
+                continue
+            client, version, number = yield arrived.get()
+            state["at work"] -= 1
+            if server.max_staleness is not None and state["version"] - version > server.max_staleness:
+                discarded += 1
+                free.add(client)
+            else:
+                buffer.append((number, client, version))
+            if len(buffer) == cohort:
+                buffer.sort()
+                rows.append((env.now, [b[1] for b in buffer], [b[2] for b in buffer], state["sent"], discarded))
+                state["version"], state["sent"], discarded = state["version"] + 1, 0, 0
+                free.update(b[1] for b in buffer)
+                buffer = []
+                dispatch()
+            elif server.dispatch == "arrival":
+                dispatch()
+
+    env.run(until=env.process(serve()))
+    return rows
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_timetables_are_those_of_a_discrete_event_simulation(part):
+    """On 200 random settings. Durations are multiples of 1/4 in half of them, so that clients arrive at the same time."""
+    pytest.importorskip("simpy", reason="the independent simulation needs simpy")
+    for case in range(50):
+        random = np.random.default_rng([part, case])
+        clients = int(random.integers(1, 12))
+        cohort = int(random.integers(1, clients + 1))
+        dispatch = ["arrival", "server_step"][case % 2]
+        concurrency = int(random.integers(cohort if case % 2 else 1, clients + 1))
+        bound = None if random.random() < 0.5 else int(random.integers(0, 4))
+        server = Asynchronous(Speeds(), concurrency, dispatch, max_staleness=bound)
+        durations = np.exp(random.normal(size=(clients, 5)))
+        if random.random() < 0.5:
+            durations = np.ceil(durations * 4) / 4
+        seconds = lambda ids, version, durations=durations: durations[ids, version % 5]  # noqa: E731
+        timetable = Timetable(server, cohort, np.ones(clients, int), seconds, lambda _, c=cohort: range(c), case)
+        rows, expected = timetable.rows(0, 30), simulated(clients, cohort, server, durations, case, 30)
+        for step, (time, ids, versions, sent, discarded) in enumerate(expected):
+            assert timetable.times[step] == time
+            assert rows.clients[step].tolist() == ids
+            assert rows.versions[step].tolist() == versions
+            assert (rows.sent[step], rows.discarded[step]) == (sent, discarded)
+        _check_slots(rows, timetable.slots(30), bound)
+
+
+def _check_slots(rows, slots, bound):
+    """A slot still has the version that a client received when its upload is taken."""
+    content = {}
+    for step, stored in enumerate(rows.stored.tolist()):
+        if stored != NO_SLOT:
+            content[stored] = step
+        assert [content[slot] for slot in rows.slots[step].tolist()] == rows.versions[step].tolist()
+    assert max(content) < slots
+    if bound is not None:
+        assert slots <= bound + 1
+        assert (np.arange(len(rows.stored))[:, None] - rows.versions).max() <= bound
+
+
+def test_draws_by_size_have_their_probabilities():
+    sizes, random, counts = np.array([1, 2, 3, 10]), np.random.default_rng(0), np.zeros(4)
+    free = _Ranking(sizes)
+    free.remove(2)
+    for _ in range(4000):
+        client = free.draw(random)
+        free.add(client)
+        counts[client] += 1
+    np.testing.assert_allclose(counts / 4000, np.array([1, 2, 0, 10]) / 13, atol=0.03)
+
+
+def _transcribed(how, mixes=False, lr=1.0):
+    """FedBuff and FedAsync from the server's side: w, a list of past models, and what arrives when."""
+    world, server = World(), how.server
+    timetable = _timetable(how)
+    w = world.start
+    past = []
+    rows = timetable.rows(0, ROUNDS)
+    for t in range(ROUNDS):
+        past.append(w)
+        total, weights = np.zeros_like(w), 0.0
+        for k, v in zip(rows.clients[t], rows.versions[t], strict=True):
+            mine, tau = world.sgd(k, past[v])[0], t - v
+            s = {"constant": 1.0, "polynomial": (1 + tau) ** -server.a}.get(server.weight)
+            s = (1.0 if tau <= server.b else 1 / (server.a * (tau - server.b) + 1)) if s is None else s
+            total = total + P[k] * s * (mine - (w if mixes else past[v]))
+            weights += P[k]
+        w = w + lr * total / weights
+    return w, rows
+
+
+def _steps(method, how):
+    """The server steps of a method on the task of the transcriptions, and its setup."""
+    task = regression()
+    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+    setup = Setup(task, as_arrays(fedax.SGD(LR), layout.dtype), how, layout, task.train.population)
+    return server_steps_of(as_arrays(method, layout.dtype), setup, ROUNDS), setup
+
+
+def _timetable(how):
+    steps, setup = _steps(fedax.FedAvg(), how)
+    return steps.timetable(setup, initial_params(setup.task, SEED)[1])
+
+
+@pytest.mark.parametrize(
+    ("weight", "dispatch"), [("polynomial", "arrival"), ("constant", "server_step"), ("hinge", "arrival")]
+)
+def test_fedbuff_against_its_pseudocode(weight, dispatch):
+    how = schedule(weight=weight, dispatch=dispatch, b=1)
+    expected, rows = _transcribed(how, lr=0.7)
+    assert len({*(np.arange(ROUNDS)[:, None] - rows.versions).ravel().tolist()}) > 2, "no staleness to test"
+    history = run(fedax.FedAvg(server=optax.sgd(0.7)), how)
+    np.testing.assert_allclose(vector(history), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("weight", ["polynomial", "hinge"])
+def test_fedasync_against_its_pseudocode(weight):
+    """One arrival a step; the client's model is mixed with the server's with weight 0.6 s."""
+    how = schedule(1, weight=weight, uploads="models", b=1)
+    expected, _ = _transcribed(how, mixes=True, lr=0.6)
+    history = run(fedax.FedAvg(server=optax.sgd(0.6)), how)
+    np.testing.assert_allclose(vector(history), expected, rtol=0, atol=1e-12)
+    assert history.notes["staleness"].max() >= 2
+
+
+def test_float32_agrees_to_its_precision():
+    with jax.enable_x64(False):
+        single = vector(run(task=regression(dtype=np.float32)))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, _transcribed(schedule())[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method", [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedNova(), fedax.FedAdam()], ids=lambda m: type(m).__name__
+)
+@pytest.mark.parametrize("cohort", [3, None])
+def test_equal_speeds_are_the_synchronous_method(method, cohort):
+    """With as many clients at work as a step takes, dispatched after steps: bit for bit, whatever weights staleness would have."""
+    alike = schedule(cohort, "shuffled", Speeds((50.0,) * 5), concurrency=cohort or 5, dispatch="server_step")
+    synchronous = dataclasses.replace(alike, asynchronous=None)
+    one, other = run(method, alike, 6), run(method, synchronous, 6)
+    np.testing.assert_array_equal(vector(one), vector(other))
+    np.testing.assert_array_equal(one.bits.down, other.bits.down)
+    np.testing.assert_array_equal(one.bits.up, other.bits.up)
+    assert (one.notes["staleness"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=1), fedax.Simulation(memory="host", devices=1)],
+    ids=["eager", "chunked", "host"],
+)
+def test_engines_agree(engine):
+    how = dataclasses.replace(schedule(order="shuffled", max_staleness=3), stragglers=0.3)
+    channel = fedax.Channel(up=fedax.codecs.TopK(0.5), down=fedax.codecs.Quantizer(b=12))
+    one, other = (
+        run(fedax.SCAFFOLD(option="I"), how, 6, channel=channel, engine=e) for e in (fedax.Simulation(devices=1), engine)
+    )
+    np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(one.bits.down, other.bits.down)
+    np.testing.assert_array_equal(one.bits.up, other.bits.up)
+
+
+def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
+    """Also where the longer run needs more slots than the one that wrote the checkpoint."""
+    how, method = schedule(1, "shuffled"), fedax.SCAFFOLD(option="I")
+    straight = run(method, how, 14)
+    first = run(method, how, 5, checkpoint=tmp_path / "a")
+    for continued in (run(method, how, 14, checkpoint=tmp_path / "a"), run(method, how, 14, resume=first)):
+        np.testing.assert_array_equal(vector(continued), vector(straight))
+        np.testing.assert_array_equal(continued.bits.down, straight.bits.down)
+
+
+def test_sessions_and_grids_have_the_same_steps():
+    how = schedule(order="shuffled")
+    straight = run(how=how, rounds=3)
+    session = fedax.start(
+        fedax.FedAvg(), regression(), schedule=how, solver=fedax.SGD(LR), seed=SEED, engine=fedax.Simulation(devices=1)
+    )
+    state = session.init()
+    for _ in range(3):
+        state, _ = session.step(state)
+    np.testing.assert_allclose(
+        np.hstack(jax.tree.leaves(session.params(state))), np.hstack(jax.tree.leaves(straight.params)), atol=1e-15
+    )
+    options = {"solver": fedax.SGD(LR), "schedule": how, "rounds": 3, "engine": fedax.Simulation(devices=1)}
+    grid = fedax.run_grid([fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)], regression(), seed=[SEED, 3], **options)
+    np.testing.assert_allclose(vector(grid[0]), vector(straight), atol=1e-12)
+
+
+def test_traffic_counts_what_is_sent_and_discarded():
+    how = schedule(max_staleness=0)
+    history, timetable = run(how=how), _timetable(how)
+    rows, bits = timetable.rows(0, ROUNDS), 64 * 4
+    assert rows.discarded.sum() > 0
+    assert history.bits.up.tolist() == ((2 + rows.discarded) * bits).tolist()
+    assert history.bits.down.tolist() == (rows.sent * bits).tolist()
+    assert history.notes["discarded"].tolist() == rows.discarded.tolist()
+    assert history.notes["clock"].tolist() == timetable.times[:ROUNDS].tolist()
+
+
+def test_an_algorithm_sees_the_staleness():
+    class Late(fedax.Algorithm):
+        card = fedax.FedAvg.card
+
+        def round(self, fed, state):
+            mean, late = fed.average(self.train, fed.sample(), state)
+            fed.note(seen=late)
+            return mean
+
+        def train(self, client, w):
+            return fedax.Upload((client.minimize(start=w), jnp.asarray(client.staleness, w.dtype)), reference=w)
+
+    how = dataclasses.replace(schedule(), weights="equal")
+    history = run(Late(), how)
+    np.testing.assert_allclose(history.notes["seen"], history.notes["staleness"], atol=1e-15)
+
+
+def _refusal(method=None, how=None, **options):
+    with pytest.raises(InvalidInput) as raised:
+        run(method, how, **options)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (fedax.FedDANE(), "follows another one"),
+        (fedax.DFedAvgM(), "a method without a server"),
+        (fedax.FedExP(), "say neither where their model started nor that they are changes"),
+        (fedax.IFCA(clusters=2), "none of the vectors sent down"),
+        (fedax.GD(), "asks clients that the schedule has not drawn"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reason):
+    message = _refusal(method)
+    assert reason in message
+    assert type(method).__name__ in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [k for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON)], ids=lambda k: k.__name__
+)
+def test_every_method_is_taken_or_refused_by_name(kind):
+    """Those that are taken agree with the reference engine. FedBN and MOON need another model."""
+    how = dataclasses.replace(schedule(order="shuffled"), weights="equal")
+    try:
+        _steps(kind(), how)
+    except InvalidInput:
+        with pytest.raises(InvalidInput, match=re.escape(f"Schedule(asynchronous=...), {kind.__name__}: ")):
+            _steps(kind(), how)
+        return
+    one, other = (run(kind(), how, 4, engine=engine) for engine in (fedax.Simulation(devices=1), fedax.Eager()))
+    np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
+
+
+def test_other_refusals():
+    assert "Declare its cost" in _refusal(fedax.FedProx(), solver=fedax.Exact())
+    assert run(fedax.FedProx(), schedule(passes=20.0), 2, solver=fedax.Exact(1e-3)).outcome.ok
+    private = fedax.Channel(privacy=fedax.Privacy(noise=1.0))
+    assert "no account of privacy" in _refusal(channel=private)
+    assert "mixes models" in _refusal(fedax.FedNova(), schedule(uploads="models"))
+    assert "1 to 5, the number of clients" in _refusal(how=schedule(concurrency=6))
+    assert "those that a step waits for" in _refusal(how=schedule(3, concurrency=2, dispatch="server_step"))
+    endless = Speeds(rates=(0.0,) * 5)
+    with np.errstate(divide="ignore"):
+        assert "finite seconds" in _refusal(how=schedule(devices=endless))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"dispatch": "never"}, "dispatch"),
+        ({"uploads": "gradients"}, "uploads"),
+        ({"weight": "linear"}, "weight"),
+        ({"a": -1.0}, "a"),
+        ({"b": -1}, "b"),
+        ({"max_staleness": -1}, "max_staleness"),
+        ({"passes": 0.0}, "passes"),
+        ({"devices": object()}, "devices"),
+    ],
+)
+def test_arguments_out_of_range_are_named(options, field):
+    with pytest.raises(InvalidInput, match=re.escape(f"Asynchronous({field}=...)")):
+        fedax.Asynchronous(**({"devices": Speeds(), "concurrency": 2} | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dropouts": 0.1}, {"sampling": "poisson"}, {"availability": "daily"}, {"sync_probability": 0.5, "epochs": 1}],
+)
+def test_schedules_that_count_rounds_are_refused(options):
+    with pytest.raises(InvalidInput, match=rf"Schedule\({next(iter(options))}=...\).*asynchronous"):
+        fedax.Schedule(cohort=2, asynchronous=fedax.Asynchronous(Speeds(), 2), **options)

@@ -1,0 +1,389 @@
+"""The virtual clock of synchronous rounds: against a discrete-event simulation, by hand, and without effect on training."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+from fedax.core.scheduling.devices import Devices, uniform
+from fedax.errors import DataError, FedaxError, InvalidInput, SpecError, UnknownName
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.settings import configured
+from fedax.report.drawing.charts import along
+from fedax.report.record import Record, to_csv
+from fedax.report.tables.finals import read_run
+from fedax.utils.random import stream
+from problems import regression, vector
+
+SEED, ROUNDS = 3, 6
+DRAWN = {
+    "speed": {"name": "lognormal", "median": 50.0, "sigma": 1.0},
+    "down": {"name": "log_uniform", "low": 1e3, "high": 1e5},
+    "up": {"name": "choice", "values": [500.0, 5e3], "weights": [1, 3]},
+    "latency": {"name": "uniform", "low": 0.05, "high": 0.5},
+    "varying": {"up": {"name": "lognormal", "sigma": 0.5}},
+    "energy": 2.0,
+    "energy_down": 1e-3,
+    "energy_up": 3e-3,
+}
+
+
+def run(method=None, devices=None, task=None, rounds=ROUNDS, **options):
+    options = {"solver": fedax.SGD(0.05), "seed": SEED, "engine": fedax.Simulation("sequential", devices=1)} | options
+    return fedax.run(method or fedax.FedAvg(), task or regression(), devices=devices, rounds=rounds, **options)
+
+
+def simulated(phases, devices):
+    """Ends of the rounds by processes of simpy, whose clients are resources that do one thing after the other.
+
+    `phases` has for each round and phase the clients with their bits down and up and their examples.
+    """
+    simpy = pytest.importorskip("simpy", reason="the independent simulation needs simpy")
+    env, ends = simpy.Environment(), []
+
+    def client(device, k, t, down, up, examples):
+        value = lambda name: float(devices.values(name, [k], t)[0])  # noqa: E731
+        with device.request() as turn:
+            yield turn
+            yield env.timeout(value("latency"))
+            yield env.timeout(down / value("down"))
+            yield env.timeout(examples / value("speed"))
+            yield env.timeout(up / value("up"))
+
+    def server():
+        for t, round in enumerate(phases):
+            for works in round:
+                each = {k: simpy.Resource(env) for k, *_ in works}
+                yield env.all_of([env.process(client(each[k], k, t, *amounts)) for k, *amounts in works])
+            ends.append(env.now)
+
+    env.run(until=env.process(server()))
+    return ends
+
+
+def cohorts(schedule, seed, rounds, sizes):
+    """The clients of each round: the draws of the schedule from the run's streams, see `fedax.utils.random`."""
+    root = jax.random.fold_in(jax.random.key(seed), 1)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    for t in range(rounds):
+        ids, count = schedule.draw(stream(root, "cohort", t, 0), jax.numpy.asarray(offsets))
+        yield np.asarray(ids)[: int(count)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("method", "phases"),
+    [
+        # per phase: vectors down and up, passes over the examples of 2 epochs
+        (fedax.FedAvg(), [(1, 1, 2)]),
+        (fedax.SCAFFOLD(option="II"), [(2, 2, 2)]),
+    ],
+    ids=["fedavg", "scaffold"],
+)
+@pytest.mark.parametrize("sampling", ["uniform", "proportional"])
+def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, sampling):
+    task, devices = regression(), Devices(**DRAWN)
+    sizes = np.asarray(task.train.sizes)
+    schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling)
+    history = run(method, devices, schedule=schedule)
+    bits = 64 if vector(history).dtype == np.float64 else 32
+    message = bits * vector(history).size
+    rounds = [
+        [[(k, down * message, up * message, passes * sizes[k]) for k in cohort] for down, up, passes in phases]
+        for cohort in cohorts(schedule, SEED, ROUNDS, sizes)
+    ]
+    assert history.bits.up.tolist() == [sum(work[2] for phase in round for work in phase) for round in rounds]
+    np.testing.assert_allclose(history.clock.seconds, [0.0, *simulated(rounds, devices)], rtol=1e-12)
+    spent = [sum(2.0 * n + 1e-3 * down + 3e-3 * up for phase in round for _, down, up, n in phase) for round in rounds]
+    np.testing.assert_allclose(history.clock.joules, np.cumsum([0.0, *spent]), rtol=1e-12)
+
+
+def test_phases_add_up_and_each_waits_for_its_slowest_client():
+    """FedDANE: a gradient of everyone's examples, then local work of the cohort, here of everyone."""
+    task = regression()
+    sizes = np.asarray(task.train.sizes)
+    speeds = np.arange(1.0, len(sizes) + 1)
+    history = run(fedax.FedDANE(), Devices(speed=speeds), task, 2, schedule=fedax.Schedule(epochs=3, batch_size=4))
+    phases = fedax.footprint(fedax.FedDANE()).phases
+    expected = sum(((phase.step_gradients * 3 + phase.full_gradients) * sizes / speeds).max() for phase in phases)
+    assert len(phases) == 2
+    np.testing.assert_allclose(history.notes["round_seconds"], [expected] * 2, rtol=1e-12)
+
+
+def test_a_short_minibatch_counts_by_its_examples():
+    task = regression()
+    sizes = np.asarray(task.train.sizes)
+    history = run(None, Devices(speed=10.0), task, 1, schedule=fedax.Schedule(steps=5, batch_size=4))
+    examples = []
+    for n in sizes:
+        order = [min(4, n - i) for i in range(0, n, 4)]
+        examples.append(sum((order * 5)[:5]))
+    np.testing.assert_allclose(history.clock.seconds[-1], max(examples) / 10, rtol=1e-12)
+
+
+def test_drawn_work_is_the_work_that_is_done():
+    """Stragglers and drawn numbers of epochs: minibatches of one example make steps and examples the same."""
+    task = regression()
+    schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, stragglers=0.5)
+    history = run(fedax.FedNova(), Devices(energy=1.0), task, 4, schedule=schedule)
+    root, sizes = jax.random.fold_in(jax.random.key(SEED), 1), np.asarray(task.train.sizes)
+    for t in range(4):
+        steps = [
+            int(schedule.work(stream(root, "work", t, k), jax.numpy.int32(n), t, stream(root, "work", t)).steps)
+            for k, n in enumerate(sizes)
+        ]
+        assert history.notes["round_joules"][t] == sum(steps)
+
+
+@pytest.mark.parametrize(
+    ("engine", "dtype"),
+    [
+        ("simulation", np.float32),
+        pytest.param("simulation", np.float64, marks=pytest.mark.slow),
+        pytest.param("chunked", np.float32, marks=pytest.mark.slow),
+        pytest.param("eager", np.float32, marks=pytest.mark.slow),
+    ],
+)
+def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
+    engines = {
+        "simulation": fedax.Simulation("sequential", devices=1),
+        "chunked": fedax.Simulation("chunked", devices=1, chunk=2),
+        "eager": fedax.Eager(),
+    }
+    schedule, devices = fedax.Schedule(cohort=2, dropouts=0.4, batch_size=4), Devices(**DRAWN)
+    with jax.enable_x64(dtype == np.float64):
+        options = {"schedule": schedule, "engine": engines[engine], "rounds": 4}
+        plain, clocked = run(**options), run(devices=devices, **options)
+        expected = run(devices=devices, **options | {"engine": engines["simulation"]})
+    np.testing.assert_array_equal(vector(plain), vector(clocked))
+    assert plain.bits.up.tolist() == clocked.bits.up.tolist()
+    assert plain.clock is None
+    assert clocked.clock.seconds.dtype == np.float64
+    assert clocked.clock.seconds.tolist() == expected.clock.seconds.tolist()
+    assert clocked.clock.joules.tolist() == expected.clock.joules.tolist()
+
+
+def test_nodes_of_a_graph_send_to_each_neighbour():
+    task = regression()
+    clients = task.train.clients
+    graph = fedax.Graph.star(clients)
+    history = run(fedax.DSGD(graph=graph), Devices(up=1e3, energy_up=1.0, energy_down=1.0), task, 1)
+    bits = int(history.bits.up[0])  # over all links
+    message = bits // (2 * (clients - 1))
+    np.testing.assert_allclose(history.clock.seconds[-1], (clients - 1) * message / 1e3)  # the node in the middle
+    assert history.clock.joules[-1] == 2 * bits  # every message is sent and received
+
+
+@pytest.mark.slow
+def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
+    devices, schedule = Devices(**DRAWN), fedax.Schedule(cohort=2, batch_size=4)
+    whole = run(devices=devices, schedule=schedule)
+    half = run(devices=devices, schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3)
+    again = run(devices=devices, schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
+    resumed = run(devices=devices, schedule=schedule, resume=half)
+    both = fedax.run_grid(
+        [fedax.FedAvg()],
+        regression(),
+        seed=[SEED, 9],
+        devices=devices,
+        schedule=schedule,
+        rounds=ROUNDS,
+        solver=fedax.SGD(0.05),
+    )
+    for history in (again, resumed, both[0]):
+        assert history.clock.seconds.tolist() == whole.clock.seconds.tolist()
+        assert history.clock.joules.tolist() == whole.clock.joules.tolist()
+    assert both[1].clock.seconds.tolist() != whole.clock.seconds.tolist()
+    with pytest.raises(InvalidInput, match="devices"):
+        run(devices=Devices(speed=1.0), schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
+
+
+def test_a_session_reports_the_seconds_of_its_rounds():
+    task, devices = regression(), Devices(**DRAWN)
+    options = {"solver": fedax.SGD(0.05), "devices": devices, "engine": fedax.Simulation("sequential", devices=1)}
+    session = fedax.start(fedax.FedAvg(), task, seed=SEED, **options)
+    _, report = session.step(session.init())
+    assert float(report.notes["round_seconds"]) == run(devices=devices, task=task, rounds=1).clock.seconds[-1]
+
+
+def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
+    devices = Devices(latency=1800.0, energy=1.0)
+    history = run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, observe_every=2)
+    assert (history.outcome.kind, history.clock.seconds.tolist()) == ("stopped", [0.0, 3600.0, 7200.0])
+    total = float(np.sum(regression().train.sizes))
+    assert run(devices=devices, stop=fedax.Budget(joules=2 * total), rounds=20).rounds.tolist() == [0, 1, 2]
+    # a run that is continued has spent what it spent before
+    half = run(devices=devices, rounds=2)
+    assert run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, resume=half).rounds.tolist() == [0, 1, 2, 3]
+
+
+def test_named_clients_have_the_rows_of_their_names(tmp_path):
+    clients = {"anna": [1.0, 2.0, 4.0, 5.0], "berta": [3.0, 1.0]}
+    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=clients)
+    path = tmp_path / "devices.csv"
+    path.write_text("client,speed,city\nberta,1.0,Rome\nanna,4.0,Bonn\n")
+    history = run(devices=Devices(table=str(path), latency=0.5), task=task, rounds=1)
+    names = list(task.names)
+    examples = dict(zip(names, np.asarray(task.train.sizes).tolist(), strict=True))
+    assert history.clock.seconds[-1] == 0.5 + max(examples["anna"] / 4.0, examples["berta"] / 1.0)
+    bound = Devices(table=str(path)).bound_to(names, 2)
+    assert bound.values("speed", [names.index("anna"), names.index("berta")], 0).tolist() == [4.0, 1.0]
+    path.write_text("client,speed\nberta,1.0\nana,4.0\n")
+    with pytest.raises(DataError, match=r"line 3, client: got 'ana'.*Did you mean 'anna'"):
+        run(devices=Devices(table=str(path)), task=task, rounds=1)
+    with pytest.raises(InvalidInput, match="no row for 'berta'"):
+        Devices(table={"client": ["anna"], "speed": [1.0]}).bound_to(names, 2)
+    with pytest.raises(DataError, match="each client once"):
+        Devices(table={"client": ["anna", "anna"], "speed": [1.0, 1.0]}).bound_to(names, 2)
+
+
+def test_tables_of_fedscale_are_read():
+    table = {"computation": [10.0, 20.0], "dl_kbps": [1000.0, 500.0], "ul_kbps": [100.0, 50.0]}
+    devices = Devices(table=table)
+    # without a column of clients, rows are drawn: the same for a client in any population
+    rows = devices.values("down", range(1000), 0)
+    assert set(rows.tolist()) == {1e6, 5e5}
+    assert 400 < (rows == 1e6).sum() < 600
+    np.testing.assert_allclose(devices.values("speed", range(1000), 5), np.where(rows == 1e6, 100 / 3, 50 / 3))
+    both = Devices(table={"client": ["0", "1"], "communication": [8.0, 16.0]}).bound_to(None, 2)
+    assert both.seconds([0, 1], 0, 8000, 8000, 0).tolist() == [2.0, 1.0]
+
+
+def test_draws_have_their_distributions_and_depend_on_nothing_else():
+    ids = np.arange(20_000)
+    luck = uniform(0, "speed", ids)
+    assert ((luck > 0) & (luck < 1)).all()
+    scipy_stats = pytest.importorskip("scipy.stats")
+    assert scipy_stats.kstest(luck, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(luck, uniform(1, "speed", ids))[0, 1]) < 0.03
+    assert abs(np.corrcoef(luck[1:], luck[:-1])[0, 1]) < 0.03
+    devices = Devices(**DRAWN)
+    speeds = np.log(devices.values("speed", ids, 0) / 50.0)
+    assert scipy_stats.kstest(speeds, "norm").pvalue > 1e-3
+    assert devices.values("speed", [7], 0) == devices.values("speed", ids, 3)[7]
+    assert devices.values("up", [7], 0) != devices.values("up", [7], 1)
+    assert np.mean(Devices(up=DRAWN["up"]).values("up", ids, 0) == 500.0) == pytest.approx(0.25, abs=0.02)
+    assert Devices(**DRAWN) == devices
+    assert Devices(**DRAWN | {"seed": 1}) != devices
+    assert Devices(**DRAWN | {"seed": 1}).values("speed", [7], 0) != devices.values("speed", [7], 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"speed": 0.0}, r"Devices(speed=...): got 0.0; allowed: numbers > 0 in examples/s"),
+        ({"speed": True}, "Devices(speed=...): got True"),
+        ({"latency": float("nan")}, "Devices(latency=...): got nan; allowed: finite numbers >= 0 in s"),
+        ({"up": [1.0, -1.0]}, "Devices(up=...), entry 1: got -1.0"),
+        ({"up": {"name": "normal"}}, "name = one of uniform"),
+        ({"up": {"name": "uniform", "low": 2.0}}, "without high"),
+        ({"up": {"name": "uniform", "low": 2.0, "high": 1.0}}, "low <= high"),
+        ({"up": {"name": "uniform", "low": 0.0, "high": 1.0}}, "low <= high, numbers > 0"),
+        ({"up": {"name": "lognormal", "sigma": -1.0}}, "sigma >= 0"),
+        ({"up": {"name": "choice", "values": [1.0], "weights": [1.0, 2.0]}}, "a weight >= 0 for each"),
+        ({"up": {"name": "lognormal", "sgima": 1.0}}, "sigma"),
+        ({"varying": {"sped": {"name": "lognormal", "sigma": 1.0}}}, "speed"),
+        ({"varying": {"speed": 2.0}}, "Devices(varying=...), speed: got 2.0"),
+        ({"seed": -1}, "Devices(seed=...): got -1; allowed: whole numbers from 0"),
+        ({"passes": 0.0}, "Devices(passes=...): got 0.0"),
+        ({"table": {"client": ["a"]}}, "one of the columns speed"),
+        ({"table": {"speed": [1.0], "up": [1.0, 2.0]}}, "columns of one length"),
+        ({"table": {"speed": [1.0, "x"]}}, "row 1, speed: got 'x'"),
+        ({"table": {"communication": [1.0], "up": [1.0]}}, "one column for each characteristic"),
+        ({"table": {"speed": [1.0]}, "speed": 2.0}, "one of the two"),
+        ({"table": "/nowhere.csv"}, "cannot be read"),
+    ],
+)
+def test_errors_name_field_value_and_range(arguments, words):
+    with pytest.raises(FedaxError, match=re.escape(words)):
+        Devices(**arguments)
+
+
+def test_runs_refuse_what_has_no_clock():
+    devices = Devices(speed=1.0)
+    with pytest.raises(InvalidInput, match=r"Devices\(speed=...\): got 2 values; allowed: \d+ values"):
+        run(devices=Devices(speed=[1.0, 2.0]))
+    with pytest.raises(InvalidInput, match=r"Exact works depends on the data.*Devices\(passes=...\)"):
+        run(devices=devices, solver=fedax.Exact())
+    assert run(devices=Devices(speed=1.0, passes=5), solver=fedax.Exact(), rounds=1).clock.seconds[-1] == 5 * max(
+        np.asarray(regression().train.sizes)
+    )
+    with pytest.raises(InvalidInput, match=r"run\(stop=...\).*Give run\(devices=...\)"):
+        run(stop=fedax.Budget(hours=1.0))
+    with pytest.raises(InvalidInput, match="at least one of the two"):
+        run(devices=devices, stop=fedax.Budget())
+    with pytest.raises(InvalidInput, match=r"Budget\(hours=...\): got -1"):
+        run(devices=devices, stop=fedax.Budget(hours=-1.0))
+    with pytest.raises(UnknownName, match="speed"):
+        Devices.of({"sped": 1.0})
+
+
+FILE = """
+name = "clock"
+rounds = 3
+seeds = [0, 1]
+[task]
+name = "digits"
+clients = 3
+[schedule]
+cohort = 2
+[[algorithm]]
+name = "fedavg"
+[devices]
+speed = {name = "lognormal", median = 100.0, sigma = 1.0}
+up = 1e4
+energy_up = 1e-6
+"""
+
+
+def test_files_have_devices_and_tables_have_their_clock(tmp_path):
+    experiment = Experiment.parse(FILE + "[budget]\nhours = 1000.0\n")
+    plan = experiment.plan()
+    assert plan.arguments["devices"] == Devices(**experiment.devices)
+    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
+    without = Experiment.parse(FILE.partition("[devices]")[0])
+    assert not {"devices", "budget"} & {*without.resolved(), *next(iter(configured([without])))[1]}
+    assert next(iter(configured([experiment])))[1]["devices"] == experiment.devices
+    arguments = plan.arguments_of("FedAvg")
+    history = fedax.run(plan.algorithms["FedAvg"], plan.task, seed=0, **arguments)
+    record = Record.of(history, task="digits", label="FedAvg", seed=0)
+    again = Record.from_bytes(record.to_bytes())
+    assert again.time.tolist() == record.time.tolist() == history.clock.seconds.tolist()
+    assert again.energy.tolist() == history.clock.joules.tolist()
+    assert (
+        to_csv([record])
+        .splitlines()[0]
+        .startswith("task,algorithm,seed,draw,round,seconds,bits,clock_seconds,clock_joules,")
+    )
+    assert along(record, "time")[-1] == history.clock.seconds[-1] / 3600
+    level = float(history.metrics["train_loss"][2])
+    assert read_run(record, "train_loss", f"hours_to_{level}") == history.clock.seconds[2] / 3600
+    assert read_run(record, "train_loss", f"joules_to_{level}") == history.clock.joules[2]
+    plain = fedax.run(
+        plan.algorithms["FedAvg"], plan.task, seed=0, **arguments | {"devices": None, "stop": None, "rounds": 1}
+    )
+    before = Record.of(plain, task="digits", label="FedAvg", seed=0)
+    assert "clock" not in to_csv([before])
+    for read in ("hours_to_0.5", "joules_to_0.5"):
+        with pytest.raises(InvalidInput, match="no devices"):
+            read_run(before, "train_loss", read)
+    with pytest.raises(InvalidInput, match="no devices"):
+        along(before, "energy")
+    path = tmp_path / "page.html"
+    history.report(path)
+    assert '"time":[0.0,' in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (FILE.replace("1e4", "-1.0"), "Devices(up=...): got -1.0"),
+        (FILE.replace("energy_up", "energy_upp"), "energy_up"),
+        (FILE + "[budget]\nhours = 0.0\n", "Budget(hours=...): got 0.0"),
+        (FILE.partition("[devices]")[0] + "[budget]\nhours = 1.0\n", "a file with a table [devices]"),
+    ],
+)
+def test_files_refuse_devices_with_their_line(text, words):
+    with pytest.raises(SpecError, match=re.escape(words)):
+        Experiment.parse(text)
