@@ -30,10 +30,7 @@ def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs output
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
-    least = LEAST_PRODUCTS if kernel.shape[1] >= NARROWEST else LEAST_NARROW
-    worth = max(kernel.shape) >= NARROWEST and kernel.size <= LARGEST and x.shape[0] * kernel.size >= least
-    # with narrow vectors XLA's product is faster
-    if worth and choose(x, kernel) and status().level != "plain":
+    if _is_worth_a_call(x, kernel, kernel.shape[1]):
         return outputs_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
     # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many
     # models share the examples
@@ -46,7 +43,16 @@ def product_by_rows(x: Float[Array, "batch inputs"], kernel: Float[Array, "outpu
     >>> product_by_rows(jnp.ones((2, 3)), jnp.ones((4, 3))).shape
     (2, 4)
     """
-    return product(x, kernel.T)
+    if _is_worth_a_call(x, kernel, kernel.shape[0]):
+        return input_gradient_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
+    return lax.dot_general(kernel, x, (((1,), (1,)), ((), ()))).T
+
+
+def _is_worth_a_call(x: Any, kernel: Any, outputs: int) -> bool:
+    """Returns whether the extension is faster; with narrow vectors XLA's product is."""
+    least = LEAST_PRODUCTS if outputs >= NARROWEST else LEAST_NARROW
+    worth = max(kernel.shape) >= NARROWEST and kernel.size <= LARGEST and x.shape[0] * kernel.size >= least
+    return worth and choose(x, kernel) and status().level != "plain"
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:
