@@ -24,7 +24,14 @@ SIZES = {  # clients, examples of each, batch, classes; an even number of client
     "resnet20": (4, 100, 50, 10),
     "transformer": (4, 100, 20, 2),
 }
-ROUNDS = {"lenet": 20, "mnist_cnn": 4, "cifar_cnn": 8, "lstm": 4, "resnet20": 2, "transformer": 4}  # in each turn, a second or two
+ROUNDS = {
+    "lenet": 20,
+    "mnist_cnn": 4,
+    "cifar_cnn": 8,
+    "lstm": 4,
+    "resnet20": 2,
+    "transformer": 4,
+}  # in each turn, a second or two
 RATE = 0.01
 TEXTS = "lstm", "transformer"
 

@@ -37,7 +37,9 @@ def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs output
     return lax.dot_general(kernel, x, (((0,), (1,)), ((), ()))).T
 
 
-def product_by_rows(x: Float[Array, "batch inputs"], kernel: Float[Array, "outputs inputs"]) -> Float[Array, "batch outputs"]:
+def product_by_rows(
+    x: Float[Array, "batch inputs"], kernel: Float[Array, "outputs inputs"]
+) -> Float[Array, "batch outputs"]:
     """Multiplies X by a kernel that holds a row for each output, as PyTorch has it, like `product`.
 
     >>> product_by_rows(jnp.ones((2, 3)), jnp.ones((4, 3))).shape

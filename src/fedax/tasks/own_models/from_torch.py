@@ -4,109 +4,117 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
-from fedax.errors import install_hint
 from fedax.tasks.own_models.libraries import Options, needed
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
-from fedax.tasks.own_models.torch_modules.program import Program, export
+from fedax.tasks.own_models.torch_modules.datasets import with_arrays
+from fedax.tasks.own_models.torch_modules.program import export
 from fedax.utils.arguments import checked_call
-from fedax.utils.leaf_names import chosen
+from fedax.utils.leaf_names import chosen, names_of
 
 
 @checked_call
 def from_torch(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
     """Makes a task of a PyTorch module; needs PyTorch (`pip install torch`).
 
-    PyTorch exports the module once for training and once for evaluation (`torch.export`), and its
-    operators run in JAX: layers by fedax's operations, weights and inputs in PyTorch's order of
-    axes, images as (batch, channels, rows, columns). The module is not changed, and PyTorch does
-    not run in training. Dropout gets a random key in training. Buffers that training changes, such
-    as batch statistics, are the model's state; padding is left out of batch statistics. Parameters
-    without `requires_grad` are frozen.
+    PyTorch exports the module twice, for training and for evaluation (`torch.export`), and the
+    exported operators run in JAX: layers by fedax's operations, weights and inputs in PyTorch's
+    order of axes, so that images are (batch, channels, rows, columns). PyTorch itself computes
+    nothing in a run, and the module is not changed. Dropout gets a random key in training. Buffers
+    that training changes, such as batch statistics, are the model's state; padding is left out of
+    them. Parameters without `requires_grad` are frozen. All seeds start from the module's weights.
 
     Args:
-        module: a `torch.nn.Module`; its weights are the starting point.
+        module: a `torch.nn.Module`.
         loss: `loss(outputs, examples) -> (batch,)` in JAX, one loss per example.
-        clients: as in `from_loss`; arrays, or tensors.
+        clients: as in `from_loss`, with arrays or tensors; or for each client a
+            `torch.utils.data.Dataset` with a length, whose items are pairs (x, y) or dicts. They
+            are read once, with their transforms.
         options: as in `from_flax`.
 
     Returns:
-        A task whose parameters are a dict of arrays by their names in `state_dict()`, so that
-        `fedax.save_params` writes a file that `load_state_dict` reads; see also `torch_state_dict`.
+        A task whose parameters are a dict of arrays by their names in `module.state_dict()`.
+        `fedax.save_params` writes them as a file that PyTorch reads, `torch_state_dict` brings a
+        run's result back.
 
     Example:
         task = fedax.tasks.from_torch(net, cross_entropy, clients)
 
     Raises:
         InvalidInput: another object than a module; a module that `torch.export` refuses, or with
-            operators that have no form in JAX, named with the submodule and the line; a module, a
+            operators that have no form in JAX, named with their submodule and line; a module, a
             loss or data that do not fit each other.
     """
     torch = needed("torch", "from_torch")
     if not isinstance(module, torch.nn.Module):
         hint = f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
         raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
+    more: dict[str, Any] = dict(options)
     fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     if fixed:
-        options["frozen"] = _also_frozen(fixed, options.get("frozen"))
-    return from_network("from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, clients, **options)
+        more["frozen"] = _also_frozen(fixed, _parameters(module)[1], more.get("frozen"))
+    for part in ("test", "validation"):
+        if part in more:
+            more[part] = with_arrays(more[part], part)
+    if "holdout" in more:
+        more["holdout"] = with_arrays([more["holdout"]], "holdout")[0]
+    data = with_arrays(clients, "clients")
+    return from_network("from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more)
 
 
-def _also_frozen(fixed: set[str], more: Any) -> Callable[[str, Any], bool]:
-    """Returns a predicate of leaves: parameters that PyTorch does not train, and the user's own choice."""
-
-    def is_frozen(name: str, leaf: Any) -> bool:
-        return name in fixed or (more is not None and chosen({name: leaf}, more, "from_torch(frozen=...)")[0])
-
-    return is_frozen
+def _also_frozen(fixed: set[str], params: dict[str, np.ndarray], more: Any) -> Callable[[str, Any], bool]:
+    """Returns a predicate of leaves: those that PyTorch does not train, and the user's choice."""
+    if more is not None:
+        picked = chosen(params, more, "from_torch(frozen=...)")
+        fixed = fixed | {name for name, is_picked in zip(names_of(params), picked, strict=True) if is_picked}
+    return lambda name, leaf: name in fixed
 
 
 def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
     arrays = [np.asarray(array) for array in inputs]
     training, evaluation = (export(module, arrays, training=mode) for mode in (True, False))
     names, params = _parameters(module)
-    buffers = {name: jnp.asarray(buffer.detach().numpy()) for name, buffer in module.named_buffers()}
-    changed = {name for name in training.updates if not name.endswith("num_batches_tracked")}
-    counters = [name for name in changed if not jnp.issubdtype(buffers[name].dtype, jnp.floating)]
-    if counters:
-        raise InvalidInput.found("from_torch(module=...)", f"the buffer {counters[0]!r} of whole numbers, which training changes", "buffers of real numbers, or that stay")
-    fixed = {name: buffer for name, buffer in buffers.items() if name not in changed}
+    every = module.named_buffers(remove_duplicate=False)
+    buffers = {name: jnp.asarray(buffer.detach().numpy()) for name, buffer in every}
+    # counts of batches matter to a norm with momentum=None only, which torch.export refuses
+    changed = sorted(name for name in training.updates if not name.endswith("num_batches_tracked"))
+    for name in changed:
+        if not jnp.issubdtype(buffers[name].dtype, jnp.floating):
+            got = f"the buffer {name!r} of type {buffers[name].dtype}, which training changes"
+            raise InvalidInput.found("from_torch(module=...)", got, "changes of buffers of real numbers only")
+    state = {name: buffers.pop(name) for name in changed}
 
     def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
-        program = evaluation if key is None else training
-        tensors = fixed | (state or {}) | {name: params[own] for name, own in names.items()}
-        outputs, updates = program(tensors, inputs, key, mask)
+        tensors = buffers | (state or {}) | {name: params[own] for name, own in names.items()}
+        outputs, updates = (evaluation if key is None else training)(tensors, inputs, key, mask)
         if key is None or state is None:
             return outputs, state
         return outputs, {name: updates[name] for name in state}
 
-    state = {name: buffers[name] for name in sorted(changed)}
     return Network(apply, params, none_if_empty(state), sees_padding=True)
 
 
 def _parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Returns for every parameter's name the first one of the same tensor, and arrays by these first names."""
+    """Returns for every parameter's name the first one of the same tensor, and arrays by first names."""
     first: dict[int, str] = {}
-    names = {
-        name: first.setdefault(id(parameter), name) for name, parameter in module.named_parameters(remove_duplicate=False)
-    }
-    return names, {name: module.get_parameter(name).detach().numpy() for name in first.values()}
+    every = module.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(id(parameter), name) for name, parameter in every}
+    return names, {name: module.get_parameter(name).detach().numpy().copy() for name in first.values()}
 
 
 @checked_call
 def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a result in the form of a module's `state_dict()`, for `module.load_state_dict`.
+    """Returns a run's result as a `state_dict`, for `module.load_state_dict`.
 
-    What was not trained or updated stands as the module has it; the module is not changed.
+    What was not trained or updated stands there as the module has it. The module is not changed.
 
     Args:
         module: the one that `from_torch` took.
-        result: the history of a run, with parameters and buffers, or parameters by name.
+        result: the history of a run, whose parameters and buffers are taken, or arrays by name.
 
     Example:
         module.load_state_dict(fedax.tasks.torch_state_dict(module, history))
@@ -115,15 +123,16 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
         InvalidInput: names or shapes that the module does not have.
     """
     torch = needed("torch", "torch_state_dict")
-    arrays = {**result.params, **(result.model_state or {})} if isinstance(result, History) else dict(result)
-    names, known = _parameters(module)[0], module.state_dict()
-    for name, array in arrays.items():
-        if name not in known or tuple(known[name].shape) != np.shape(array):
+    if isinstance(result, History):
+        result = {**result.params, **(result.model_state or {})}
+    names, tensors = _parameters(module)[0], module.state_dict()
+    for name, array in result.items():
+        if name not in tensors or tuple(tensors[name].shape) != np.shape(array):
             got = f"{name!r} of shape {np.shape(array)}"
             raise InvalidInput.found("torch_state_dict(result=...)", got, "names and shapes of the module's state_dict")
 
-    def of(name: str, tensor: Any) -> Any:
-        array = arrays.get(names.get(name, name))
+    def trained(name: str, tensor: Any) -> Any:
+        array = result.get(names.get(name, name))
         return tensor.clone() if array is None else torch.from_numpy(np.array(array)).to(tensor.dtype)
 
-    return {name: of(name, tensor) for name, tensor in known.items()}
+    return {name: trained(name, tensor) for name, tensor in tensors.items()}

@@ -128,7 +128,8 @@ def _normed_sum(graph: _Graph, last: Step) -> Found:
         gone.append(total.name)
     if norm is None or norm.shape is None:
         return None
-    x, groups, weight, bias, eps, _ = (*norm.args, *(None, None, 1e-5, True)[len(norm.args) - 2 :])
+    defaults: tuple[Any, ...] = (None, None, 1e-5, True)
+    x, groups, weight, bias, eps, _ = (*norm.args, *defaults[len(norm.args) - 2 :])
     if norm.kwargs or not layers.group_norm_fits(len(norm.shape), eps):
         return None
     both = f"{last.name} twice"
@@ -187,4 +188,6 @@ def _lstm(graph: _Graph, step: Step) -> Step:
     starts = [graph.steps.get(ref.name) for ref in step.args[1]]
     zeros = all(start is not None and start.operator == "full.default" and start.args[1] == 0 for start in starts)
     reads_cells = any(user.args[1] == 2 and graph.is_read(user.name) for user in graph.users.get(step.name, []))
-    return dataclasses.replace(step, args=(step.args[0], [None, None], *step.args[2:])) if zeros and not reads_cells else step
+    return (
+        dataclasses.replace(step, args=(step.args[0], [None, None], *step.args[2:])) if zeros and not reads_cells else step
+    )

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array
 
@@ -122,9 +123,7 @@ def _convolution(
         # (inputs, outputs of a group, ...), as kernel (outputs, inputs of a group, ...), turned around
         parts = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)
         kernel = jnp.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, x.ndim)))
-        y = lax.conv_general_dilated(
-            x, kernel, (1,) * len(spatial), widths, stride, dilation, feature_group_count=groups
-        )
+        y = lax.conv_general_dilated(x, kernel, (1,) * len(spatial), widths, stride, dilation, feature_group_count=groups)
     else:
         widths = [(p, p) for p in padding]
         y = lax.conv_general_dilated(x, weight, stride, widths, None, dilation, feature_group_count=groups)
@@ -221,7 +220,12 @@ def _average_pool(
     return total / _pool(ones, window, stride, padding, [1], ceil, 0.0, lax.add)
 
 
-@operator("adaptive_avg_pool1d.default", "_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
+@operator(
+    "adaptive_avg_pool1d.default",
+    "_adaptive_avg_pool2d.default",
+    "adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool3d.default",
+)
 def _adaptive_average(x: Array, sizes: Sizes) -> Array:
     for axis, size in enumerate(sizes, x.ndim - len(sizes)):
         length = x.shape[axis]
@@ -230,7 +234,35 @@ def _adaptive_average(x: Array, sizes: Sizes) -> Array:
         for k in range(size):
             begin, end = k * length // size, -(-(k + 1) * length // size)
             shares[k][begin:end] = [1 / (end - begin)] * (end - begin)
-        x = jnp.moveaxis(jnp.tensordot(jnp.asarray(shares, x.dtype), x, (1, axis)), 0, axis)
+        x = _mixed(x, axis, shares)
+    return x
+
+
+def _mixed(x: Array, axis: int, shares: Any) -> Array:
+    """Multiplies an axis by a matrix (outputs, inputs)."""
+    return jnp.moveaxis(jnp.tensordot(jnp.asarray(shares, x.dtype), x, (1, axis)), 0, axis)
+
+
+@operator("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+def _upsample_nearest(x: Array, sizes: Sizes | None, factors: Sequence[float] | None) -> Array:
+    for axis in range(2, x.ndim):
+        size = sizes[axis - 2] if sizes is not None else int(x.shape[axis] * (factors or ())[axis - 2])
+        step = x.shape[axis] / size if factors is None else 1 / factors[axis - 2]
+        places = [min(int(k * step), x.shape[axis] - 1) for k in range(size)]
+        x = jnp.take(x, jnp.asarray(places), axis=axis)
+    return x
+
+
+@operator("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
+def _upsample_linear(x: Array, sizes: Sizes | None, corners: bool, factors: Sequence[float] | None) -> Array:
+    for axis in range(2, x.ndim):
+        length = x.shape[axis]
+        size = sizes[axis - 2] if sizes is not None else int(length * (factors or ())[axis - 2])
+        step = length / size if factors is None else 1 / factors[axis - 2]
+        places = np.arange(size) * (length - 1) / max(size - 1, 1) if corners else (np.arange(size) + 0.5) * step - 0.5
+        places = np.clip(places, 0, length - 1)
+        # each output lies between two neighbours
+        x = _mixed(x, axis, np.maximum(1 - abs(places[:, None] - np.arange(length)), 0))
     return x
 
 
@@ -273,7 +305,9 @@ def _group_norm(
     return y * _by_channel(weight, x) + _by_channel(bias, x)
 
 
-def normed_sum(x: Array, groups: int, weight: Array | None, bias: Array | None, shortcut: Array | None) -> tuple[Array, Array]:
+def normed_sum(
+    x: Array, groups: int, weight: Array | None, bias: Array | None, shortcut: Array | None
+) -> tuple[Array, Array]:
     """Computes group norm, the sum with a shortcut, and ReLU, the end of a residual block.
 
     It is returned twice, for the next layer and for the next shortcut, see `fedax.ops.residual`.

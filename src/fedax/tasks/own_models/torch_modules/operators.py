@@ -123,22 +123,22 @@ _overloads("pow", _pow, "Tensor_Scalar", "Tensor_Tensor", "Scalar")
 
 
 @operator("add.Tensor", "add.Scalar")
-def _add(x: Array, y: Any, alpha: Any = 1) -> Array:
+def _add(x: Any, y: Any, alpha: Any = 1) -> Array:
     return x + (y if alpha == 1 else alpha * y)
 
 
 @operator("sub.Tensor", "sub.Scalar")
-def _sub(x: Array, y: Any, alpha: Any = 1) -> Array:
+def _sub(x: Any, y: Any, alpha: Any = 1) -> Array:
     return x - (y if alpha == 1 else alpha * y)
 
 
 @operator("rsub.Tensor", "rsub.Scalar")
-def _rsub(x: Array, y: Any, alpha: Any = 1) -> Array:
+def _rsub(x: Any, y: Any, alpha: Any = 1) -> Array:
     return _sub(y, x, alpha)
 
 
 @operator("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
-def _div(x: Array, y: Any, *, rounding_mode: str | None = None) -> Array:
+def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Array:
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
     return jnp.true_divide(x, y) if rounding_mode is None else jnp.trunc(jnp.true_divide(x, y)).astype(jnp.result_type(x, y))
@@ -225,17 +225,17 @@ _overloads("min", _with_place(jnp.argmin), "dim")
 
 
 @operator("var.correction", "var.dim")
-def _var(x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
+def _var(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
     return jnp.var(x, axis=axes(dim), ddof=1 if correction is None else correction, keepdims=keepdim)
 
 
 @operator("std.correction")
-def _std(x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Array:
+def _std(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Array:
     return jnp.sqrt(_var(x, dim, correction=correction, keepdim=keepdim))
 
 
 @operator("var_mean.correction")
-def _var_mean(x: Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> tuple[Array, Array]:
+def _var_mean(x: Array, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Array, Array]:
     return _var(x, dim, correction=correction, keepdim=keepdim), jnp.mean(x, axis=axes(dim), keepdims=keepdim)
 
 

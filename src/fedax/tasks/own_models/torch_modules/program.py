@@ -1,6 +1,7 @@
 """PyTorch's exported graph of a module, as a list of steps that JAX runs."""
 
 import dataclasses
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput
+from fedax.tasks.own_models.libraries import needed
 from fedax.tasks.own_models.torch_modules import layers, recurrent
 from fedax.tasks.own_models.torch_modules.fusion import Ref, Step, fused
 from fedax.tasks.own_models.torch_modules.operators import OPERATORS
@@ -61,9 +63,9 @@ class Program:
             key: for random numbers.
             mask: see `Context`.
         """
-        values: dict[str, Any] = {name: tensors[tensor] for name, tensor in self.tensors.items()}
+        values: dict[str, Any] = {name: jnp.asarray(tensors[tensor]) for name, tensor in self.tensors.items()}
         values |= {name: jnp.asarray(array) for name, array in self.constants.items()}
-        values |= zip(self.inputs, inputs, strict=True)
+        values |= zip(self.inputs, map(jnp.asarray, inputs), strict=True)
         context = layers.Context(key, mask)
 
         def resolved(value: Any) -> Any:
@@ -97,8 +99,7 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
         InvalidInput: a module that PyTorch cannot export, or with operators that have no function
             here.
     """
-    import torch
-
+    torch = needed("torch", "from_torch")
     module.train(training)
     real = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
     examples = tuple(_as_tensor(torch, array, real) for array in inputs)
@@ -128,8 +129,6 @@ def _as_tensor(torch: Any, array: np.ndarray, real: Any) -> Any:
 
 def _in_signature(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
     """Returns the shapes that vary, one entry for each argument; those of *args are one entry together."""
-    import inspect
-
     parameters = list(inspect.signature(module.forward).parameters.values())
     named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     lone = tuple(dict(batch) for _ in examples[: len(named)])
@@ -143,17 +142,14 @@ def _reason(error: Exception) -> str:
 
 
 def _program(exported: Any) -> Program:
-    from torch.utils import _pytree
-
     signature, nodes = exported.graph_signature, list(exported.graph.nodes)
     tensors, constants, inputs = {}, {}, []
     for spec in signature.input_specs:
         name, kind = getattr(spec.arg, "name", None), spec.kind.name
-        if kind == "PARAMETER" or (kind == "BUFFER" and spec.persistent):
+        if kind in ("PARAMETER", "BUFFER"):
             tensors[name] = spec.target
-        elif kind in ("BUFFER", "CONSTANT_TENSOR"):
-            known = exported.constants if spec.target in exported.constants else exported.state_dict
-            constants[name] = known[spec.target].detach().numpy()
+        elif kind == "CONSTANT_TENSOR":
+            constants[name] = exported.constants[spec.target].detach().numpy()
         elif kind == "USER_INPUT":
             inputs.append(name)
     _refuse_unknown(nodes)
@@ -166,8 +162,10 @@ def _program(exported: Any) -> Program:
             updates[spec.target] = ref
         else:
             results.append(ref)
-    outputs = _pytree.tree_unflatten(results, exported.call_spec.out_spec)
-    return Program(tuple(fused(steps, inputs, [*updates.values(), *results])), tensors, constants, tuple(inputs), outputs, updates)
+    outputs = exported.call_spec.out_spec.unflatten(results)
+    return Program(
+        tuple(fused(steps, inputs, [*updates.values(), *results])), tensors, constants, tuple(inputs), outputs, updates
+    )
 
 
 def _operator(node: Any) -> str:

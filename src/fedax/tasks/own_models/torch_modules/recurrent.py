@@ -18,15 +18,14 @@ Cell = Callable[[Any, Array, Array, Array | None], Any]
 
 
 @contextual("lstm.input")
-def _lstm(context: Context, x: Array, start: Sequence[Array | None], *settings: Any) -> tuple[Array, Array, Array | None]:
+def _lstm(context: Context, x: Array, start: Sequence[Any], *settings: Any) -> tuple[Array | None, ...]:
     """Returns the states after every step, and the last hidden states and cells of all layers.
 
     A start of None means zeros, and that nothing reads the cells: fedax has that recurrence.
     """
     if start[0] is None:
         return (*_layers(context, x, None, _fast_lstm, *settings)[:2], None)
-    outputs, h, c = _layers(context, x, tuple(start), _by_cell(_lstm_cell, joined=True), *settings)
-    return outputs, h, c
+    return _layers(context, x, tuple(start), _by_cell(_lstm_cell, joined=True), *settings)
 
 
 @contextual("gru.input")
