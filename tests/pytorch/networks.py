@@ -2,8 +2,10 @@
 
 import itertools
 
-import torch
-from torch import nn
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+nn = torch.nn
 
 
 def images(count, channels, size, seed=0):

@@ -1,11 +1,14 @@
 """Modules of PyTorch train as PyTorch trains them, step by step."""
 
+import runpy
+
 import jax
 import numpy as np
 import optax
 import pytest
 
 import fedax
+from sources import ROOT
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
@@ -190,3 +193,11 @@ def test_weights_of_another_module_are_refused():
     for other in ({"weight": np.ones((2, 3))}, {"kernel": np.ones((3, 2))}):
         with pytest.raises(fedax.FedaxError, match="names and shapes of the module's state_dict"):
             fedax.tasks.torch_state_dict(net, other)
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(capsys):
+    space = runpy.run_path(str(ROOT / "docs" / "tutorials" / "from-pytorch.py"))
+    accuracy = space["history"].metrics["test_accuracy"][-1]
+    assert accuracy > 0.3
+    assert abs(float(capsys.readouterr().out.split()[-1]) - accuracy) < 0.01
