@@ -102,17 +102,8 @@ def convolution_fits(dimensions: int, dilation: Sizes, transposed: bool, groups:
 
 
 @operator("convolution.default")
-def _convolution(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
-) -> Array:
+def _convolution(x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, *settings: Any) -> Array:
+    dilation, transposed, output_padding, groups = settings
     spatial = (1,) * (x.ndim - 2)
     if convolution_fits(x.ndim, dilation, transposed, groups):
         y = convolve(channels_last(x), weight.transpose(2, 3, 1, 0), stride=pair(stride), padding=borders(padding))
@@ -330,9 +321,10 @@ def _by_channel(values: Array, x: Array) -> Array:
 
 @contextual("_native_batch_norm_legit_functional.default")
 def _batch_norm(
-    context: Context, x: Array, weight: Any, bias: Any, mean: Array, var: Array, training: bool, momentum: float, eps: float
+    context: Context, x: Array, weight: Any, bias: Any, mean: Array, var: Array, *settings: Any
 ) -> tuple[Any, ...]:
     """Returns outputs, two that nothing reads, and the new running statistics; padding is left out of these."""
+    training, momentum, eps = settings
     if not training:
         return (*_normalised(x, weight, bias, mean, var, eps), mean, var)
     own, spread, count = _statistics(context, x)

@@ -24,23 +24,23 @@ def _lstm(context: Context, x: Array, start: Sequence[Any], *settings: Any) -> t
     A start of None means zeros, and that nothing reads the cells: fedax has that recurrence.
     """
     if start[0] is None:
-        return (*_layers(context, x, None, _fast_lstm, *settings)[:2], None)
-    return _layers(context, x, tuple(start), _by_cell(_lstm_cell, joined=True), *settings)
+        return (*_layers(context, x, None, _fast_lstm, settings)[:2], None)
+    return _layers(context, x, tuple(start), _by_cell(_lstm_cell, joined=True), settings)
 
 
 @contextual("gru.input")
 def _gru(context: Context, x: Array, start: Array, *settings: Any) -> tuple[Array, ...]:
-    return _layers(context, x, (start,), _by_cell(_gru_cell), *settings)
+    return _layers(context, x, (start,), _by_cell(_gru_cell), settings)
 
 
 @contextual("rnn_tanh.input")
 def _rnn_tanh(context: Context, x: Array, start: Array, *settings: Any) -> tuple[Array, ...]:
-    return _layers(context, x, (start,), _by_cell(_rnn_cell(jnp.tanh), joined=True), *settings)
+    return _layers(context, x, (start,), _by_cell(_rnn_cell(jnp.tanh), joined=True), settings)
 
 
 @contextual("rnn_relu.input")
 def _rnn_relu(context: Context, x: Array, start: Array, *settings: Any) -> tuple[Array, ...]:
-    return _layers(context, x, (start,), _by_cell(_rnn_cell(jax.nn.relu), joined=True), *settings)
+    return _layers(context, x, (start,), _by_cell(_rnn_cell(jax.nn.relu), joined=True), settings)
 
 
 def _layers(
@@ -48,19 +48,14 @@ def _layers(
     x: Array,
     start: tuple[Array, ...] | None,
     run: Callable[..., Any],
-    params: Sequence[Array],
-    biases: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    settings: Sequence[Any],
 ) -> tuple[Array, ...]:
     """Runs layers of one or two directions, with dropout between them.
 
     `run` does it for one: of inputs (steps, batch, features), parameters and a start to the states
     after every step and the last state, a tuple.
     """
+    params, biases, layers, dropout, training, bidirectional, batch_first = settings
     x = x.swapaxes(0, 1) if batch_first else x
     directions, each = 1 + bidirectional, 2 + 2 * biases
     last = []
