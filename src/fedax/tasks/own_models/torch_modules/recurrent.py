@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from fedax.ops import LSTM
 from fedax.ops.affine import product_by_rows
+from fedax.ops.lstm import recur
 from fedax.tasks.own_models.torch_modules.layers import CONTEXTUAL as CONTEXTUAL
 from fedax.tasks.own_models.torch_modules.layers import Context, contextual, drop
 
@@ -75,8 +75,17 @@ def _layers(
 
 def _fast_lstm(x: Array, params: Sequence[Array], start: None) -> tuple[Array, tuple[Array]]:
     inputs, recurrent, *biases = params
-    states = LSTM(inputs.T, recurrent.T, sum(biases[1:], biases[0]) if biases else jnp.zeros(inputs.shape[0], x.dtype))(x)
+    projected = _project(x, inputs)
+    if biases:
+        projected = projected + (biases[0] + biases[1])
+    peepholes = jnp.zeros((3, recurrent.shape[1]), x.dtype)
+    states: Any = recur(projected, recurrent.T, peepholes, False)
     return states, (states[-1],)
+
+
+def _project(x: Array, inputs: Array) -> Array:
+    """Multiplies the inputs of all steps at once by the kernel."""
+    return product_by_rows(x.reshape(-1, x.shape[2]), inputs).reshape(*x.shape[:2], -1)
 
 
 def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
@@ -84,7 +93,7 @@ def _by_cell(cell: Cell, *, joined: bool = False) -> Callable[..., Any]:
 
     def run(x: Array, params: Sequence[Array], start: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
         inputs, recurrent, *biases = params
-        projected = product_by_rows(x.reshape(-1, x.shape[2]), inputs).reshape(*x.shape[:2], -1)
+        projected = _project(x, inputs)
         projected = projected + biases[0] if biases else projected
         projected = projected + biases[1] if biases and joined else projected
         bias = biases[1] if biases and not joined else None
