@@ -176,6 +176,18 @@ class History:
         """
         _upper("models.storage").save_params(self.params, path, about=self.about, state=evaluated_state(self.model_state))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns parameters and buffers of a task of `from_torch` as tensors, by PyTorch's names.
+
+        What was neither trained nor updated is not among them, so it is loaded with
+        `module.load_state_dict(history.state_dict(), strict=False)`. `fedax.tasks.torch_state_dict`
+        has all entries of a module and checks their names and shapes.
+
+        Raises:
+            InvalidInput: the history of another task.
+        """
+        return _upper("tasks.own_models.from_torch").state_dict_of(self)
+
     @checked_call
     def table(self, every: int = 1) -> str:
         """Returns the observations as a text table: rounds, seconds and scalar metrics.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
+from fedax.core.bound_model import evaluated_state
 from fedax.tasks.own_models.libraries import Options, needed
 from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
@@ -106,6 +107,20 @@ def _parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     return names, {name: module.get_parameter(name).detach().numpy().copy() for name in first.values()}
 
 
+def state_dict_of(history: History) -> dict[str, Any]:
+    """Returns the parameters and the model's state of a run as tensors by name, see `History.state_dict`."""
+    torch = needed("torch", "History.state_dict")
+    return {name: torch.from_numpy(np.array(array)) for name, array in _arrays(history).items()}
+
+
+def _arrays(history: History) -> dict[str, Any]:
+    """Returns parameters and state by name; of states that clients keep, their mean."""
+    params, state = history.params, evaluated_state(history.model_state) or {}
+    if not isinstance(params, dict) or not isinstance(state, dict):
+        raise InvalidInput.found("state_dict()", type(params).__name__, "the history of a task of from_torch")
+    return params | state
+
+
 @checked_call
 def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[str, Any]:
     """Returns a run's result as a `state_dict`, for `module.load_state_dict`.
@@ -124,7 +139,7 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
     """
     torch = needed("torch", "torch_state_dict")
     if isinstance(result, History):
-        result = {**result.params, **(result.model_state or {})}
+        result = _arrays(result)
     names, tensors = _parameters(module)[0], module.state_dict()
     for name, array in result.items():
         if name not in tensors or tuple(tensors[name].shape) != np.shape(array):
