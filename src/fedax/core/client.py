@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.constants import Constants
@@ -19,6 +18,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.jax_internals import get_opaque_trace_state
 from fedax.utils.layout import Layout, Part
 from fedax.utils.random import Index, stream
 

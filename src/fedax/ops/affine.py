@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import batching
 from jaxtyping import Array, Float
 
 from fedax.ops.bilinear import bilinear
 from fedax.ops.extension import status
 from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, choose, folded, primitive, unfolded
+from fedax.utils.jax_internals import batching
 
 LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
