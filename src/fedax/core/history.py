@@ -123,6 +123,7 @@ class History:
         model_state: what the final model updates without a gradient, such as batch statistics, if
             that changes: a pytree, or the clients' memories of theirs.
         clients: the names of the clients, in their order; None if they have no names.
+        solver_states: what the clients store for a solver with `keep=True`.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
             (parts,).
         settings: algorithm, solver, schedule and channel as plain values, by which reports check
@@ -154,6 +155,7 @@ class History:
     origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     clients: tuple[str, ...] | None = dataclasses.field(repr=False, default=None)
+    solver_states: Any = dataclasses.field(repr=False, default=None)
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"

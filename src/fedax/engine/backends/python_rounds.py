@@ -139,7 +139,7 @@ class PythonProgram(Program):
             fed, after = RoundContext(backend, t, root, *carry[1:]), carry
             try:
                 state = algorithm.round(fed, carry.state)
-                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds), fed.last
+                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.solver_states), fed.last
             except EmptyPhaseError:  # the round is abandoned, and `after` is the carry before it
                 fed.is_abandoned, worked = True, None
             report = fed.report(carry.state, after.state)

@@ -68,6 +68,7 @@ class RoundContext(Federation):
         model_state: the model's state (such as batch statistics), or the memory with one for each
             client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
+        solver_states: what clients store for the solver, None if it starts afresh in every round.
 
     Attributes:
         is_abandoned: whether a phase found no clients, so that the round must not change anything.
@@ -83,10 +84,11 @@ class RoundContext(Federation):
         lost: Sequence[Memory] = (),
         model_state: Any = None,
         bounds: Float[Array, "parts"] | None = None,
+        solver_states: Memory | None = None,
     ) -> None:
         self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
         self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
-        self.model_state, self.bounds = model_state, bounds
+        self.model_state, self.bounds, self.solver_states = model_state, bounds, solver_states
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
@@ -206,13 +208,14 @@ class RoundContext(Federation):
         links = (neighbours != neighbours[:, :1]).sum(dtype=jnp.int32)  # the first column is the node itself
         self._account(everyone, sending, result, links)
         # second half: every node works on what it received, and sends nothing
-        client_states = {name: result.client_states[name] for name in ("own", "model") if name in result.client_states} | {
-            "received": received
-        }
+        client_states = {
+            name: result.client_states[name] for name in ("own", "model", "solver") if name in result.client_states
+        } | {"received": received}
         receiving = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
         after = self.backend.work(receiving, everyone, client_states, False)
         self._check_finite(everyone, after)
         self.model_state = after.client_states.get("model", self.model_state)
+        self.solver_states = after.client_states.get("solver", self.solver_states)
         return after.client_states["own"]
 
     def _link_key(self) -> Key[Array, ""]:
@@ -252,6 +255,8 @@ class RoundContext(Federation):
         codec, state = None if channel is None else channel.up, self.model_state
         if isinstance(state, Memory):  # clients keep the model's state themselves, the server sends none
             client_states["model"], state = state, None
+        if self.solver_states is not None:
+            client_states["solver"] = self.solver_states
         options |= {"model_state": state, "sends_state": self._sends_state}
         phase_work = PhaseWork(work, down, codec, self.root, self.round, self._occurrence(work), **options)
         if self.setup.private is not None:
@@ -311,6 +316,7 @@ class RoundContext(Federation):
         if "lost" in result.client_states:
             self.lost[len(self.traffic)] = result.client_states["lost"]
         self.model_state = result.client_states.get("model", self.model_state)
+        self.solver_states = result.client_states.get("solver", self.solver_states)
         self.traffic.append(count_traffic(phase_work, result, messages))
         if result.clipped is not None:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
