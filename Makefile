@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test fast format generate all test-one test-plain slow native sanitize deployments fuzz faults docs wheel release-check lint check clean
+.PHONY: help environment demo torch test fast format generate all test-one test-plain slow native sanitize deployments fuzz faults docs wheel release-check lint check clean
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -46,7 +46,7 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 generate: $(VENV)/.ready-to-test ## write exports and the list of the public interface, after a new algorithm or a changed signature
 	$(BIN)/python .ci/generate
 
-all: test slow deployments check docs ## every test, check and page: some two hours on two cores
+all: test slow deployments torch check docs ## every test, check and page: some two hours on two cores
 
 # other tests than those of algorithms: make test-one K=partition IN=tests/data; types are checked by `make test`
 IN := tests/laws tests/closed_forms
@@ -60,6 +60,18 @@ slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further e
 
 deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
 	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deploy.py
+
+# PyTorch has an environment of its own, because its builds with CUDA take several GB: the index is that of builds for CPUs
+TORCH := .venv-torch
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+$(TORCH)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/ops/native/*)
+	@python=$$(.ci/python $(PYTHON)) && "$$python" -m venv $(TORCH)
+	$(TORCH)/bin/python .ci/requirements test torch | $(TORCH)/bin/python -m pip install --quiet --constraint constraints.txt \
+	  --extra-index-url $(TORCH_INDEX) --requirement /dev/stdin --editable .
+	touch $@
+
+torch: $(TORCH)/.ready ## the tests of PyTorch modules, and their tutorial, in an environment with PyTorch
+	$(TORCH)/bin/python -m pytest --quiet -m "slow or not slow" tests/pytorch
 
 fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: refused in words or read
 	$(BIN)/python tests/fuzz/fuzz.py bits 3000

@@ -1,4 +1,4 @@
-"""Models with convolutions and LSTMs: fedax beside PyTorch eager, in one run on the same machine.
+"""Networks: fedax's models, PyTorch's modules in fedax, and PyTorch eager, in one run on the same machine.
 
 A few rounds of FedAvg: every client takes an epoch of plain SGD in each. PyTorch takes the same steps on batches of the same
 sizes, with the same model: one process with all threads, and one process for each core with one thread. The benchmark itself only
@@ -22,21 +22,30 @@ SIZES = {  # clients, examples of each, batch, classes; an even number of client
     "cifar_cnn": (4, 200, 50, 10),
     "lstm": (4, 40, 10, 80),
     "resnet20": (4, 100, 50, 10),
+    "transformer": (4, 100, 20, 2),
 }
-ROUNDS = {"lenet": 20, "mnist_cnn": 4, "cifar_cnn": 8, "lstm": 4, "resnet20": 2}  # in each turn, a second or two
+ROUNDS = {
+    "lenet": 20,
+    "mnist_cnn": 4,
+    "cifar_cnn": 8,
+    "lstm": 4,
+    "resnet20": 2,
+    "transformer": 4,
+}  # in each turn, a second or two
 RATE = 0.01
+TEXTS = "lstm", "transformer"
 
 
 def inputs(name, count):
     import numpy as np
 
     rng = np.random.default_rng(0)
-    if name == "lstm":
-        return rng.integers(0, 80, (count, 80)).astype(np.int32)
+    if name in TEXTS:
+        return rng.integers(1, 80, (count, 80)).astype(np.int32)
     return rng.random((count, 784 if name == "mnist_cnn" else 3072), np.float32)
 
 
-def fedax_runner(name, devices, threads):
+def fedax_runner(name, kind, devices, threads):
     os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     import jax
     import numpy as np
@@ -44,14 +53,10 @@ def fedax_runner(name, devices, threads):
     jax.config.update("jax_num_cpu_devices", devices)
 
     import fedax
-    from fedax.models import CharLSTM, ResNet, cifar_cnn, lenet, mnist_cnn
-    from fedax.tasks import classification
 
-    models = {"lenet": lenet, "mnist_cnn": mnist_cnn, "cifar_cnn": cifar_cnn, "resnet20": ResNet}
-    model = CharLSTM(80, biases=2) if name == "lstm" else models[name]()
     clients, size, batch, classes = SIZES[name]
     x, y = inputs(name, size), np.arange(size, dtype=np.int32) % classes
-    task = classification(fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), model)
+    task = (own_task if kind == "fedax" else torch_task)(name, x, y)
     schedule, engine = fedax.Schedule(epochs=1, batch_size=batch), fedax.Simulation(devices=devices)
 
     def once():
@@ -61,6 +66,33 @@ def fedax_runner(name, devices, threads):
         assert history.outcome.ok
 
     return once, ROUNDS[name] * clients * size
+
+
+def own_task(name, x, y):
+    import fedax
+    from fedax.models import CharLSTM, ResNet, Transformer, cifar_cnn, lenet, mnist_cnn
+    from fedax.tasks import classification
+
+    models = {"lenet": lenet, "mnist_cnn": mnist_cnn, "cifar_cnn": cifar_cnn, "resnet20": ResNet}
+    models |= {"lstm": lambda: CharLSTM(80, biases=2), "transformer": lambda: Transformer(80, 80, classes=2)}
+    clients, _, _, classes = SIZES[name]
+    return classification(fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), models[name]())
+
+
+def torch_task(name, x, y):
+    import optax
+
+    import fedax
+
+    def cross_entropy(logits, examples):
+        return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
+
+    client = {"x": x if name in TEXTS else x.reshape(images(name, len(x))), "y": y}
+    return fedax.tasks.from_torch(torch_model(name), cross_entropy, [client] * SIZES[name][0])
+
+
+def images(name, count):
+    return (count, 1, 28, 28) if name == "mnist_cnn" else (count, 3, 32, 32)
 
 
 def torch_model(name):
@@ -78,6 +110,21 @@ def torch_model(name):
                 return self.last(self.layers(self.vectors(x.T))[0][-1])
 
         return Text()
+    if name == "transformer":
+
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.tokens, self.places = nn.Embedding(80, 64), nn.Parameter(0.02 * torch.randn(80, 64))
+                layer = nn.TransformerEncoderLayer(64, 4, 256, 0.0, "gelu", batch_first=True, norm_first=True)
+                norm = nn.LayerNorm(64)
+                self.layers = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
+                self.last = nn.Linear(64, 2)
+
+            def forward(self, x):
+                return self.last(self.layers(self.tokens(x) + self.places).mean(1))
+
+        return Classifier()
     if name == "resnet20":
 
         class Block(nn.Module):
@@ -121,11 +168,8 @@ def torch_runner(name, threads, channels_last):
     clients = clients * threads // (os.cpu_count() or 1)  # a process with one of the threads has its share of the clients
     x, y = torch.from_numpy(inputs(name, size)), torch.arange(size) % classes
     model = torch_model(name)
-    if name == "lstm":
-        x = x.long()
-    else:
-        x = x.reshape(size, 1, 28, 28) if name == "mnist_cnn" else x.reshape(size, 3, 32, 32)
-    if channels_last and name != "lstm":
+    x = x.long() if name in TEXTS else x.reshape(images(name, size))
+    if channels_last and name not in TEXTS:
         model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     criterion = torch.nn.CrossEntropyLoss()
@@ -144,7 +188,8 @@ def torch_runner(name, threads, channels_last):
 
 def serve(name, kind, first, second):
     """Warms up, then runs once for every line on standard input, and answers with the seconds."""
-    once, samples = (fedax_runner if kind == "fedax" else torch_runner)(name, first, second)
+    torch = kind == "torch"
+    once, samples = torch_runner(name, first, second) if torch else fedax_runner(name, kind, first, second)
     begun = time.perf_counter()
     once()
     print(samples, time.perf_counter() - begun, flush=True)
@@ -185,10 +230,11 @@ def measure(name, repeat, only):
     entries = {
         f"fedax, {cores} devices": ("fedax", cores, 1),
         f"fedax, 1 device with {cores} threads": ("fedax", 1, cores),
+        f"from_torch, {cores} devices": ("from_torch", cores, 1),
         f"PyTorch, {cores} threads": ("torch", cores, False),
         f"PyTorch, {cores} processes": ("torch", 1, False, cores),
     }
-    if name != "lstm":
+    if name not in TEXTS:
         entries[f"PyTorch channels last, {cores} threads"] = ("torch", cores, True)
         entries[f"PyTorch channels last, {cores} processes"] = ("torch", 1, True, cores)
     contestants = {

@@ -232,6 +232,19 @@ def test_public_functions_name_their_errors():
     assert missing == []
 
 
+def test_one_module_imports_what_jax_does_not_promise():
+    private = ("jax._src", "jax.extend", "jax.interpreters")
+    found = set()
+    for path in own_files("src"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if any(f"{name}.".startswith(f"{room}.") for name in names for room in private):
+                found.add(path.name)
+    assert found == {"jax_internals.py"}
+
+
 def test_slow_imports_are_made_on_demand():
     """The command line starts without what only some commands need."""
     slow = ["scipy.stats", "scipy.optimize", "sklearn", "optimistix", "plotly", "matplotlib"]

@@ -1,5 +1,6 @@
 """Hooks of mkdocs: pages that are made when the site is built, its navigation, links, formulas."""
 
+import importlib.util
 import os
 import posixpath
 import re
@@ -104,6 +105,9 @@ GUIDES = (
 
 TUTORIALS = ("start", "own-model", "own-data", "own-method", "from-pytorch", "from-flower")
 
+NEEDED = {"from-pytorch": "torch"}
+"""Packages without which a tutorial is shown, but not run."""
+
 
 def _tutorials() -> list[str]:
     """The first ones in this order, then others."""
@@ -120,7 +124,8 @@ def on_files(files: Any, config: Any) -> Any:
     made = algorithms.pages(ROOT) | reference.pages() | {"assets/layers.svg": figures.layers(ROOT)}
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
     for path in sorted((DOCS / "tutorials").glob("*.py")):
-        made[f"tutorials/{path.stem}.md"] = notebooks.page(path, _execute)
+        runs = _execute and importlib.util.find_spec(NEEDED.get(path.stem, "fedax")) is not None
+        made[f"tutorials/{path.stem}.md"] = notebooks.page(path, runs)
         made[f"tutorials/{path.stem}.ipynb"] = notebooks.notebook(path)
     for address, content in made.items():
         files.append(File.generated(config, address, content=content))

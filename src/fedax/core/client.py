@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.constants import Constants
@@ -19,6 +18,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.errors import InvalidInput
 from fedax.utils.arguments import checked_arguments
+from fedax.utils.jax_internals import get_opaque_trace_state
 from fedax.utils.layout import Layout, Part
 from fedax.utils.random import Index, stream
 
@@ -73,6 +73,7 @@ class Client(ABC):
         layout: how the model's parameters lie in the flat vector.
         solver, schedule, task: as given to `run`.
         model_state: what the model updates without a gradient, None if it has nothing such; the engine's business.
+        solver_state: what the solver stores between rounds, None if it starts afresh; see `Solver.initial_state`.
 
     Engines make clients, with `streams`, the key of the client's random numbers in the round; see `key`.
     """
@@ -89,6 +90,8 @@ class Client(ABC):
         self._streams = streams
         self.staleness: Index = 0
         self.model_state, self.trained, self._place = task.state, False, None
+        self.solver_state: PyTree = None
+        self._has_solved = False
 
     @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
@@ -181,12 +184,26 @@ class Client(ABC):
         """
         if not any(part.chosen):
             return w
+        if self.solver_state is not None:
+            allowed = "False for methods that train some leaves apart from the others"
+            raise InvalidInput.of("run(solver=...), keep", True, allowed)
         # a copy sees the chosen leaves as the whole model, so that any solver works on them
         own, others = copy.copy(self), part.others
         own.layout, own.task = part.layout, self.task.holding(others.layout.unravel(others.take(w)))
         w = part.put(w, own.minimize(start=part.take(w)))
         self.model_state, self.trained = own.model_state, own.trained
         return w
+
+    def store_solver_state(self, state: PyTree) -> None:
+        """Stores the solver's state after its work.
+
+        Raises:
+            InvalidInput: a second local problem in the same work: both would share one state.
+        """
+        if self._has_solved:
+            allowed = "False for methods whose clients solve several local problems in a round"
+            raise InvalidInput.of("run(solver=...), keep", True, allowed)
+        self.solver_state, self._has_solved = state, True
 
     def key(self, purpose: str) -> Key[Array, ""]:
         """Returns this client's random stream of this round for one purpose."""
@@ -252,6 +269,10 @@ class Solver(eqx.Module):
     @abstractmethod
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the local model after this round's work."""
+
+    def initial_state(self, params: PyTree) -> PyTree:
+        """Returns what each client stores for the solver between rounds, before the first one; None for nothing."""
+        return None
 
     def fitted(self, constants: Constants) -> "Solver":
         """Resolves symbolic hyperparameters by the constants of the run's task and schedule."""

@@ -139,6 +139,7 @@ class History:
         model_state: what the final model updates without a gradient, such as batch statistics, if
             that changes: a pytree, or the clients' memories of theirs.
         clients: the names of the clients, in their order; None if they have no names.
+        solver_states: what the clients store for a solver with `keep=True`.
         bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
             (parts,).
         downlinks: of an asynchronous server, what it sent down with the versions that clients are still at work on.
@@ -172,6 +173,7 @@ class History:
     origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     clients: tuple[str, ...] | None = dataclasses.field(repr=False, default=None)
+    solver_states: Any = dataclasses.field(repr=False, default=None)
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
@@ -208,6 +210,18 @@ class History:
             WriteFailed: a file that cannot be written.
         """
         _upper("models.storage").save_params(self.params, path, about=self.about, state=evaluated_state(self.model_state))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns parameters and buffers of a task of `from_torch` as tensors, by PyTorch's names.
+
+        What was neither trained nor updated is not among them, so it is loaded with
+        `module.load_state_dict(history.state_dict(), strict=False)`. `fedax.tasks.torch_state_dict`
+        has all entries of a module and checks their names and shapes.
+
+        Raises:
+            InvalidInput: the history of another task.
+        """
+        return _upper("tasks.own_models.from_torch").state_dict_of(self)
 
     @checked_call
     def table(self, every: int = 1) -> str:

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.constants import Constants
@@ -25,7 +25,7 @@ from fedax.utils.random import Index
 
 
 class Descent(Solver):
-    r"""Minibatch steps of an Optax optimizer, with fresh state in every round; the base of `SGD` and `Optax`.
+    r"""Minibatch steps of an Optax optimizer; the base of `SGD` and `Optax`.
 
     Args:
         decay: of the learning rate: a number $\delta$ in (0, 1], for the factors $\delta^t$, or an Optax schedule that gives the
@@ -33,6 +33,8 @@ class Descent(Solver):
         decay_by: what t counts: `"round"`, the rounds of the run; `"step"`, the client's steps within a round; or `"run"`, its
             steps over the whole run, those of rounds without it included (as many in each as in this one, or as
             `Schedule.times` says).
+        keep: whether each client stores the optimizer's state, such as momentum, and goes on with it in its next round. By default
+            it starts afresh in every round. The state lies with the client's other states: offloaded, in checkpoints, never sent.
     """
 
     _: dataclasses.KW_ONLY
@@ -40,6 +42,12 @@ class Descent(Solver):
         1.0, static=True, low=0.0, open_low=True, high=1.0, schedule=True, doc="decay of the learning rate"
     )
     decay_by: str = hyper("round", choices=("round", "step", "run"), doc="count of the decay")
+    keep: bool = hyper(False, static=True, later=True, doc="whether clients keep the optimizer's state between rounds")
+
+    def initial_state(self, params: PyTree) -> PyTree:
+        with jax.numpy_dtype_promotion("standard"):
+            state = self.transformation().init(params) if self.keep else None
+        return state if jax.tree.leaves(state) else None
 
     def factor(self, round: Index, dtype: Any) -> Any:
         return self._decayed(round, dtype) if self.decay != 1 and self.decay_by == "round" else 1.0
@@ -74,7 +82,13 @@ class Descent(Solver):
         params = layout.unravel(start)
         with jax.numpy_dtype_promotion("standard"):
             state = optimizer.init(params)
-        return layout.ravel(client.for_each_minibatch(step, (params, state))[0])
+        if client.solver_state is None:
+            return layout.ravel(client.for_each_minibatch(step, (params, state))[0])
+        # the count of the decay starts afresh: it has the round in it where it should
+        state = client.solver_state if self.decay == 1 else (client.solver_state, *state[1:])
+        params, state = client.for_each_minibatch(step, (params, state))
+        client.store_solver_state(state if self.decay == 1 else state[0])
+        return layout.ravel(params)
 
 
 class SGD(Descent):
@@ -94,6 +108,7 @@ class SGD(Descent):
         weight_decay: $\lambda$, at least 0: $\lambda w$ is added to g after clipping, as `optax.add_decayed_weights` does. It is no
             part of the objective, as the task's l2 is.
         decay, decay_by: see `Descent`.
+        keep: whether v is the client's own from its last round, not 0.
 
     Source: "theory": Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data (arXiv:1909.04715), Theorem 1.
     """
@@ -124,7 +139,7 @@ class SGD(Descent):
     @property
     def _changed(self) -> bool:
         """Whether steps are along other vectors than gradients of the local problem."""
-        return self.clip < math.inf or self.weight_decay > 0
+        return self.clip < math.inf or self.weight_decay > 0 or (self.keep and self.momentum > 0)
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         if self._changing or self._changed:
@@ -152,11 +167,16 @@ class SGD(Descent):
 
 
 class Optax(Descent):
-    """Any Optax optimizer as the local solver, with a fresh state in every round.
+    """Any Optax optimizer as the local solver.
 
     Args:
         optimizer: an Optax gradient transformation.
         decay, decay_by: as in `SGD`, on the optimizer's steps.
+        keep: whether each client goes on with the optimizer's state of its last round. By default
+            the state is fresh in every round. DiLoCo keeps AdamW's:
+
+            >>> import optax
+            >>> inner, outer = Optax(optax.adamw(1e-3), keep=True), optax.sgd(0.7, 0.9, nesterov=True)
 
     Raises:
         InvalidInput: no Optax optimizer, or a value out of its range.
@@ -205,6 +225,9 @@ class SAM(Solver):
     def minimize(self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]) -> Float[Array, "dim"]:
         changed = dataclasses.replace(problem, step_gradient=sharp_gradient(self.rho, problem))
         return self.solver.minimize(client, changed, start)
+
+    def initial_state(self, params: PyTree) -> PyTree:
+        return self.solver.initial_state(params)
 
     def factor(self, round: Index, dtype: Any) -> Any:
         return self.solver.factor(round, dtype)
@@ -276,7 +299,7 @@ def optax_solver(name: str) -> type[Descent]:
     fields = {key: hyper(default, static=True, doc=f"see optax.{name}") for key, default in known.items()}
     fields = {"learning_rate": hyper(0.001, low=0.0, open_low=True, doc="step size")} | fields
     types = {"learning_rate": Scalar} | dict.fromkeys(known, Any)
-    about = f"Optax's `{name}` with a fresh state in every round."
+    about = f"Optax's `{name}`, with a fresh state in every round unless `keep` is set."
     body = {"__annotations__": types, "__module__": __name__, "__doc__": about, "transformation": transformation, **fields}
     metaclass: Any = type(Descent)
     return metaclass(name, (Descent,), body)

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import batching
 from jaxtyping import Array, Float
 
 from fedax.ops.bilinear import bilinear
 from fedax.ops.extension import status
 from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, choose, folded, primitive, unfolded
+from fedax.utils.jax_internals import batching
 
 LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below which the call costs more; for
@@ -30,14 +30,31 @@ def product(x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs output
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
-    least = LEAST_PRODUCTS if kernel.shape[1] >= NARROWEST else LEAST_NARROW
-    worth = max(kernel.shape) >= NARROWEST and kernel.size <= LARGEST and x.shape[0] * kernel.size >= least
-    # with narrow vectors XLA's product is faster
-    if worth and choose(x, kernel) and status().level != "plain":
+    if _is_worth_a_call(x, kernel, kernel.shape[1]):
         return outputs_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
     # kernel' x' and not x kernel: the kernel's gradient then comes out in its own order if many
     # models share the examples
     return lax.dot_general(kernel, x, (((0,), (1,)), ((), ()))).T
+
+
+def product_by_rows(
+    x: Float[Array, "batch inputs"], kernel: Float[Array, "outputs inputs"]
+) -> Float[Array, "batch outputs"]:
+    """Multiplies X by a kernel that holds a row for each output, as PyTorch has it, like `product`.
+
+    >>> product_by_rows(jnp.ones((2, 3)), jnp.ones((4, 3))).shape
+    (2, 4)
+    """
+    if _is_worth_a_call(x, kernel, kernel.shape[0]):
+        return input_gradient_p.bind(*aligned(x[None], kernel[None]), native=True)[0][0]
+    return lax.dot_general(kernel, x, (((1,), (1,)), ((), ()))).T
+
+
+def _is_worth_a_call(x: Any, kernel: Any, outputs: int) -> bool:
+    """Returns whether the extension is faster; with narrow vectors XLA's product is."""
+    least = LEAST_PRODUCTS if outputs >= NARROWEST else LEAST_NARROW
+    worth = max(kernel.shape) >= NARROWEST and kernel.size <= LARGEST and x.shape[0] * kernel.size >= least
+    return worth and choose(x, kernel) and status().level != "plain"
 
 
 def multiplications(a: tuple[int, ...], b: tuple[int, ...], name: str) -> int:

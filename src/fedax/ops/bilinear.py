@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching
 from jaxtyping import Array, Float
 
 from fedax.ops import products
 from fedax.ops.primitives import Result, aligned, batch_groups, batch_size, folded, primitive, unfolded
+from fedax.utils.jax_internals import ad, batching
 
 Borders = tuple[tuple[int, int], tuple[int, int]]
 Groups = Float[Array, "groups _ _ _ _"]

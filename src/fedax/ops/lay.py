@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from jax.interpreters import ad
-
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, batch_by, choose, primitive
+from fedax.utils.jax_internals import ad
 
 
 def laid(x: Images) -> Images:

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.interpreters import ad
 from jaxtyping import Array, Float
 
 from fedax.errors import InvalidInput
@@ -12,6 +11,7 @@ from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, differentiate_by, in_groups, primitive
 from fedax.ops.shortcut import check_fit, scattered, taken
 from fedax.utils.arguments import checked_call
+from fedax.utils.jax_internals import ad
 
 EPSILON = 1e-5
 

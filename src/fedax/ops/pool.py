@@ -5,13 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import ad
 from jaxtyping import Array, Float
 
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, in_groups, primitive
 from fedax.utils.arguments import checked_call
+from fedax.utils.jax_internals import ad
 
 FLAT = 255
 """Marks an output where ReLU is flat."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.interpreters import ad
 from jaxtyping import Array, Float
 
 from fedax.ops import bilinear, pool
 from fedax.ops.bilinear import Plan, joined
 from fedax.ops.conv import Images, Kernel, Padding, convolve, planned
 from fedax.ops.primitives import Result, aligned, batch_by, choose, in_groups, primitive
+from fedax.utils.jax_internals import ad
 
 
 def convolve_activate(

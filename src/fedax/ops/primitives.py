@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from fedax.ops.extension import usable
+from fedax.utils.jax_internals import Primitive, ad, batching, mlir
 
 IMAGES = (0, 4, 2, 3, 1)
 """Memory order of (group, example, row, column, channel) in the extension: the example is innermost."""

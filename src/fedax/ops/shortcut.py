@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import ad
 
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
 from fedax.ops.primitives import Result, aligned, batch_by, choose, primitive
 from fedax.utils.arguments import checked_call
+from fedax.utils.jax_internals import ad
 
 
 @checked_call

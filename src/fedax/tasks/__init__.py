@@ -4,6 +4,7 @@ From your loss, model or data:
 - `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
 - `from_flax`, `from_haiku`, `from_equinox`: a task of a model that is written with one of these
   libraries.
+- `from_torch`: a task of a PyTorch module; `torch_state_dict` brings what was trained back into it.
 - `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are
   its loss and score.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
@@ -62,6 +63,8 @@ from fedax.tasks.own_models.from_equinox import from_equinox as from_equinox
 from fedax.tasks.own_models.from_flax import from_flax as from_flax
 from fedax.tasks.own_models.from_haiku import from_haiku as from_haiku
 from fedax.tasks.own_models.from_loss import from_loss as from_loss
+from fedax.tasks.own_models.from_torch import from_torch as from_torch
+from fedax.tasks.own_models.from_torch import torch_state_dict as torch_state_dict
 from fedax.tasks.sources import cifar10 as cifar10
 from fedax.tasks.sources import client_files as client_files
 from fedax.tasks.sources import digits as digits

@@ -150,7 +150,8 @@ class PythonProgram(Program):
             fed, after = RoundContext(backend, t, root, *carry[1:], arrivals=own), carry
             try:
                 state = algorithm.round(fed, carry.state)
-                after, worked = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks), fed.last
+                after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states)
+                worked = fed.last
             except EmptyPhaseError:  # the round is abandoned, and `after` is the carry before it
                 fed.is_abandoned, worked = True, None
             report = fed.report(carry.state, after.state)

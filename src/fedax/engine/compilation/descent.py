@@ -17,13 +17,12 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import Literal
-from jax.interpreters import batching
 
 from fedax.engine.compilation.rewrites import disabled_reason
 from fedax.ops.affine import NARROWEST, input_gradient_p, kernel_gradient_p
 from fedax.ops.extension import usable
 from fedax.ops.primitives import Result, differentiate_by, primitive
+from fedax.utils.jax_internals import Literal, batching
 
 
 def can_rewrite_steps() -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.distributed import global_state  # the store of the coordinator has no public name
 from jax.experimental import multihost_utils
 
 from fedax.engine.distributed import abort
@@ -19,6 +18,7 @@ from fedax.engine.distributed.collectives import Collectives, RankStatus
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import FedaxError, InvalidInput
 from fedax.utils.arguments import checked_call
+from fedax.utils.jax_internals import global_state  # the store of the coordinator has no public name
 
 HEARTBEAT = 20
 """Seconds without a heartbeat after which a process counts as lost and the others end."""

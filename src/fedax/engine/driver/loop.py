@@ -22,7 +22,7 @@ from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress
 from fedax.engine.driver.recorder import Clock, Recorder
-from fedax.engine.driver.resume import check_resumed
+from fedax.engine.driver.resume import check_resumed, check_solver_states
 from fedax.engine.driver.session import Grid
 from fedax.engine.round.engine import RunCarry, compute_metrics
 from fedax.observe.base import joined, modes_of
@@ -73,6 +73,7 @@ class RoundLoop:
         states = None if resume else grid.init()
         if resume:
             check_resumed(resume, grid.origins(), grid.private is not None)
+            check_solver_states(resume, self.options.solver, grid.layout)
         elif self.checkpoints:
             resume = self.checkpoints.load(self.program.split(states), grid.each, grid.layout, self.options.rounds) or []
         if resume:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedax.communication.privacy import Privacy
 from fedax.core.algorithm import Algorithm
+from fedax.core.client import Solver
 from fedax.core.history import History
 from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.schedule import Schedule
@@ -55,6 +57,22 @@ def origin(
         spent |= {"schedule": describe(schedule, "schedule")}
     model = [str(layout.treedef), [list(shape) for shape in layout.shapes], str(layout.dtype)]
     return {"privacy": spent, "method": method, "model": model, "seed": seed, "data": data}
+
+
+def check_solver_states(histories: Sequence[History], solver: Solver, layout: Layout) -> None:
+    """Refuses histories whose clients store something else than this solver does.
+
+    Raises:
+        InvalidInput: a solver with another `keep`, or with another state.
+    """
+    mine = solver.initial_state(layout.unravel(jnp.zeros(layout.dim, layout.dtype)))
+    for history in histories:
+        stored = history.solver_states
+        if stored is not None and stored.in_process:
+            stored = stored.of(0)
+        if jax.tree.structure(stored) != jax.tree.structure(mine):
+            got = f"{'no state' if mine is None else 'a state'} of the solver to keep, and another one in the history"
+            raise InvalidInput.found("run(resume=..., solver=...)", got, "the solver of the history, with its keep")
 
 
 def data_of(task: Task, whole: bool) -> dict[str, Any]:

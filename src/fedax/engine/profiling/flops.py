@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int
@@ -30,6 +29,7 @@ from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import RunCarry
 from fedax.ops import affine, lstm, pooled
 from fedax.ops.bilinear import PRODUCTS, multiplications, pairs
+from fedax.utils.jax_internals import dce_jaxpr
 
 CONVOLUTIONS = (*PRODUCTS, *pooled.PRODUCTS)
 FACTORIZATIONS = (

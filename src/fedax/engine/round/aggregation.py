@@ -4,10 +4,10 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.interpreters import batching
 from jaxtyping import Array, Bool, Float
 
 from fedax.ops.primitives import Result, aligned, batch_size, choose, primitive
+from fedax.utils.jax_internals import batching
 
 Tree = TypeVar("Tree")
 

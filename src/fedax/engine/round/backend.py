@@ -168,7 +168,7 @@ class PhaseWork(eqx.Module):
             client: with its examples and its random streams.
             client_state: what is stored for the client, by name, as far as there is such: its
                 `own` memory of the algorithm, what it `received` from its neighbours, what the
-                codec `lost` of its last message, its `model` state.
+                codec `lost` of its last message, its `model` state, its `solver`'s state.
 
         Returns:
             The upload, with messages not yet decoded, and the new client state, by the same names.
@@ -177,6 +177,7 @@ class PhaseWork(eqx.Module):
             client.staleness = self.late.staleness
         # before the work: gradients read the model's state from the client
         client_state = self._set_model_state(client, client_state)
+        client.solver_state = client_state.get("solver")
         inputs = *decode(self.down)[0], *(client_state[name] for name in ("own", "received") if name in client_state)
         done = self.work(client, *inputs)
         # the receiving half of an exchange returns a new memory alone
@@ -187,6 +188,8 @@ class PhaseWork(eqx.Module):
             new_state["own"] = client_state["own"] if upload.memory is None else upload.memory
         if "model" in client_state:
             new_state["model"] = client.model_state
+        if "solver" in client_state:
+            new_state["solver"] = client.solver_state
         # after the codec: the model's state is sent as it is
         if self.sends_state and client.trained:
             value = Sent(value, state_in_reals(client.model_state))

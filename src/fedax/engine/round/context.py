@@ -70,6 +70,7 @@ class RoundContext(Federation):
             client; None without.
         bounds: current bounds of adaptive clipping, None where they do not change.
         downlinks: what was sent down with the versions in use, see `PastVersions`; None where the server waits for its cohorts.
+        solver_states: what clients store for the solver, None if it starts afresh in every round.
         arrivals: of the server step of an asynchronous server.
 
     Attributes:
@@ -87,11 +88,13 @@ class RoundContext(Federation):
         model_state: Any = None,
         bounds: Float[Array, "parts"] | None = None,
         downlinks: PyTree = None,
+        solver_states: Memory | None = None,
         arrivals: Arrivals | None = None,
     ) -> None:
         self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
         self.clients, self.lost, self.layout = self.setup.population.clients, list(lost), self.setup.layout
-        self.model_state, self.bounds, self.downlinks, self.arrivals = model_state, bounds, downlinks, arrivals
+        self.model_state, self.bounds, self.solver_states = model_state, bounds, solver_states
+        self.downlinks, self.arrivals = downlinks, arrivals
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
@@ -217,13 +220,14 @@ class RoundContext(Federation):
             out = jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
             self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), out])
         # second half: every node works on what it received, and sends nothing
-        client_states = {name: result.client_states[name] for name in ("own", "model") if name in result.client_states} | {
-            "received": received
-        }
+        client_states = {
+            name: result.client_states[name] for name in ("own", "model", "solver") if name in result.client_states
+        } | {"received": received}
         receiving = PhaseWork(receive, (), None, self.root, self.round, self._occurrence(receive), receives=True)
         after = self.backend.work(receiving, everyone, client_states, False)
         self._check_finite(everyone, after)
         self.model_state = after.client_states.get("model", self.model_state)
+        self.solver_states = after.client_states.get("solver", self.solver_states)
         return after.client_states["own"]
 
     def _link_key(self) -> Key[Array, ""]:
@@ -263,6 +267,8 @@ class RoundContext(Federation):
         codec, state = None if channel is None else channel.up, self.model_state
         if isinstance(state, Memory):  # clients keep the model's state themselves, the server sends none
             client_states["model"], state = state, None
+        if self.solver_states is not None:
+            client_states["solver"] = self.solver_states
         options |= {"model_state": state, "sends_state": self._sends_state}
         if self.arrivals is not None:
             options["past"] = self._store_downlink(down, self.arrivals)
@@ -335,6 +341,7 @@ class RoundContext(Federation):
         if "lost" in result.client_states:
             self.lost[len(self.traffic)] = result.client_states["lost"]
         self.model_state = result.client_states.get("model", self.model_state)
+        self.solver_states = result.client_states.get("solver", self.solver_states)
         traffic = count_traffic(phase_work, result, messages)
         if self.arrivals is not None:  # clients receive and send in different steps, and some are discarded
             ways = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}

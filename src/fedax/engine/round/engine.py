@@ -74,6 +74,8 @@ class RunCarry(NamedTuple):
             None if none changes.
         bounds: of adaptive clipping; None where there is none.
         downlinks: of an asynchronous server, what was sent down with the versions in use; None where there is none.
+        solver_states: what the clients store for the solver; None where it starts afresh in every
+            round.
     """
 
     state: Any
@@ -81,11 +83,13 @@ class RunCarry(NamedTuple):
     model_state: Any = None
     bounds: Any = None
     downlinks: Any = None
+    solver_states: Memory | None = None
 
     @classmethod
     def of(cls, history: History) -> "RunCarry":
         """Returns what a history continues from."""
-        return cls(history.state, history.lost, history.model_state, history.bounds, history.downlinks)
+        states = history.downlinks, history.solver_states
+        return cls(history.state, history.lost, history.model_state, history.bounds, *states)
 
 
 def to_device(carry: RunCarry) -> RunCarry:
@@ -102,18 +106,21 @@ def initial_carry(backend: Backend, algorithm: Algorithm[Any], root: Key[Array, 
     bounds = None if backend.setup.private is None else backend.setup.private.start()
     # both need the phases of a round, which cost a trace
     feedback, changing = channel is not None and channel.feedback, task.state is not None and task.state_policy != "frozen"
+    initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
+    solver_states = None if initial is None else backend.memory(initial)
+    carry = RunCarry(state, bounds=bounds, downlinks=downlinks, solver_states=solver_states)
     if not feedback and not changing:
-        return RunCarry(state, bounds=bounds, downlinks=downlinks)
+        return carry
     phases = trace_footprint(algorithm, backend.setup).phases
     # residuals of every vector that the phase codes, zeros of shape (length,)
     nothing = [tuple(jnp.zeros(length, w.dtype) for length in phase.codable) for phase in phases]
     lost = tuple(map(backend.memory, nothing)) if feedback else ()
     if not changing:
-        return RunCarry(state, lost, bounds=bounds, downlinks=downlinks)
+        return carry._replace(lost=lost)
     # without a server, every node has its own state
     apart = task.state_policy == "local" or any(phase.links for phase in phases)
     model_state = backend.memory(task.state) if apart else jax.tree.map(jnp.array, task.state)
-    return RunCarry(state, lost, model_state, bounds, downlinks)
+    return carry._replace(lost=lost, model_state=model_state)
 
 
 def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:

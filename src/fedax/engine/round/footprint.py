@@ -123,7 +123,9 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
         root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
         state = algorithm.init(RoundContext(backend, 0, root), w)
         # round 1, because some methods do more in round 0
-        algorithm.round(RoundContext(backend, 1, root, model_state=shared_state(setup.task)), state)
+        kept = setup.solver.initial_state(setup.layout.unravel(w))
+        kept = None if kept is None else backend.memory(kept)
+        algorithm.round(RoundContext(backend, 1, root, model_state=shared_state(setup.task), solver_states=kept), state)
 
     jax.eval_shape(one_round)
     return Footprint(tuple(backend.phases), Amount(*map(sum, zip((0, 0), *backend.kept, strict=True))))

@@ -101,6 +101,9 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
     if setup.task.state is not None and setup.task.state_policy != "frozen":
         hint = "Freeze it by state_policy='frozen', or use a simulation or MPI."
         raise InvalidInput.because("Flower engine", "a model with a state that changes, which is not sent", hint)
+    if getattr(setup.solver, "keep", False):
+        hint = "Let it start afresh by keep=False, or use a simulation or MPI."
+        raise InvalidInput.because("Flower engine", "a solver with keep=True, whose state clients do not store there", hint)
     backend = Planning(setup)
     own: list[Own] = []
 

@@ -318,7 +318,7 @@ def one_round(
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").')
-    after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks)
+    after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states)
     worked = fed.last or empty_cohort(0, setup.layout.dtype)
     count = jnp.where(fed.is_abandoned, 0, jnp.asarray(worked.count, jnp.int32))  # an empty phase leaves the state as it was
     worked = eqx.tree_at(lambda cohort: cohort.count, worked, count)

@@ -15,9 +15,9 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 from jaxtyping import Array
+
+from fedax.utils.jax_internals import Primitive, batching, mlir
 
 Shapes = tuple[jax.ShapeDtypeStruct, ...]
 

@@ -1,0 +1,153 @@
+"""Tasks of PyTorch modules."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core import History, InvalidInput, Task
+from fedax.core.bound_model import evaluated_state
+from fedax.tasks.own_models.libraries import Options, needed
+from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
+from fedax.tasks.own_models.torch_modules.datasets import with_arrays
+from fedax.tasks.own_models.torch_modules.program import export
+from fedax.utils.arguments import checked_call
+from fedax.utils.leaf_names import chosen, names_of
+
+
+@checked_call
+def from_torch(module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]) -> Task:
+    """Makes a task of a PyTorch module; needs PyTorch (`pip install torch`).
+
+    PyTorch exports the module twice, for training and for evaluation (`torch.export`), and the
+    exported operators run in JAX: layers by fedax's operations, weights and inputs in PyTorch's
+    order of axes, so that images are (batch, channels, rows, columns). PyTorch itself computes
+    nothing in a run, and the module is not changed. Dropout gets a random key in training. Buffers
+    that training changes, such as batch statistics, are the model's state; padding is left out of
+    them. Parameters without `requires_grad` are frozen. All seeds start from the module's weights.
+
+    Args:
+        module: a `torch.nn.Module`.
+        loss: `loss(outputs, examples) -> (batch,)` in JAX, one loss per example.
+        clients: as in `from_loss`, with arrays or tensors; or for each client a
+            `torch.utils.data.Dataset` with a length, whose items are pairs (x, y) or dicts. They
+            are read once, with their transforms.
+        options: as in `from_flax`.
+
+    Returns:
+        A task whose parameters are a dict of arrays by their names in `module.state_dict()`.
+        `fedax.save_params` writes them as a file that PyTorch reads, `torch_state_dict` brings a
+        run's result back.
+
+    Example:
+        task = fedax.tasks.from_torch(net, cross_entropy, clients)
+
+    Raises:
+        InvalidInput: another object than a module; a module that `torch.export` refuses, or with
+            operators that have no form in JAX, named with their submodule and line; a module, a
+            loss or data that do not fit each other.
+    """
+    torch = needed("torch", "from_torch")
+    if not isinstance(module, torch.nn.Module):
+        hint = f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
+        raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
+    more: dict[str, Any] = dict(options)
+    fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    if fixed:
+        more["frozen"] = _also_frozen(fixed, _parameters(module)[1], more.get("frozen"))
+    for part in ("test", "validation"):
+        if part in more:
+            more[part] = with_arrays(more[part], part)
+    if "holdout" in more:
+        more["holdout"] = with_arrays([more["holdout"]], "holdout")[0]
+    data = with_arrays(clients, "clients")
+    return from_network("from_torch", lambda inputs: _network(copy.deepcopy(module), inputs), loss, data, **more)
+
+
+def _also_frozen(fixed: set[str], params: dict[str, np.ndarray], more: Any) -> Callable[[str, Any], bool]:
+    """Returns a predicate of leaves: those that PyTorch does not train, and the user's choice."""
+    if more is not None:
+        picked = chosen(params, more, "from_torch(frozen=...)")
+        fixed = fixed | {name for name, is_picked in zip(names_of(params), picked, strict=True) if is_picked}
+    return lambda name, leaf: name in fixed
+
+
+def _network(module: Any, inputs: tuple[Any, ...]) -> Network:
+    arrays = [np.asarray(array) for array in inputs]
+    training, evaluation = (export(module, arrays, training=mode) for mode in (True, False))
+    names, params = _parameters(module)
+    every = module.named_buffers(remove_duplicate=False)
+    buffers = {name: jnp.asarray(buffer.detach().numpy()) for name, buffer in every}
+    # counts of batches matter to a norm with momentum=None only, which torch.export refuses
+    changed = sorted(name for name in training.updates if not name.endswith("num_batches_tracked"))
+    for name in changed:
+        if not jnp.issubdtype(buffers[name].dtype, jnp.floating):
+            got = f"the buffer {name!r} of type {buffers[name].dtype}, which training changes"
+            raise InvalidInput.found("from_torch(module=...)", got, "changes of buffers of real numbers only")
+    state = {name: buffers.pop(name) for name in changed}
+
+    def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
+        tensors = buffers | (state or {}) | {name: params[own] for name, own in names.items()}
+        outputs, updates = (evaluation if key is None else training)(tensors, inputs, key, mask)
+        if key is None or state is None:
+            return outputs, state
+        return outputs, {name: updates[name] for name in state}
+
+    return Network(apply, params, none_if_empty(state), sees_padding=True)
+
+
+def _parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Returns for every parameter's name the first one of the same tensor, and arrays by first names."""
+    first: dict[int, str] = {}
+    every = module.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(id(parameter), name) for name, parameter in every}
+    return names, {name: module.get_parameter(name).detach().numpy().copy() for name in first.values()}
+
+
+def state_dict_of(history: History) -> dict[str, Any]:
+    """Returns the parameters and the model's state of a run as tensors by name, see `History.state_dict`."""
+    torch = needed("torch", "History.state_dict")
+    return {name: torch.from_numpy(np.array(array)) for name, array in _arrays(history).items()}
+
+
+def _arrays(history: History) -> dict[str, Any]:
+    """Returns parameters and state by name; of states that clients keep, their mean."""
+    params, state = history.params, evaluated_state(history.model_state) or {}
+    if not isinstance(params, dict) or not isinstance(state, dict):
+        raise InvalidInput.found("state_dict()", type(params).__name__, "the history of a task of from_torch")
+    return params | state
+
+
+@checked_call
+def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a run's result as a `state_dict`, for `module.load_state_dict`.
+
+    What was not trained or updated stands there as the module has it. The module is not changed.
+
+    Args:
+        module: the one that `from_torch` took.
+        result: the history of a run, whose parameters and buffers are taken, or arrays by name.
+
+    Example:
+        module.load_state_dict(fedax.tasks.torch_state_dict(module, history))
+
+    Raises:
+        InvalidInput: names or shapes that the module does not have.
+    """
+    torch = needed("torch", "torch_state_dict")
+    if isinstance(result, History):
+        result = _arrays(result)
+    names, tensors = _parameters(module)[0], module.state_dict()
+    for name, array in result.items():
+        if name not in tensors or tuple(tensors[name].shape) != np.shape(array):
+            got = f"{name!r} of shape {np.shape(array)}"
+            raise InvalidInput.found("torch_state_dict(result=...)", got, "names and shapes of the module's state_dict")
+
+    def trained(name: str, tensor: Any) -> Any:
+        array = result.get(names.get(name, name))
+        return tensor.clone() if array is None else torch.from_numpy(np.array(array)).to(tensor.dtype)
+
+    return {name: trained(name, tensor) for name, tensor in tensors.items()}

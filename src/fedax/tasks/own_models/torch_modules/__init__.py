@@ -1,0 +1,1 @@
+"""Modules of PyTorch as JAX functions: exported by PyTorch, interpreted here."""

@@ -1,0 +1,68 @@
+"""Clients' data as PyTorch's tensors and data sets, read into arrays."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedax.core import DataError
+from fedax.tasks.own_models.libraries import needed
+
+
+def with_arrays(clients: Any, where: str) -> Any:
+    """Returns clients with tensors and the items of data sets as arrays; anything else stays.
+
+    Args:
+        clients: a list or a mapping of clients, or another form.
+        where: names them in messages.
+
+    Raises:
+        DataError: a data set without a length, or with items that are no pairs and no dicts.
+    """
+    torch = needed("torch", "from_torch")
+    if isinstance(clients, torch.utils.data.Dataset):
+        raise DataError.found(where, "one data set", "a list with the data set of each client", "Split it, as by Subset.")
+    if isinstance(clients, Mapping):
+        return {name: _read(own, f"{where}[{name!r}]") for name, own in clients.items()}
+    if isinstance(clients, list | tuple):
+        return [_read(own, f"{where}[{k}]") for k, own in enumerate(clients)]
+    return clients
+
+
+def _read(client: Any, where: str) -> Any:
+    torch = needed("torch", "from_torch")
+    if isinstance(client, torch.utils.data.Dataset):
+        return _items(client, where)
+    if isinstance(client, torch.Tensor):
+        return _array(client)
+    if isinstance(client, Mapping) and any(isinstance(values, torch.Tensor) for values in client.values()):
+        return {name: _array(values) for name, values in client.items()}
+    return client
+
+
+def _array(values: Any) -> Any:
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+
+
+def _items(dataset: Any, where: str) -> Any:
+    if not hasattr(dataset, "__len__"):
+        raise DataError.found(where, f"a {type(dataset).__name__} without a length", "a data set with items by number")
+    items = [dataset[k] for k in range(len(dataset))]
+    if not items:
+        raise DataError.found(where, "an empty data set", "at least one example")
+    if isinstance(items[0], Mapping):
+        return {str(name): _stacked([item[name] for item in items], f"{where}, {name!r}") for name in items[0]}
+    if isinstance(items[0], tuple | list):
+        if len(items[0]) != 2:
+            raise DataError.found(where, f"items of {len(items[0])} parts", "pairs (x, y), or dicts")
+        return {name: _stacked([item[k] for item in items], f"{where}, {name!r}") for k, name in enumerate("xy")}
+    return _stacked(items, where)
+
+
+def _stacked(values: list[Any], where: str) -> np.ndarray:
+    arrays = [np.asarray(_array(value)) for value in values]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        hint = "Let a transform crop or pad them."
+        raise DataError.of(where, f"items of shapes {sorted(shapes)[:3]}", "items of one shape", hint)
+    return np.stack(arrays)

@@ -1,0 +1,414 @@
+"""Layers of PyTorch's exported graphs by fedax's operations, which are faster on CPUs than XLA's.
+
+Arrays keep PyTorch's order of axes between layers: images are (batch, channels, rows, columns),
+kernels (outputs, channels, height, width). Layers turn them, and XLA makes most turns a choice of
+memory layout.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from fedax.ops import convolve, convolve_activate, group_norm, max_pool, residual
+from fedax.ops.affine import product_by_rows
+from fedax.ops.lay import laid
+from fedax.ops.norm import EPSILON
+from fedax.tasks.own_models.torch_modules.operators import operator
+
+Sizes = Sequence[int]
+CONTEXTUAL: dict[str, Callable[..., Any]] = {}
+"""Operators that also take the step's `Context`, as their first argument."""
+LARGEST_MARKED = 1024
+"""Up to so many rows a lookup is a product with marks, because the gradient of a lookup scatters."""
+
+
+class Context:
+    """What the operators of one call share beside arrays.
+
+    Args:
+        key: for random numbers; None in evaluation.
+        mask: of the examples that are no padding, shape (batch,), or None.
+    """
+
+    def __init__(self, key: Any, mask: Any) -> None:
+        self.key, self.mask, self.draws = key, mask, 0
+
+    def next_key(self) -> Any:
+        """Returns another key for every operator that draws."""
+        self.draws += 1
+        return jax.random.fold_in(self.key, self.draws)
+
+
+def contextual(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function for operators that need the context."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        CONTEXTUAL.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def channels_last(x: Array) -> Array:
+    """Turns (batch, channels, rows, columns) into (batch, rows, columns, channels)."""
+    return x.transpose(0, 2, 3, 1)
+
+
+def channels_first(x: Array) -> Array:
+    """Inverts `channels_last`."""
+    return x.transpose(0, 3, 1, 2)
+
+
+def lay_out(x: Array) -> Array:
+    """Returns images in the memory layout of fedax's operations, once before the first layer.
+
+    In PyTorch's order an image is one row of numbers; as images of one pixel these are turned fast.
+    """
+    rows = laid(x.reshape(x.shape[0], 1, 1, -1))
+    return rows.reshape(x.shape)
+
+
+# Dense layers
+
+
+@operator("linear.default")
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    y = product_by_rows(x.reshape(-1, x.shape[-1]), weight).reshape(*x.shape[:-1], weight.shape[0])
+    return y if bias is None else y + bias
+
+
+@operator("embedding.default")
+def _embedding(weight: Array, rows: Array, padding: int = -1, scale: bool = False, sparse: bool = False) -> Array:
+    if padding >= 0:  # this row gets no gradient
+        weight = weight.at[padding].set(lax.stop_gradient(weight[padding]))
+    if weight.shape[0] > LARGEST_MARKED:
+        return jnp.take(weight, rows, axis=0)
+    marked = jax.nn.one_hot(rows.reshape(-1), weight.shape[0], dtype=weight.dtype)
+    return (marked @ weight).reshape(*rows.shape, weight.shape[1])
+
+
+# Convolutions
+
+
+def convolution_fits(dimensions: int, dilation: Sizes, transposed: bool, groups: int) -> bool:
+    """Returns whether a convolution is one of fedax's."""
+    return dimensions == 4 and set(dilation) == {1} and not transposed and groups == 1
+
+
+@operator("convolution.default")
+def _convolution(x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, *settings: Any) -> Array:
+    dilation, transposed, output_padding, groups = settings
+    spatial = (1,) * (x.ndim - 2)
+    if convolution_fits(x.ndim, dilation, transposed, groups):
+        y = convolve(channels_last(x), weight.transpose(2, 3, 1, 0), stride=pair(stride), padding=borders(padding))
+        return channels_first(y if bias is None else y + bias)
+    if transposed:
+        sizes = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:])]
+        widths = [(size - p, size - p + more) for size, p, more in zip(sizes, padding, output_padding)]
+        # (inputs, outputs of a group, ...), as kernel (outputs, inputs of a group, ...), turned around
+        parts = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)
+        kernel = jnp.flip(parts.reshape(-1, *parts.shape[2:]), tuple(range(2, x.ndim)))
+        y = lax.conv_general_dilated(x, kernel, (1,) * len(spatial), widths, stride, dilation, feature_group_count=groups)
+    else:
+        widths = [(p, p) for p in padding]
+        y = lax.conv_general_dilated(x, weight, stride, widths, None, dilation, feature_group_count=groups)
+    return y if bias is None else y + bias.reshape(-1, *spatial)
+
+
+def pair(numbers: Sizes) -> tuple[int, int]:
+    """Returns two numbers, of one or two."""
+    return numbers[0], numbers[-1]
+
+
+def borders(padding: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
+    rows, columns = pair(padding)
+    return (rows, rows), (columns, columns)
+
+
+def activated_convolution(
+    x: Array, weight: Array, bias: Array | None, stride: Sizes, padding: Sizes, window: tuple[int, int]
+) -> Array:
+    """Computes a convolution, ReLU, and the largest of each window, in either order of the last two."""
+    bias = jnp.zeros(weight.shape[0], weight.dtype) if bias is None else bias
+    images, kernel = channels_last(x), weight.transpose(2, 3, 1, 0)
+    y = convolve_activate(images, kernel, bias, window, stride=pair(stride), padding=borders(padding))
+    return channels_first(y)
+
+
+# Pooling
+
+
+def pool_settings(
+    window: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil: bool = False
+) -> tuple[Sizes, Sizes, Sizes, Sizes, bool]:
+    """Returns all arguments of maximum pooling, with defaults."""
+    stride, padding, dilation = ([v] if isinstance(v, int) else v for v in (stride, padding, dilation))
+    return window, stride, padding, dilation, ceil
+
+
+def windows_fit(window: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool) -> bool:
+    """Returns whether windows lie side by side, as those of fedax do."""
+    side_by_side = pair(window) == pair(stride or window) and math.prod(pair(window)) <= 250
+    return side_by_side and not any(padding) and set(dilation) == {1} and not ceil
+
+
+@operator("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
+def _max_pool(x: Array, *settings: Any) -> Array:
+    window, stride, padding, dilation, ceil = pool_settings(*settings)
+    if x.ndim == 4 and len(window) == 2 and windows_fit(window, stride, padding, dilation, ceil):
+        return channels_first(max_pool(channels_last(x), pair(window)))
+    return _pool(x, window, stride, padding, dilation, ceil, -jnp.inf, lax.max)
+
+
+def _pool(
+    x: Array,
+    window: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil: bool,
+    start: float,
+    combine: Callable[..., Any],
+) -> Array:
+    count = len(window)
+    stride, padding, dilation = (list(v) * (count // len(v)) for v in (stride or window, padding, dilation))
+    ends = []
+    for size, k, s, p, d in zip(x.shape[-count:], window, stride, padding, dilation):
+        free = size + 2 * p - d * (k - 1) - 1
+        more = -free % s if ceil else 0
+        if more and (-(-free // s)) * s >= size + p:  # a window that begins in the padding behind is left out
+            more = 0
+        ends.append((p, p + more))
+    lead = (1,) * (x.ndim - count)
+    widths = [(0, 0)] * len(lead) + ends
+    strides, dilations = (*lead, *stride), (*lead, *dilation)
+    return lax.reduce_window(x, jnp.asarray(start, x.dtype), combine, (*lead, *window), strides, widths, None, dilations)
+
+
+@operator("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def _average_pool(
+    x: Array,
+    window: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    ceil: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
+) -> Array:
+    total = _pool(x, window, stride, padding, [1], ceil, 0.0, lax.add)
+    if divisor is not None or (count_padding and not ceil) or (not any(padding) and not ceil):
+        return total / (divisor or math.prod(window))
+    ones = jnp.ones(x.shape[-len(window) :], x.dtype)
+    if count_padding:  # PyTorch counts the padding, but not what a window exceeds it by
+        wide = list(padding) * (len(window) // len(padding))
+        ones, padding = jnp.pad(ones, [(p, p) for p in wide], constant_values=1), [0]
+    return total / _pool(ones, window, stride, padding, [1], ceil, 0.0, lax.add)
+
+
+@operator(
+    "adaptive_avg_pool1d.default",
+    "_adaptive_avg_pool2d.default",
+    "adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool3d.default",
+)
+def _adaptive_average(x: Array, sizes: Sizes) -> Array:
+    for axis, size in enumerate(sizes, x.ndim - len(sizes)):
+        length = x.shape[axis]
+        # (outputs, inputs): the share of each input in the mean of its region
+        shares = [[0.0] * length for _ in range(size)]
+        for k in range(size):
+            begin, end = k * length // size, -(-(k + 1) * length // size)
+            shares[k][begin:end] = [1 / (end - begin)] * (end - begin)
+        x = _mixed(x, axis, shares)
+    return x
+
+
+def _mixed(x: Array, axis: int, shares: Any) -> Array:
+    """Multiplies an axis by a matrix (outputs, inputs)."""
+    return jnp.moveaxis(jnp.tensordot(jnp.asarray(shares, x.dtype), x, (1, axis)), 0, axis)
+
+
+@operator("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+def _upsample_nearest(x: Array, sizes: Sizes | None, factors: Sequence[float] | None) -> Array:
+    for axis in range(2, x.ndim):
+        size = sizes[axis - 2] if sizes is not None else int(x.shape[axis] * (factors or ())[axis - 2])
+        step = x.shape[axis] / size if factors is None else 1 / factors[axis - 2]
+        places = [min(int(k * step), x.shape[axis] - 1) for k in range(size)]
+        x = jnp.take(x, jnp.asarray(places), axis=axis)
+    return x
+
+
+@operator("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
+def _upsample_linear(x: Array, sizes: Sizes | None, corners: bool, factors: Sequence[float] | None) -> Array:
+    for axis in range(2, x.ndim):
+        length = x.shape[axis]
+        size = sizes[axis - 2] if sizes is not None else int(length * (factors or ())[axis - 2])
+        step = length / size if factors is None else 1 / factors[axis - 2]
+        places = np.arange(size) * (length - 1) / max(size - 1, 1) if corners else (np.arange(size) + 0.5) * step - 0.5
+        places = np.clip(places, 0, length - 1)
+        # each output lies between two neighbours
+        x = _mixed(x, axis, np.maximum(1 - abs(places[:, None] - np.arange(length)), 0))
+    return x
+
+
+# Norms
+
+
+@operator("layer_norm.default")
+def _layer_norm(
+    x: Array, shape: Sizes, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, fast: bool = False
+) -> Array:
+    last = tuple(range(-len(shape), 0))
+    centred = x - x.mean(last, keepdims=True)
+    y = centred * lax.rsqrt((centred**2).mean(last, keepdims=True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@operator("rms_norm.default")
+def _rms_norm(x: Array, shape: Sizes, weight: Array | None = None, eps: float | None = None) -> Array:
+    last = tuple(range(-len(shape), 0))
+    y = x * lax.rsqrt((x**2).mean(last, keepdims=True) + (jnp.finfo(x.dtype).eps if eps is None else eps))
+    return y if weight is None else y * weight
+
+
+def group_norm_fits(dimensions: int, eps: float) -> bool:
+    """Returns whether a group norm is one of fedax's."""
+    return dimensions == 4 and eps == EPSILON
+
+
+@operator("group_norm.default")
+def _group_norm(
+    x: Array, groups: int, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, fast: bool = True
+) -> Array:
+    weight, bias = _affine(x, weight, bias)
+    if group_norm_fits(x.ndim, eps):
+        return channels_first(group_norm(channels_last(x), weight, bias, groups))
+    parts = x.reshape(x.shape[0], groups, -1)
+    centred = parts - parts.mean(2, keepdims=True)
+    y = (centred * lax.rsqrt((centred**2).mean(2, keepdims=True) + eps)).reshape(x.shape)
+    return y * _by_channel(weight, x) + _by_channel(bias, x)
+
+
+def normed_sum(
+    x: Array, groups: int, weight: Array | None, bias: Array | None, shortcut: Array | None
+) -> tuple[Array, Array]:
+    """Computes group norm, the sum with a shortcut, and ReLU, the end of a residual block.
+
+    It is returned twice, for the next layer and for the next shortcut, see `fedax.ops.residual`.
+    """
+    turned = None if shortcut is None else channels_last(shortcut)
+    one, two = residual(channels_last(x), *_affine(x, weight, bias), groups, turned)
+    return channels_first(one), channels_first(two)
+
+
+def _affine(x: Array, weight: Array | None, bias: Array | None) -> tuple[Array, Array]:
+    return (
+        jnp.ones(x.shape[1], x.dtype) if weight is None else weight,
+        jnp.zeros(x.shape[1], x.dtype) if bias is None else bias,
+    )
+
+
+def _by_channel(values: Array, x: Array) -> Array:
+    return values.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+@contextual("_native_batch_norm_legit_functional.default")
+def _batch_norm(
+    context: Context, x: Array, weight: Any, bias: Any, mean: Array, var: Array, *settings: Any
+) -> tuple[Any, ...]:
+    """Returns outputs, two that nothing reads, and the new running statistics; padding is left out of these."""
+    training, momentum, eps = settings
+    if not training:
+        return (*_normalised(x, weight, bias, mean, var, eps), mean, var)
+    own, spread, count = _statistics(context, x)
+    fresh = (1 - momentum) * mean + momentum * own, (1 - momentum) * var + momentum * spread * (count / (count - 1))
+    # like running statistics, without a gradient
+    return (*_normalised(x, weight, bias, own, spread, eps), *map(lax.stop_gradient, fresh))
+
+
+@contextual("_native_batch_norm_legit.no_stats")
+def _batch_norm_without_state(
+    context: Context, x: Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    own, spread, _ = _statistics(context, x)
+    return _normalised(x, weight, bias, own, spread, eps)
+
+
+@operator("_native_batch_norm_legit_no_training.default")
+def _batch_norm_in_evaluation(
+    x: Array, weight: Any, bias: Any, mean: Array, var: Array, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return _normalised(x, weight, bias, mean, var, eps)
+
+
+def _statistics(context: Context, x: Array) -> tuple[Array, Array, Any]:
+    """Returns mean and variance of each channel, over how many numbers."""
+    over, mask = (0, *range(2, x.ndim)), context.mask
+    if mask is None or mask.shape[0] != x.shape[0]:
+        return x.mean(over), x.var(over), math.prod(x.shape) / x.shape[1]
+    real = mask.reshape(-1, *(1,) * (x.ndim - 1))
+    count = mask.sum().astype(x.dtype) * math.prod(x.shape[2:])
+    mean = jnp.where(real, x, 0).sum(over) / count
+    centred = jnp.where(real, x - _by_channel(mean, x), 0)
+    return mean, (centred**2).sum(over) / count, count
+
+
+def _normalised(x: Array, weight: Any, bias: Any, mean: Array, var: Array, eps: float) -> tuple[Array, None, None]:
+    scale = lax.rsqrt(var + eps)
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    return x * _by_channel(scale, x) + _by_channel(shift, x), None, None
+
+
+# Dropout and attention
+
+
+def drop(context: Context, x: Array, rate: float) -> Array:
+    """Applies dropout."""
+    if context.key is None or rate == 0:
+        return x
+    kept = jax.random.bernoulli(context.next_key(), 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), 0) if rate < 1 else jnp.zeros_like(x)
+
+
+@contextual("native_dropout.default")
+def _native_dropout(context: Context, x: Array, rate: float, training: bool | None = True) -> tuple[Array, None]:
+    return x if training is False else drop(context, x, rate), None
+
+
+@contextual("dropout.default")
+def _dropout(context: Context, x: Array, rate: float, training: bool) -> Array:
+    return drop(context, x, rate) if training else x
+
+
+@contextual("scaled_dot_product_attention.default")
+def _attention(
+    context: Context,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Array:
+    if enable_gqa:  # several heads of queries share one of keys and values
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = jnp.repeat(key, repeats, -3), jnp.repeat(value, repeats, -3)
+    scores = jnp.einsum("...td,...sd->...ts", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == bool else scores + mask
+    weights = jax.nn.softmax(scores, axis=-1)
+    weights = drop(context, weights, dropout)
+    return jnp.einsum("...ts,...sd->...td", weights, value)

@@ -1,0 +1,241 @@
+"""PyTorch's exported graph of a module, as a list of steps that JAX runs."""
+
+import dataclasses
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedax.core import InvalidInput
+from fedax.tasks.own_models.libraries import needed
+from fedax.tasks.own_models.torch_modules import layers, recurrent
+from fedax.tasks.own_models.torch_modules.fusion import Ref, Step, fused
+from fedax.tasks.own_models.torch_modules.operators import OPERATORS
+
+CONTEXTUAL = recurrent.CONTEXTUAL
+_KEPT = (
+    "dropout", "einsum", "gelu", "group_norm", "gru", "layer_norm", "linear", "lstm", "max_pool1d", "max_pool2d",
+    "max_pool3d", "mish", "rms_norm", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention", "silu", "hardswish",
+    "hardsigmoid", "elu", "leaky_relu", "softplus",
+    "adaptive_avg_pool1d", "avg_pool1d", "log_sigmoid",
+)  # fmt: skip
+"""Operators that PyTorch is asked to leave whole."""
+_CHECKS = ("_assert", "sym_constrain_range")
+"""Beginnings of the names of operators that only check."""
+_PLACES = ("layout", "device", "pin_memory", "memory_format", "non_blocking")
+"""Arguments about memory and devices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A module in one mode, training or evaluation.
+
+    Attributes:
+        steps: in order.
+        tensors: names of the inputs that are parameters or buffers, by the module's names for them.
+        constants: arrays by the names of inputs that are constants of the graph.
+        inputs: names of the arguments' inputs.
+        outputs: the results, in the structure that the module returns.
+        updates: results by the names of the buffers that they replace.
+    """
+
+    steps: tuple[Step, ...]
+    tensors: Mapping[str, str]
+    constants: Mapping[str, np.ndarray]
+    inputs: tuple[str, ...]
+    outputs: Any
+    updates: Mapping[str, Ref]
+
+    def __call__(
+        self, tensors: Mapping[str, Any], inputs: Sequence[Any], key: Any = None, mask: Any = None
+    ) -> tuple[PyTree, dict[str, Any]]:
+        """Returns outputs and updated buffers.
+
+        Args:
+            tensors: parameters and buffers by name.
+            inputs: the module's arguments.
+            key: for random numbers.
+            mask: see `Context`.
+        """
+        values: dict[str, Any] = {name: jnp.asarray(tensors[tensor]) for name, tensor in self.tensors.items()}
+        values |= {name: jnp.asarray(array) for name, array in self.constants.items()}
+        values |= zip(self.inputs, map(jnp.asarray, inputs), strict=True)
+        context = layers.Context(key, mask)
+
+        def resolved(value: Any) -> Any:
+            match value:
+                case Ref(name):
+                    return values[name]
+                case list() | tuple():
+                    return type(value)(map(resolved, value))
+                case dict():
+                    return {name: resolved(part) for name, part in value.items()}
+                case _:
+                    return value
+
+        # PyTorch's rules are those of "standard" and "allow"
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            for step in self.steps:
+                args, kwargs = resolved(step.args), resolved(dict(step.kwargs))
+                values[step.name] = step.function(*([context] if step.takes_context else []), *args, **kwargs)
+            return resolved(self.outputs), {name: resolved(ref) for name, ref in self.updates.items()}
+
+
+def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Program:
+    """Returns a module's program.
+
+    Args:
+        module: a `torch.nn.Module`; its mode is set.
+        inputs: arguments for two examples.
+        training: the mode.
+
+    Raises:
+        InvalidInput: a module that PyTorch cannot export, or with operators that have no function
+            here.
+    """
+    torch = needed("torch", "from_torch")
+    module.train(training)
+    real = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.float32)
+    examples = tuple(_as_tensor(torch, array, real) for array in inputs)
+    batch = torch.export.Dim.DYNAMIC
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(module, examples, dynamic_shapes=_in_signature(module, examples, {0: batch}))
+            table = torch.export.default_decompositions()
+            for overload in list(table):
+                if overload.name().split("::")[1].split(".")[0] in _KEPT:
+                    del table[overload]
+            exported = exported.run_decompositions(table)
+    except Exception as error:
+        shapes = [tuple(example.shape) for example in examples]
+        got = f"a module that torch.export refuses on inputs of shapes {shapes} ({_reason(error)})"
+        allowed = "a module without branches on values, for any number of examples"
+        raise InvalidInput.found("from_torch(module=...)", got, allowed) from error
+    return _program(exported)
+
+
+def _as_tensor(torch: Any, array: np.ndarray, real: Any) -> Any:
+    kind = array.dtype.kind
+    tensor = torch.from_numpy(np.array(array))
+    return tensor.to(real) if kind == "f" else tensor.to(torch.int64) if kind == "i" else tensor
+
+
+def _in_signature(module: Any, examples: tuple[Any, ...], batch: Any) -> Any:
+    """Returns the shapes that vary, one entry for each argument; those of *args are one entry together."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    lone = tuple(dict(batch) for _ in examples[: len(named)])
+    rest = tuple(dict(batch) for _ in examples[len(named) :])
+    return (*lone, rest) if rest else lone
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _program(exported: Any) -> Program:
+    signature, nodes = exported.graph_signature, list(exported.graph.nodes)
+    tensors, constants, inputs = {}, {}, []
+    for spec in signature.input_specs:
+        name, kind = getattr(spec.arg, "name", None), spec.kind.name
+        if kind in ("PARAMETER", "BUFFER"):
+            tensors[name] = spec.target
+        elif kind == "CONSTANT_TENSOR":
+            constants[name] = exported.constants[spec.target].detach().numpy()
+        elif kind == "USER_INPUT":
+            inputs.append(name)
+    _refuse_unknown(nodes)
+    steps = [_step(node) for node in nodes if node.op == "call_function" and not _only_checks(node)]
+    (returned,) = next(node for node in nodes if node.op == "output").args
+    refs = [_argument(value) for value in returned]
+    updates, results = {}, []
+    for spec, ref in zip(signature.output_specs, refs, strict=True):
+        if spec.kind.name == "BUFFER_MUTATION":
+            updates[spec.target] = ref
+        else:
+            results.append(ref)
+    outputs = exported.call_spec.out_spec.unflatten(results)
+    return Program(
+        tuple(fused(steps, inputs, [*updates.values(), *results])), tensors, constants, tuple(inputs), outputs, updates
+    )
+
+
+def _operator(node: Any) -> str:
+    return str(node.target).removeprefix("aten.")
+
+
+def _only_checks(node: Any) -> bool:
+    return _operator(node).startswith(_CHECKS)
+
+
+def _refuse_unknown(nodes: Sequence[Any]) -> None:
+    """Refuses operators that have no function here, with the module that calls each.
+
+    Raises:
+        InvalidInput: names the operators, modules and lines.
+    """
+    unknown: dict[str, str] = {}
+    for node in nodes:
+        if node.op != "call_function" or _only_checks(node) or _is_python(node.target):
+            continue
+        if _operator(node) not in OPERATORS and _operator(node) not in CONTEXTUAL:
+            unknown.setdefault(str(node.target), _origin(node))
+    if unknown:
+        got = "; ".join(f"the operator {name} {origin}" for name, origin in unknown.items())
+        allowed = "operators that docs/libraries.md lists"
+        raise InvalidInput.found("from_torch(module=...)", got, allowed, "Write this part with other operators.")
+
+
+def _is_python(target: Any) -> bool:
+    return getattr(target, "__module__", "") in ("_operator", "math", "builtins") or str(target) == "aten.sym_size.int"
+
+
+def _origin(node: Any) -> str:
+    """Returns the submodule and the line of source that call an operator."""
+    path, kind = list(node.meta.get("nn_module_stack", {"": ("", "")}).values())[-1]
+    kind = kind if isinstance(kind, str) else kind.__qualname__
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    where = f"of {path!r} ({kind.rpartition('.')[2]})" if path else "of the module itself"
+    return where + (f", {lines[-1][0]}:{lines[-1][1]}" if lines else "")
+
+
+def _step(node: Any) -> Step:
+    name = _operator(node)
+    if name == "sym_size.int":
+        function: Callable[..., Any] = _size
+    elif _is_python(node.target):
+        function = node.target
+    else:
+        function = CONTEXTUAL.get(name) or OPERATORS[name]
+    kwargs = {key: _argument(value) for key, value in node.kwargs.items() if key not in _PLACES}
+    shape = getattr(node.meta.get("val"), "shape", None)
+    shape = None if shape is None else tuple(map(str, shape))
+    return Step(node.name, function, tuple(map(_argument, node.args)), kwargs, name in CONTEXTUAL, name, shape)
+
+
+def _size(x: Any, axis: int) -> int:
+    return x.shape[axis]
+
+
+def _argument(value: Any) -> Any:
+    """Returns an argument without objects of PyTorch."""
+    kind = type(value)
+    if kind.__name__ == "Node":
+        return Ref(value.name)
+    if isinstance(value, list | tuple):
+        return [_argument(part) for part in value]
+    if kind.__module__ == "torch" and kind.__name__ == "dtype":
+        return jnp.dtype(str(value).removeprefix("torch."))
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    if kind.__module__.partition(".")[0] == "torch":  # layouts, devices, memory formats
+        return None
+    return value

@@ -1,0 +1,115 @@
+"""Local optimizers whose state clients keep between rounds, against Adam written out in NumPy."""
+
+import functools
+
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+
+SIZES, RATE, B1, B2, EPS = (7, 12, 5), 0.05, 0.9, 0.999, 1e-8
+RNG = np.random.default_rng(0)
+CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
+SCHEDULE = fedax.Schedule(steps=4, batch_size="full")
+ENGINES = {
+    "in turn": fedax.Simulation("sequential", devices=1),
+    "in chunks": fedax.Simulation("chunked", chunk=2, devices=1),
+    "offloaded": fedax.Simulation("sequential", devices=1, memory="host"),
+    "eager": fedax.Eager(),
+}
+
+
+def loss(w, e):
+    return (e["x"] @ w - e["y"]) ** 2 / 2
+
+
+TASK = fedax.tasks.from_loss(loss, np.full(3, 0.1), CLIENTS)
+
+
+@functools.cache
+def history(engine="in turn", rounds=3, method=fedax.FedAvg, keep=True, **more):
+    solver = fedax.Optax(optax.adam(RATE), keep=keep)
+    settings = {"solver": solver, "schedule": SCHEDULE, "engine": ENGINES[engine]}
+    return fedax.run(method(), TASK, rounds=rounds, **(settings | more))
+
+
+def rounds_of_adam(rounds):
+    """Returns the mean model after some rounds; moments and counts stay at the clients."""
+    w, moments = np.full(3, 0.1), [(np.zeros(3), np.zeros(3), 0) for _ in SIZES]
+    for _ in range(rounds):
+        models = []
+        for k, client in enumerate(CLIENTS):
+            local, (m, v, t) = w.copy(), moments[k]
+            for _ in range(4):
+                g = client["x"].T @ (client["x"] @ local - client["y"]) / SIZES[k]
+                m, v, t = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2, t + 1
+                local = local - RATE * (m / (1 - B1**t)) / (np.sqrt(v / (1 - B2**t)) + EPS)
+            models.append(local)
+            moments[k] = m, v, t
+        w = np.average(models, axis=0, weights=SIZES)
+    return w, moments
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_adam_goes_on_where_it_stopped(engine):
+    w, moments = rounds_of_adam(3)
+    found = history(engine)
+    np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
+    for k, (m, v, t) in enumerate(moments):
+        adam = found.solver_states.of(k)[0]
+        np.testing.assert_allclose(adam.mu, m, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(adam.nu, v, rtol=0, atol=1e-12)
+        assert int(adam.count) == t
+    assert abs(history(engine, keep=False).params - w).max() > 1e-3
+
+
+def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
+    schedule = fedax.Schedule(steps=4, batch_size="full", cohort=1)
+    one, two = (history(engine, 4, schedule=schedule) for engine in ("in turn", "eager"))
+    counts = [int(one.solver_states.of(k)[0].count) for k in range(3)]
+    assert sum(counts) == 16
+    assert len(set(counts)) > 1
+    np.testing.assert_allclose(one.params, two.params, rtol=0, atol=1e-12)
+
+
+def test_runs_go_on_from_checkpoints_and_histories(tmp_path):
+    whole = history("in turn", 3)
+    begun = history("in turn", 2, checkpoint=tmp_path, checkpoint_every=1)
+    settings = {"solver": fedax.Optax(optax.adam(RATE), keep=True), "schedule": SCHEDULE, "engine": ENGINES["in turn"]}
+    for more in ({"resume": begun}, {"checkpoint": tmp_path, "checkpoint_every": 1}):
+        found = fedax.run(fedax.FedAvg(), TASK, rounds=3, **settings, **more)
+        np.testing.assert_array_equal(found.params, whole.params)
+    with pytest.raises(InvalidInput, match="keep"):
+        fedax.run(fedax.FedAvg(), TASK, rounds=3, resume=begun, **(settings | {"solver": fedax.Optax(optax.adam(RATE))}))
+
+
+def test_the_state_is_counted_and_not_sent():
+    kept = fedax.footprint(fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE), keep=True))
+    fresh = fedax.footprint(fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE)))
+    assert (kept.memory.vectors, kept.memory.numbers) == (2, 1)
+    assert kept.phases == fresh.phases
+    assert sum(fresh.memory) == 0
+
+
+def test_momentum_that_is_kept_is_no_plain_step():
+    solver = fedax.SGD(RATE, momentum=0.5, keep=True)
+    v, w = np.zeros(3), np.full(3, 0.1)
+    x, y = CLIENTS[0]["x"], CLIENTS[0]["y"]
+    for _ in range(8):
+        v = 0.5 * v + x.T @ (x @ w - y) / len(y)
+        w = w - RATE * v
+    task = fedax.tasks.from_loss(loss, np.full(3, 0.1), CLIENTS[:1])
+    found = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=SCHEDULE, rounds=2)
+    np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
+    with pytest.raises(InvalidInput, match="keep=True"):
+        fedax.run(fedax.FedNova(), task, solver=solver, schedule=SCHEDULE, rounds=1)
+
+
+@pytest.mark.parametrize("method", [fedax.Ditto, fedax.FedRep])
+def test_methods_with_several_local_problems_are_refused(method):
+    task = fedax.tasks.from_loss(lambda p, e: loss(p["w"], e) + p["b"] ** 2, {"w": np.ones(3), "b": 0.0}, CLIENTS)
+    made = fedax.FedRep(head="b") if method is fedax.FedRep else method()
+    with pytest.raises(InvalidInput, match="keep"):
+        fedax.run(made, task, solver=fedax.Optax(optax.adam(RATE), keep=True), schedule=SCHEDULE, rounds=1)

@@ -1,0 +1,220 @@
+"""Modules of PyTorch train as PyTorch trains them, step by step."""
+
+import runpy
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from sources import ROOT
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+
+from networks import NETWORKS, images  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import IterableDataset, Subset, TensorDataset  # noqa: E402
+
+RATE, STEPS = 0.05, 20
+FULL = fedax.Schedule(steps=1, batch_size="full")
+
+
+def cross_entropy(logits, examples):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
+
+
+def double(make):
+    """Makes a network and its examples in double precision, with which 20 steps agree to rounding."""
+    torch.manual_seed(0)
+    net, x, y = make()
+    return net.double(), x if x.dtype == torch.int64 else x.double(), y
+
+
+def train_in_torch(net, x, y):
+    optimizer, losses = torch.optim.SGD(net.parameters(), lr=RATE), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    with torch.no_grad():
+        return [*losses, float(nn.functional.cross_entropy(net(x), y))]
+
+
+def run(task, rounds=STEPS, **options):
+    defaults = {"solver": fedax.SGD(RATE), "schedule": FULL, "observe": [fedax.observe.TrainLoss()], "observe_every": 1}
+    return fedax.run(fedax.FedAvg(), task, rounds=rounds, **(defaults | options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", NETWORKS)
+def test_losses_are_those_of_torch_over_20_steps_and_weights_go_back(make):
+    net, x, y = double(make)
+    history = run(fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}]))
+    start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    found = fedax.tasks.torch_state_dict(net, history)
+    assert all(torch.equal(start[name], tensor) for name, tensor in net.state_dict().items())
+    losses = train_in_torch(net, x, y)
+    assert losses[-1] < losses[0] - 0.05
+    np.testing.assert_allclose(history.metrics["train_loss"], losses, atol=1e-9)
+    assert all(torch.allclose(tensor, found[name], rtol=0, atol=1e-9) for name, tensor in net.state_dict().items())
+    net.load_state_dict(found)
+
+
+def test_batch_norm_leaves_padding_out_and_its_statistics_are_the_state():
+    def normed():
+        first = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()]
+        return nn.Sequential(*first, nn.Linear(144, 10), nn.BatchNorm1d(10)), *images(7, 1, 8)
+
+    net, x, y = double(normed)
+    task = fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}])
+    assert sorted(task.state) == ["1.running_mean", "1.running_var", "5.running_mean", "5.running_var"]
+    # the second minibatch is short
+    history = run(task, rounds=1, schedule=fedax.Schedule(epochs=1, batch_size=4, order="given"))
+    found = fedax.tasks.torch_state_dict(net, history)
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
+    for rows in (slice(0, 4), slice(4, 7)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    for name, tensor in net.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            np.testing.assert_allclose(found[name], tensor, atol=1e-10, err_msg=name)
+    with torch.no_grad():
+        loss = float(nn.functional.cross_entropy(net.eval()(x), y))
+    np.testing.assert_allclose(history.metrics["train_loss"][-1], loss, atol=1e-10)
+
+
+def test_statistics_that_clients_keep_go_back_as_their_mean():
+    def normed():
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)), *images(8, 1, 2)
+
+    net, x, y = double(normed)
+    clients = [{"x": x[:4], "y": y[:4]}, {"x": x[4:], "y": y[4:]}]
+    history = run(fedax.tasks.from_torch(net, cross_entropy, clients, state_policy="local"), 1)
+    with torch.no_grad():
+        means = [net[1](part["x"].flatten(1)).mean(0) for part in clients]
+    np.testing.assert_allclose(history.state_dict()["2.running_mean"], 0.05 * (means[0] + means[1]), atol=1e-12)
+    found = fedax.tasks.torch_state_dict(net, history)
+    assert all(torch.equal(found[name], tensor) for name, tensor in history.state_dict().items())
+    with pytest.raises(fedax.FedaxError, match="a task of from_torch"):
+        fedax.run(fedax.FedAvg(), fedax.tasks.synthetic(clients=2), rounds=0).state_dict()
+
+
+def test_dropout_draws_in_training_alone():
+    net, x = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 3, bias=False)).double(), np.ones((1000, 3))
+    with torch.no_grad():
+        net[1].weight.copy_(torch.eye(3))
+    task = fedax.tasks.from_torch(net, lambda z, e: z.sum(1), [x])
+    params = task.start(jax.random.key(0))
+    one, two = (np.asarray(task.loss(params, {"x": x}, key=jax.random.key(k))) for k in (0, 1))
+    np.testing.assert_allclose(np.asarray(task.loss(params, {"x": x}, key=None)), 3.0)
+    assert (one != two).any()
+    assert set(np.round(one * 0.75).astype(int)) <= {0, 1, 2, 3}
+    assert abs(one.mean() - 3) < 0.1
+
+
+def test_parameters_keep_names_ties_and_what_is_not_trained():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.out = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+            self.base = nn.Linear(4, 4).requires_grad_(False)
+            self.out.weight = self.tokens.weight
+            self.register_buffer("scale", torch.tensor(2.0))
+
+        def forward(self, x):
+            return self.out(self.base(self.tokens(x)).mean(1)) * self.scale
+
+    net, x, y = Tied().double(), torch.arange(12).reshape(4, 3) % 6, torch.arange(4)
+    history = run(fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}]), 3)
+    assert sorted(history.params) == ["base.bias", "base.weight", "tokens.weight"]
+    found = fedax.tasks.torch_state_dict(net, history)
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=RATE)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    for name, tensor in net.state_dict().items():
+        np.testing.assert_allclose(found[name], tensor, atol=1e-12, err_msg=name)
+    with pytest.raises(fedax.FedaxError, match="at least one real array to train"):
+        fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}], frozen="tokens")
+
+
+def test_a_saved_model_is_a_state_dict(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(3, 1, 2)
+    history = run(fedax.tasks.from_torch(net, cross_entropy, [{"x": x, "y": y}]), 2)
+    history.save(tmp_path / "model.safetensors")
+    net.load_state_dict(safetensors.load_file(tmp_path / "model.safetensors"))
+    net.load_state_dict(history.state_dict())
+    np.testing.assert_array_equal(net[1].weight.detach(), history.params["1.weight"])
+
+
+def test_data_sets_are_read_as_arrays():
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
+    whole = TensorDataset(x, y)
+    sets = [Subset(whole, [0, 1, 2]), Subset(whole, [3, 4, 5, 6, 7])]
+    arrays = [{"x": x[:3].numpy(), "y": y[:3].numpy()}, {"x": x[3:].numpy(), "y": y[3:].numpy()}]
+    found = [
+        run(fedax.tasks.from_torch(net, cross_entropy, clients, test=clients, holdout=clients[0]), 2)
+        for clients in (sets, arrays)
+    ]
+    np.testing.assert_array_equal(*(history.params["1.weight"] for history in found))
+    named = fedax.tasks.from_torch(net, cross_entropy, dict(zip(("north", "south"), sets, strict=True)))
+    assert list(named.names) == ["north", "south"]
+
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return iter([])
+
+    for clients, message in ((whole, "one data set"), ([Endless()], "without a length"), ([TensorDataset(x)], "1 parts")):
+        with pytest.raises(fedax.FedaxError, match=message):
+            fedax.tasks.from_torch(net, cross_entropy, clients)
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return torch.linalg.matrix_exp(x.reshape(-1, 2, 2)).reshape(-1, 4)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Unknown()),
+            r"matrix_exp.* of '2' \(Unknown\).*test_from_torch.py:\d+",
+        ),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Branching()), "torch.export refuses"),
+        (nn.Linear, "with parentheses"),
+        (lambda x: x, "a torch.nn.Module"),
+        (nn.Linear(7, 3), "torch.export refuses"),
+    ],
+    ids=["operator", "branch", "class", "function", "shape"],
+)
+def test_what_cannot_be_taken_is_named(module, message):
+    x, y = images(3, 1, 2)
+    with pytest.raises(fedax.FedaxError, match=message):
+        fedax.tasks.from_torch(module, cross_entropy, [{"x": x, "y": y}])
+
+
+def test_weights_of_another_module_are_refused():
+    net = nn.Linear(2, 3)
+    for other in ({"weight": np.ones((2, 3))}, {"kernel": np.ones((3, 2))}):
+        with pytest.raises(fedax.FedaxError, match="names and shapes of the module's state_dict"):
+            fedax.tasks.torch_state_dict(net, other)
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(capsys):
+    space = runpy.run_path(str(ROOT / "docs" / "tutorials" / "from-pytorch.py"))
+    accuracy = space["history"].metrics["test_accuracy"][-1]
+    assert accuracy > 0.3
+    assert abs(float(capsys.readouterr().out.split()[-1]) - accuracy) < 0.01

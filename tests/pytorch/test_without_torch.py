@@ -1,0 +1,26 @@
+"""fedax without PyTorch: nothing imports it, and what needs it says so."""
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+sys.modules["torch"] = None
+import fedax
+try:
+    fedax.tasks.from_torch(None, lambda outputs, examples: outputs, [])
+except fedax.FedaxError as error:
+    print(error)
+"""
+
+
+def test_from_torch_says_what_it_needs():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
+    assert "from_torch needs the package 'torch'" in done.stdout, done.stderr
+    assert "pip install torch" in done.stdout
+
+
+def test_nothing_else_imports_torch():
+    code = "import sys, fedax, fedax.cli.main, fedax.tasks; fedax.tasks.digits; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False", done.stderr
