@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import verbs
+
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
 from fedax.report.methods import describe_algorithm
@@ -40,7 +42,7 @@ def by_family() -> dict[str, list[type[Algorithm[Any]]]]:
 def pages(root: Path) -> dict[str, str]:
     """Markdown by address: the list of all, and one page for each."""
     appearances = _appearances(root / "docs" / "reproduction")
-    return {"algorithms/index.md": _overview()} | {
+    return {"algorithms/index.md": _overview(), "algorithms/verbs.md": verbs.table(by_family())} | {
         address(kind): page(kind, appearances.get(kind.__name__.lower(), [])) for kind in algorithm_classes().values()
     }
 
@@ -50,7 +52,8 @@ def _overview() -> str:
         "# Algorithms",
         "",
         "Every page is made from the algorithm's own source: formulas and ranges from its docstring and declarations, traffic,",
-        "memory and gradients from one abstract trace of a round. [How to choose](../choose.md) compares them.",
+        "memory and gradients from one abstract trace of a round. [How to choose](../choose.md) compares them,",
+        "and [a table](verbs.md) says which verbs of the core each one is made of.",
         "",
     ]
     for name, kinds in by_family().items():

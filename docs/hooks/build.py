@@ -53,7 +53,7 @@ def on_config(config: Any) -> Any:
     config.nav = [
         {"Start": [{"fedax": "index.md"}, {"First steps": "start.md"}, {"Reading a report": "report.md"}, *_tutorials()]},
         {"Choose": "choose.md"},
-        {"Algorithms": ["algorithms/index.md", *families]},
+        {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
         {"Guides": [f"guides/{name}.md" for name in GUIDES] + others},
         {
             "Reference": [

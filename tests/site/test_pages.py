@@ -26,3 +26,71 @@ def test_code_of_a_method_is_what_runs(name, there, not_there):
     assert there in text
     assert not_there not in text
     assert text.count("def round(") == 1
+
+
+ISSUED = (
+    "SDANE AccSDANE FedRed DANE ProxSkip FedExProx FedCM FedLin Mime MimeLite FedSpeed FedSAM MOON FedBABU FedRoD PushSum EXTRA "
+    "ExactDiffusion NIDS DFedSAM BEER"
+)
+"""Successors of the papers and yardsticks, of which each has to stay short."""
+
+
+@pytest.mark.parametrize("name", ISSUED.split())
+def test_successors_and_yardsticks_are_short(name):
+    import verbs
+
+    import fedax
+
+    assert 0 < verbs.logic_lines(getattr(fedax, name)) <= 45
+
+
+@pytest.mark.parametrize(
+    ("name", "uses", "not_these"),
+    [
+        ("FedSAM", {"solver", "hook in the step", "sampled cohort", "mean"}, {"client state", "full gradient"}),
+        ("FedCM", {"local problem", "hook in the step"}, {"full gradient"}),
+        ("Mime", {"full gradient", "mean"}, {"graph"}),
+        ("MOON", {"own loss of the examples", "client state"}, {"all clients"}),
+        ("ProxSkip", {"all clients", "client state"}, {"sampled cohort"}),
+        ("PushSum", {"graph (doubly stochastic or column-stochastic)", "solver"}, {"mean"}),
+        ("BEER", {"codec", "random key"}, {"sampled cohort"}),
+    ],
+)
+def test_verbs_come_from_the_code(name, uses, not_these):
+    import verbs
+
+    import fedax
+
+    found = set(verbs.used(getattr(fedax, name)))
+    assert uses <= found
+    assert not not_these & found
+
+
+def test_verbs_of_a_method_that_is_written_here():
+    """Inherited work counts, comments and docstrings do not."""
+    import verbs
+
+    import fedax
+
+    class Half(fedax.FedAvg):
+        """Text.
+
+        More text.
+        """
+
+        # a reason
+        def train(self, client, w):
+            """Text with client.gradient(w)."""
+            return fedax.core.Upload(client.gradient(w))
+
+    assert verbs.used(Half) == ["full gradient", "sampled cohort", "mean"]
+    assert verbs.logic_lines(Half) == 3
+
+
+def test_every_algorithm_is_in_the_table_of_verbs():
+    import algorithms
+    import verbs
+
+    rows = [line for line in verbs.table(algorithms.by_family()).splitlines() if line.startswith("| [")]
+    assert len(rows) == len(algorithms.algorithm_classes())
+    assert all("solver" in row or "gradient" in row or "loop" in row for row in rows)

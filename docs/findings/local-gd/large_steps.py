@@ -1,0 +1,91 @@
+"""The runs and the picture of docs/findings/h.md, "Large steps": Local GD on separable and on other data, by H and step size.
+
+python large_steps.py run     all runs, kept as large_steps.csv beside this file
+python large_steps.py draw    the picture and the table, from large_steps.csv
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import fedax
+from fedax.observe import Objective
+from fedax.report.drawing.charts import Axis, Chart, Panel, Series
+from fedax.report.drawing.figures import save_charts
+from fedax.theory.constants import closed_form
+
+HERE = Path(__file__).parent
+WORKERS, COMMUNICATIONS, EVERY = 20, 512, 4
+INTERVALS = (1, 4, 16, 64)
+SCALES = {"1/(4LH)": None, "1/L": 1.0, "16/L": 16.0, "64/L": 64.0}
+"""Step sizes: the theorem's largest one, and some that do not depend on H."""
+SETS = ("mushrooms", "a5a")
+LEVELS = {"mushrooms": (0.1, 0.01, 0.001), "a5a": (0.4, 0.35, 0.33)}
+
+
+def task_of(name: str) -> fedax.Task:
+    """Returns logistic regression without l2 on contiguous blocks of the file, as in the paper on Local GD."""
+    return getattr(fedax.tasks, name)(l2=0.0, clients=WORKERS)
+
+
+def run_all() -> None:
+    with (HERE / "large_steps.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["data", "interval", "step size", "communications", "objective"])
+        for name in SETS:
+            task = task_of(name)
+            smoothness = float(np.max(closed_form(task)))
+            for interval in INTERVALS:
+                for label, scale in SCALES.items():
+                    rate = 1 / (4 * smoothness * interval) if scale is None else scale / smoothness
+                    history = fedax.run(
+                        fedax.LocalGD(),
+                        task,
+                        solver=fedax.SGD(rate),
+                        schedule=fedax.Schedule(steps=interval, batch_size="full", weights="equal"),
+                        rounds=COMMUNICATIONS,
+                        observe=[Objective()],
+                        observe_every=EVERY,
+                    )
+                    for i, value in enumerate(history.metrics["objective"]):
+                        writer.writerow([name, interval, label, i * EVERY, f"{value:.6g}"])
+                    file.flush()
+
+
+def draw() -> None:
+    with (HERE / "large_steps.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    def curve(name: str, interval: int, label: str) -> np.ndarray:
+        kept = [r for r in rows if (r["data"], r["interval"], r["step size"]) == (name, str(interval), label)]
+        return np.array([float(row["objective"]) for row in kept])
+
+    for name in SETS:
+        for label in SCALES:
+            for interval in INTERVALS:
+                values = curve(name, interval, label)
+                if not len(values):
+                    continue
+                reached = [
+                    int(np.argmax(values <= level)) * EVERY if (values <= level).any() else -1 for level in LEVELS[name]
+                ]
+                print(
+                    f"{name}, {label}, H = {interval}: last {values[-1]:.4g}, largest {values.max():.3g}, reached {reached}"
+                )
+    panels = []
+    for name in SETS:
+        for label in SCALES:
+            x = np.arange(COMMUNICATIONS // EVERY + 1) * EVERY
+            series = [
+                Series(f"H = {interval}", place, x[1:], curve(name, interval, label)[1:])
+                for place, interval in enumerate(INTERVALS)
+                if len(curve(name, interval, label))
+            ]
+            panels.append(Panel(f"{name}, {label}", Axis("communications", True), Axis("f", True), series))
+    save_charts([Chart("large-steps", "Local GD by H and step size", panels, len(SCALES), shared=True)], HERE, ["png"])
+
+
+if __name__ == "__main__":
+    {"run": run_all, "draw": draw}[sys.argv[1]]()
