@@ -340,6 +340,19 @@ def test_a_data_set_that_the_library_saved(tmp_path):
         assert (found.holdout is None) == (name == "one")
 
 
+def test_the_only_column_of_classes_is_the_label(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    for names, columns in (("one", ["digit"]), ("two", ["digit", "writer"])):
+        kinds = dict.fromkeys(columns, datasets.ClassLabel(names=["zero", "one"]))
+        features = datasets.Features({"image": datasets.Sequence(datasets.Value("float32")), **kinds})
+        rows = {"image": [[0.0, 1.0]] * 4} | {name: [0, 1, 1, 0] for name in columns}
+        datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / names)
+    found = data.hub(str(tmp_path / "one"), "index", clients=2)
+    assert (found.classes, sorted(y for client in found.train for y in client["y"].tolist())) == (2, [0, 0, 1, 1])
+    with pytest.raises(DataError, match="got 'label'; allowed: one of the columns image, digit, writer"):
+        data.hub(str(tmp_path / "two"), "index", clients=2)
+
+
 def test_the_hub_without_network_name_or_column(hub, monkeypatch):
     with pytest.raises(
         DataError, match=r"hub\('house/other'\): got .ConnectionError: Couldn't reach .*; .*only the cache helps"

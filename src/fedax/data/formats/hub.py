@@ -57,7 +57,8 @@ def hub(
         revision: a commit, tag or branch; give a commit to have the same data for ever.
         features: the column of inputs: images, which become numbers in [0, 1] if they are bytes, or
             lists of numbers.
-        label: the column of labels.
+        label: the column of labels. Without a column "label", the only one whose feature is a
+            `ClassLabel`.
         user: the column of users' ids, for the partition "user".
         train: the split that is dealt out.
         test: the split that is kept as a global test set, or None.
@@ -82,6 +83,7 @@ def hub(
     size_of(tokens, vocabulary)
     _check_partition(partition, clients, seed, user, options)
     table, held = _load_splits(dataset, train, test, config, revision, cache)
+    label = _label_column(table, label)
     y = _labels(table, label)
     x = _inputs(table, features, flat) if text is None else np.arange(len(y))[:, None]
     parts, names = _parts(table, y, partition, clients, seed, user, options)
@@ -214,6 +216,15 @@ def _there(table: Any, name: str) -> None:
 def _column(table: Any, name: str) -> np.ndarray:
     _there(table, name)
     return np.asarray(table[name])
+
+
+def _label_column(table: Any, name: str) -> str:
+    """Returns the column, or for the default without such a column the only one of classes."""
+    if name != "label" or name in table.column_names:
+        return name
+    known = getattr(table, "features", {}).items()
+    classes = [column for column, feature in known if type(feature).__name__ == "ClassLabel"]
+    return classes[0] if len(classes) == 1 else name
 
 
 def _labels(table: Any, name: str) -> np.ndarray:
