@@ -21,6 +21,7 @@ Runs:
 - `keep_programs`: keep compiled programs between processes.
 - `Simulation`, `Eager`, `MPI`, `Flower`: engines: compiled, step by step for reference, one process for each client, deployed.
 - `Task`: a federated learning problem.
+- `lora`: a task of fine-tuning a frozen model by low-rank adapters.
 - `Graph`: a communication graph with its mixing matrix.
 
 Algorithms with a server and one model:

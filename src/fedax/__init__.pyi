@@ -124,5 +124,6 @@ from .models.storage import load_state as load_state
 from .models.storage import save_params as save_params
 from .report.single import compare as compare
 from .report.single import table as table
+from .tasks.lora import lora as lora
 
 __version__: str

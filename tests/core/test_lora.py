@@ -1,0 +1,96 @@
+"""Low-rank adapters: exact averages, what is sent, and merged weights, against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax.core import InvalidInput
+
+RNG = np.random.default_rng(0)
+CLIENTS = [{"x": RNG.normal(size=(n, 6)), "y": RNG.normal(size=(n, 4))} for n in (5, 9)]
+BASE = {"dense": {"kernel": RNG.normal(size=(6, 4)), "bias": np.ones(4)}}
+FULL = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(steps=3, batch_size="full")}
+
+
+def loss(p, e):
+    return ((e["x"] @ p["dense"]["kernel"] + p["dense"]["bias"][None, :] - e["y"]) ** 2).sum(1) / 2
+
+
+TASK = fedax.tasks.from_loss(loss, BASE, CLIENTS, scores={"error": loss}, predict=lambda p, e: e["x"] @ p["dense"]["kernel"])
+
+
+def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
+    history = fedax.run(fedax.FedAvg(), fedax.lora(TASK, rank=2, targets="*.kernel", alpha=3.0), rounds=1, **FULL)
+    a, models = np.asarray(history.params.left["dense.kernel"]), []
+    for client in CLIENTS:
+        b = np.zeros((2, 4))
+        for _ in range(3):
+            kernel = BASE["dense"]["kernel"] + 1.5 * a @ b
+            error = client["x"] @ kernel + 1 - client["y"]
+            b -= 0.1 * 1.5 * a.T @ (client["x"].T @ error) / len(error)
+        models.append(BASE["dense"]["kernel"] + 1.5 * a @ b)
+    mean = np.average(models, axis=0, weights=(5, 9))
+    np.testing.assert_allclose(history.params.merged()["dense"]["kernel"], mean, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(history.params.merged()["dense"]["bias"], 1)
+    np.testing.assert_array_equal(history.params.base["dense"]["kernel"], BASE["dense"]["kernel"])
+    assert np.linalg.matrix_rank(mean - BASE["dense"]["kernel"]) == 2
+    assert history.bits.up[0] == 2 * 2 * 4 * 64
+
+
+def test_both_factors_are_trained_and_sent_where_asked():
+    history = fedax.run(fedax.FedAvg(), fedax.lora(TASK, 2, targets="*.kernel", average="factors"), rounds=2, **FULL)
+    assert history.bits.up[0] == 2 * 2 * (6 + 4) * 64
+    exact = fedax.lora(TASK, 2, targets="*.kernel")
+    assert abs(history.params.left["dense.kernel"] - exact.frozen.left["dense.kernel"]).max() > 1e-3
+
+
+def test_a_weight_has_outputs_first():
+    def turned(p, e):
+        return ((e["x"] @ p["weight"].T - e["y"]) ** 2).sum(1)
+
+    task = fedax.lora(fedax.tasks.from_loss(turned, {"weight": np.zeros((4, 6))}, CLIENTS), 3, targets="weight")
+    trained = task.start(jax.random.key(0))
+    assert (trained.left["weight"].shape, trained.right["weight"]) == ((4, 3), None)
+
+
+def test_a_pretrained_transformer_learns_by_its_attention():
+    rng, model = np.random.default_rng(1), fedax.models.Transformer(12, 6, width=16, heads=2, layers=1, classes=2)
+    x = rng.integers(1, 12, (4, 40, 6))
+    clients = [{"x": rows, "y": (rows == 3).any(1).astype(int)} for rows in x]
+    task = fedax.tasks.classification(fedax.data.FederatedData(train=clients, classes=2), model)
+    adapted = fedax.lora(task, 4, targets=["blocks.0.attention.kernel", "blocks.0.wide.kernel"])
+    settings = {"solver": fedax.Optax(optax.adam(0.02)), "schedule": fedax.Schedule(epochs=2, batch_size=20), "rounds": 5}
+    found, whole = (fedax.run(fedax.FedAvg(), task, **settings) for task in (adapted, task))
+    assert found.metrics["train_loss"][-1] < found.metrics["train_loss"][0] - 0.01
+    assert found.bits.up[0] * 8 < whole.bits.up[0]
+    merged = found.params.merged()
+    assert jax.tree.structure(merged) == jax.tree.structure(whole.params)
+    examples = {name: jnp.asarray(values) for name, values in clients[0].items()}
+    losses = task.loss(merged, examples, None), adapted.functions["loss"](found.params, examples, None)
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"targets": "dense.bias"}, "matrices"),
+        ({"targets": "query"}, "names of leaves"),
+        ({"targets": lambda name, leaf: False}, "at least one leaf"),
+        ({"targets": "*.kernel", "rank": 5}, "rank, 5"),
+        ({"targets": "*.kernel", "rank": 0}, ">= 1"),
+        ({"targets": "*.kernel", "alpha": 0}, "> 0"),
+        ({"targets": "*.kernel", "params": {"kernel": jnp.ones((6, 4))}}, "structure"),
+    ],
+)
+def test_what_does_not_fit_is_refused(more, message):
+    with pytest.raises(InvalidInput, match=message):
+        fedax.lora(TASK, **({"rank": 2} | more))
+
+
+def test_l2_is_refused():
+    task = fedax.tasks.from_loss(loss, BASE, CLIENTS, l2=0.1)
+    with pytest.raises(InvalidInput, match="l2"):
+        fedax.lora(task, 2, targets="*.kernel")
