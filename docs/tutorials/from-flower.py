@@ -17,9 +17,12 @@
 # and a client, which trains. In fedax it is one class. The same class runs compiled on one machine, for research, and over
 # Flower's own SuperLink and SuperNodes, for [deployment](../flower.md); you keep the network, the keys and the tools.
 #
-# ## The quickstart
+# ## A Flower app, before
+#
+# The client trains PyTorch's module on its partition, the server app averages:
 #
 # ```python
+# # client_app.py
 # app = ClientApp()
 #
 # @app.train()
@@ -30,21 +33,55 @@
 #     return Message(content=RecordDict({"arrays": ArrayRecord(model.state_dict()),
 #                                        "metrics": MetricRecord({"num-examples": len(trainloader.dataset)})}), reply_to=message)
 #
-# strategy = FedAvg(fraction_train=0.5)
-# result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=20)
+# # server_app.py
+# app = ServerApp()
+#
+# @app.main()
+# def main(grid, context):
+#     strategy = FedAvg(fraction_train=0.5)
+#     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=20)
+#     torch.save(result.arrays.to_torch_state_dict(), "model.pt")
 # ```
 #
-# | Flower | fedax |
+# ## The same app, after
+#
+# `Net` and `load_data` stay; `train_fn`, both apps and their messages go:
+#
+# ```python
+# net = Net()
+# clients = [load_data(k, 10)[0].dataset for k in range(10)]
+# task = fedax.tasks.from_torch(net, cross_entropy, clients)    # see "From PyTorch"
+# history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20,
+#                     schedule=fedax.Schedule(cohort=5, epochs=1, batch_size=32))
+# net.load_state_dict(fedax.tasks.torch_state_dict(net, history))
+# torch.save(net.state_dict(), "model.pt")
+# ```
+#
+# | Flower | in fedax | |
+# |---|---|---|
+# | `Net`, a `torch.nn.Module` | `fedax.tasks.from_torch` | stays |
+# | `load_data(partition_id, num_partitions)` | one entry of `clients`, or a data set with a partition | stays |
+# | SuperLink, SuperNodes, keys, TLS | `fedax deploy`, see [its page](../flower.md) | stays |
+# | the body of `train` | `client.minimize(start=w)` with a solver and a `Schedule` | changes |
+# | the loss, `F.cross_entropy` | a function in JAX, one number for each example | changes |
+# | `ArrayRecord`, `MetricRecord`, `reply_to` | `Upload(...)` | changes |
+# | `"num-examples"` | the size of the client's data: weights of the mean, known to the library | changes |
+# | `fraction_train=0.5` | `Schedule(cohort=...)`: an exact number of clients | changes |
+# | `Strategy.configure_train`, `aggregate_train` | `round(self, fed, state)` | changes |
+# | `context.state` | memory that a method declares; on the client's disk when deployed | changes |
+# | `evaluate_fn`, `aggregate_evaluate` | observers | changes |
+# | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program | goes |
+#
+# | cannot be done | instead |
 # |---|---|
-# | `load_data(partition_id, num_partitions)` | one entry of `clients`, or a data set with a partition |
-# | the body of `train` | `client.minimize(start=w)` with a solver and a `Schedule` |
-# | `ArrayRecord`, `MetricRecord`, `reply_to` | `Upload(...)` |
-# | `"num-examples"` | the size of the client's data: weights of the mean, known to the library |
-# | `fraction_train=0.5` | `Schedule(cohort=...)`: an exact number of clients |
-# | `Strategy.configure_train`, `aggregate_train` | `round(self, fed, state)` |
-# | `context.state` | memory that a method declares; on the client's disk when deployed |
-# | `evaluate_fn`, `aggregate_evaluate` | observers |
-# | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program |
+# | a client's training in scikit-learn, XGBoost or any library but JAX | stay with Flower; a PyTorch module is exported to JAX |
+# | a module that branches on values, or with operators without a form in JAX | refused with module and line; rewrite that part |
+# | another model at each client | personalized methods with leaves of their own, of one form |
+# | clients in other languages, on phones | stay with Flower |
+# | deployments with a state that changes (batch norm), or a solver with `keep=True` | simulate, use MPI, or freeze the state |
+# | metrics that a client computes by any code | observers in JAX |
+#
+# The rest of this page runs the same experiment on digits with a model of the library.
 
 # %%
 import fedax
