@@ -15,13 +15,13 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
-from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import EmptyPhaseError, RoundContext, bits_spent
 from fedax.engine.round.engine import Log, Program, RunCarry, initial_carry, pad_client_sets, stack_notes, to_device
 from fedax.engine.round.evaluation import empty_cohort
+from fedax.engine.round.timing.asynchronous import row_of
+from fedax.engine.round.timing.clock import WorkCount
 from fedax.observe.base import Observer, View, joined
 from fedax.utils.layout import accumulator
 
@@ -147,7 +147,7 @@ class PythonProgram(Program):
             carry = carry._replace(downlinks=self.setup.asynchronous.grown(carry.downlinks, [timetable], rounds.stop))
         for t in rounds:
             own = row_of(arrivals, t - rounds.start)
-            fed, after = RoundContext(backend, t, root, *carry[1:], arrivals=own), carry
+            fed, after = RoundContext(backend, t, root, *carry[1:4], **carry.by_name, arrivals=own), carry
             try:
                 state = algorithm.round(fed, carry.state)
                 after = RunCarry(state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states)

@@ -23,11 +23,11 @@ from fedax.engine.driver.options import RunOptions, Setting, check_count, check_
 from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import data_of, origin
 from fedax.engine.driver.settings import settings_of
-from fedax.engine.round.asynchronous import server_steps_of
 from fedax.engine.round.client import Setup
-from fedax.engine.round.clock import clock_of
 from fedax.engine.round.engine import compute_metrics, initial_params
 from fedax.engine.round.privacy import private_of
+from fedax.engine.round.timing.asynchronous import server_steps_of
+from fedax.engine.round.timing.clock import clock_of
 from fedax.errors import InvalidInput, short
 from fedax.models.storage import leaf_names, place_arrays, read_weights, state_in
 from fedax.observe.base import Observer

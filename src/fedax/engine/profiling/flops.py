@@ -207,7 +207,7 @@ def round_flops_counter(program: SimulationProgram) -> Callable[[Any, int], int]
     @eqx.filter_jit
     def worked(setup: Setup, algorithm: Algorithm[Any], root: Any, carry: RunCarry, round: Int[Array, ""]) -> list[Array]:
         backend = _FlopBackend(setup)
-        algorithm.round(RoundContext(backend, round, root, *carry[1:]), carry.state)
+        algorithm.round(RoundContext(backend, round, root, *carry[1:4], **carry.by_name), carry.state)
         costs[:] = backend.costs
         return backend.worked
 

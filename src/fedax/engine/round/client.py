@@ -66,8 +66,8 @@ class Setup(eqx.Module):
         offloads: whether clients' memories lie outside the devices.
         solvers: of the algorithms of a sweep, one for each, where they differ in real hyperparameters; else empty.
         private: the `fedax.engine.round.privacy.Private` of a run with privacy.
-        asynchronous: the `fedax.engine.round.asynchronous.ServerSteps` of a run with an asynchronous server.
-        clock: the `fedax.engine.round.clock.VirtualClock` of a run with devices.
+        asynchronous: the `fedax.engine.round.timing.asynchronous.ServerSteps` of a run with an asynchronous server.
+        clock: the `fedax.engine.round.timing.clock.VirtualClock` of a run with devices.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
 

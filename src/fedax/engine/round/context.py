@@ -87,6 +87,7 @@ class RoundContext(Federation):
         lost: Sequence[Memory] = (),
         model_state: Any = None,
         bounds: Float[Array, "parts"] | None = None,
+        *,
         downlinks: PyTree = None,
         solver_states: Memory | None = None,
         arrivals: Arrivals | None = None,

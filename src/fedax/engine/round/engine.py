@@ -85,6 +85,11 @@ class RunCarry(NamedTuple):
     downlinks: Any = None
     solver_states: Memory | None = None
 
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """Returns what a `RoundContext` takes by name only."""
+        return {"downlinks": self.downlinks, "solver_states": self.solver_states}
+
     @classmethod
     def of(cls, history: History) -> "RunCarry":
         """Returns what a history continues from."""

@@ -33,13 +33,13 @@ from fedax.engine.compilation.cache import SMALL_MODEL, bypass_persistent_cache,
 from fedax.engine.compilation.fused_loop import is_available
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
-from fedax.engine.round.asynchronous import row_of
 from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Setup
-from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import RoundContext, bits_spent
 from fedax.engine.round.engine import Engine, Log, Program, RunCarry, initial_carry, to_device
 from fedax.engine.round.evaluation import all_personal, empty_cohort, view_of
+from fedax.engine.round.timing.asynchronous import row_of
+from fedax.engine.round.timing.clock import WorkCount
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer, joined
 from fedax.utils.random import Index
@@ -313,7 +313,7 @@ def one_round(
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
-    fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:], arrivals=arrivals)
+    fed = RoundContext(SimulationBackend(setup), round, root, *carry[1:4], **carry.by_name, arrivals=arrivals)
     state = algorithm.round(fed, carry.state)
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"

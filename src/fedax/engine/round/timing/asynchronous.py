@@ -20,9 +20,9 @@ from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.scheduling.asynchronous import Arrivals, Asynchronous, Timetable
 from fedax.engine.round.backend import PhaseResult, PhaseWork, vectors
 from fedax.engine.round.client import Setup
-from fedax.engine.round.clock import WorkCount
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.footprint import Probe, RecordingBackend
+from fedax.engine.round.timing.clock import WorkCount
 from fedax.errors import InvalidInput
 from fedax.utils.memory_check import bytes_of, check_room
 from fedax.utils.random import Index, stream
