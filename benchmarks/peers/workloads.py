@@ -17,8 +17,8 @@ import numpy as np
 
 import fedax
 from fedax.data import FederatedData
-from fedax.engine.round.permutation import permutation
 from fedax.models import MLP, Softmax, lenet, mnist_cnn
+from fedax.numerics.permutation import permutation
 from fedax.tasks import classification
 from fedax.utils.random import stream
 

@@ -18,10 +18,10 @@ from fedax.core.task import Population
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import assign_longest_first
-from fedax.engine.round import permutation as orders
 from fedax.engine.round.client import Part, Setup
 from fedax.engine.round.engine import initial_carry
-from fedax.engine.round.permutation import SMALL, permutation, permutation_by_size
+from fedax.numerics import permutation as orders
+from fedax.numerics.permutation import SMALL, permutation, permutation_by_size
 from fedax.ops.extension import status
 from marks import slow
 

@@ -22,8 +22,8 @@ from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, RunCarry
 from fedax.engine.round.evaluation import all_personal, view_of
-from fedax.engine.round.permutation import permutation
 from fedax.errors import FedaxError, WorkError
+from fedax.numerics.permutation import permutation
 from fedax.observe.base import Observer
 from fedax.utils.random import stream
 

@@ -24,7 +24,7 @@ from fedax.engine.compilation.descent import rewrite_descent_steps
 from fedax.engine.compilation.fused_loop import fused_loop
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.compilation.scopes import profiler_scope
-from fedax.engine.round.permutation import permutation, permutation_by_size
+from fedax.numerics.permutation import permutation, permutation_by_size
 from fedax.ops.extension import usable
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream

@@ -14,15 +14,13 @@ from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
 from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
-from fedax.core.scheduling.devices import Devices
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.engine.driver.settings import hyperparameters_of
 from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection
 from fedax.experiments.config.observers import OBSERVERS, Optimum, default_observers, observer_of, select_observers
 from fedax.experiments.config.older import upgrade_spelling
-from fedax.experiments.config.plan import Member as Member
-from fedax.experiments.config.plan import Plan as Plan
+from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
     ENGINES,
     KEEP_MODELS,
@@ -37,6 +35,7 @@ from fedax.experiments.config.sections import (
     ChannelSection,
     ClusterSection,
     CostSection,
+    DevicesSection,
     EarlyStoppingSection,
     Section,
     SimulationSection,
@@ -74,11 +73,8 @@ class Experiment(BaseModel):
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
         algorithm: the methods to compare, at least one; their labels differ.
-        stop: ends diverging runs early.
-        early_stopping: ends runs early that no longer become better.
-        devices: arguments of `fedax.Devices`, whose virtual clock the results have. A path of `table` is relative to the working
-            directory.
-        budget: ends runs that have spent their time or energy on that clock.
+        stop, early_stopping, budget: end runs early that diverge, no longer become better, or have spent their time or energy.
+        devices: the clients' devices, whose virtual clock the results have.
         held_back_steps: local steps before clients that are held back are evaluated a second time.
         grid: values to try, and the rule that selects among them.
         channel: codecs of what is sent; nothing is coded by default.
@@ -116,7 +112,7 @@ class Experiment(BaseModel):
     algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
     stop: StopSection | None = None
     early_stopping: EarlyStoppingSection | None = None
-    devices: dict[str, Any] | None = None
+    devices: DevicesSection | None = None
     budget: BudgetSection | None = None
     held_back_steps: int | None = None
     grid: GridSection | None = None
@@ -241,13 +237,7 @@ class Experiment(BaseModel):
             with self._at("channel", name):
                 if (section := getattr(self.channel, name, None)) is not None:
                     self._make(section)
-        with self._at("devices"):
-            if self.devices is not None and not self._is_stored:
-                Devices.of(self.devices)
-        with self._at("budget"):
-            if self.budget is not None and self.devices is None:
-                raise InvalidInput.found("budget", "a budget of the virtual clock", "a file with a table [devices]")
-        for name in ("audit", "stop", "early_stopping", "budget"):
+        for name in ("audit", *ENDS, *(() if self._is_stored else ("devices",))):
             with self._at(name):
                 if (section := getattr(self, name)) is not None:
                     section.make()
@@ -392,8 +382,7 @@ class Experiment(BaseModel):
                 arguments["schedule"].check_population(np.asarray(task.train.sizes).tolist(), task.names)
                 made[member] = bound_to(made[member], task.names, task.train.clients)
                 check_population(made[member], task.train.clients)
-        sections = (self.stop, self.early_stopping, self.budget)
-        stop = [section.make() for section in sections if section is not None]
+        stop = [section.make() for section in (self.stop, self.early_stopping, self.budget) if section is not None]
         for section, metric in self._watched().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
                 allowed = f"lists with {metric!r}, which `{section}` needs"
@@ -401,13 +390,10 @@ class Experiment(BaseModel):
         arguments = {"solver": self.solver.make(), "schedule": schedule, "rounds": self.rounds, "observe": observers}
         with self._at("simulation"):
             engine = engine_of(self.engine, self.simulation)
-        with self._at("devices"):
-            devices = None if self.devices is None else Devices.of(self.devices).bound_to(task.names, task.train.clients)
-        arguments |= {} if devices is None else {"devices": devices}
         arguments |= {"engine": engine, "channel": self.channel and self.channel.make()}
         arguments |= {"observe_every": self.observe_every, "stop": stop, "on_bad_client": self.on_bad_client}
         seen = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
-        arguments |= {"keep_best": self.best_by if seen else None}
+        arguments |= {"keep_best": self.best_by if seen else None, "devices": self.devices and self.devices.make()}
         return Plan(task, made, arguments, own)
 
     def _watched(self) -> dict[str, str]:
@@ -447,7 +433,7 @@ class Experiment(BaseModel):
             }
             | {
                 name: section.model_dump()
-                for name in ("stop", "early_stopping", "budget", "channel", "cost", "cluster", "simulation", "audit")
+                for name in (*ENDS, "devices", "channel", "cost", "cluster", "simulation", "audit")
                 if (section := getattr(self, name)) is not None
             }
             | (
@@ -455,7 +441,6 @@ class Experiment(BaseModel):
                 if self.grid is None
                 else {"grid": self.grid.model_dump() | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}}
             )
-            | ({} if self.devices is None else {"devices": self.devices})
             | ({"trackers": self.trackers} if self.trackers else {})
             | ({"sources": self.sources} if self.sources else {})
             | {key: value for key, usual in USUAL.items() if (value := getattr(self, key)) != usual}
@@ -510,5 +495,6 @@ class Experiment(BaseModel):
             self.refuse((*place, *named[:1]), error)
 
 
+ENDS = ("stop", "early_stopping", "budget")
 USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
 WHERE_GIVEN = ("checkpoint_every", "seeds_together", "held_back_steps")

@@ -17,6 +17,7 @@ from fedax.communication.privacy import Privacy
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, Hyper, class_of, declared, is_concrete
+from fedax.core.scheduling.devices import Devices
 from fedax.core.solver import optax_names, optax_solver
 from fedax.data.limits import real, whole
 from fedax.engine.backends.mpi import MPI
@@ -223,6 +224,15 @@ class BudgetSection(BaseModel):
         budget = Budget(self.hours, self.joules)
         budget.check()
         return budget
+
+
+class DevicesSection(BaseModel):
+    """`[devices]`: the arguments of `fedax.Devices`; a path of `table` is relative to the working directory."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    def make(self) -> Devices:
+        return Devices.of(self.model_extra or {})
 
 
 class CodecSection(Section):

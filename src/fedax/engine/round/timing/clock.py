@@ -50,7 +50,7 @@ class VirtualClock:
         found = {name: np.zeros(rounds) for name in (SECONDS, JOULES)}
         for phase, gradients in zip(traffic, self.gradients, strict=False):  # an abandoned round in Python has fewer
             phase = jax.tree.map(np.asarray, phase)
-            down, up = (unpack(*phase[way]) for way in ("down", "up"))
+            down, up = (np.asarray(unpack(*phase[way])) for way in ("down", "up"))
             for i in range(rounds):
                 clients = phase["clients"][i][: int(phase["asked"][i])]
                 if not len(clients):
