@@ -81,7 +81,7 @@ class Descent(Solver):
         rate = 0.0 if drift is None else client.nominal_learning_rate
         params = layout.unravel(start)
         with jax.numpy_dtype_promotion("standard"):
-            state = optimizer.init(params)
+            state: Any = optimizer.init(params)
         if client.solver_state is None:
             return layout.ravel(client.for_each_minibatch(step, (params, state))[0])
         # the count of the decay starts afresh: it has the round in it where it should
