@@ -8,3 +8,4 @@ from fedax.theory import fedbc as fedbc
 from fedax.theory import feddane as feddane
 from fedax.theory import live as live
 from fedax.theory import local_gd as local_gd
+from fedax.theory import proxskip as proxskip
