@@ -100,6 +100,7 @@ GUIDES = (
     "large",
     "clock",
     "resuming",
+    "trackers",
 )
 
 

@@ -64,7 +64,7 @@ data.sizes, data.test_sizes
 # %% [markdown]
 # ## Files
 #
-# `client_files` reads one CSV, NumPy or Parquet file for each client, or one table of all:
+# `client_files` reads one CSV, NumPy or Parquet file for each client, or one table of all (a file, or a frame of pandas):
 # `client_files("all.csv", client="hospital", label="diagnosis", labels=["healthy", "ill"], test_fraction=0.2)`.
 # `fedax data list` on the command line names the data sets that are known by name, where they are looked for, and how to
 # download them; `digits` and `synthetic` need no download.

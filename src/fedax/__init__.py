@@ -14,7 +14,7 @@ Runs:
 - `Devices`: the clients' devices, for the seconds and joules of a virtual clock.
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better; `Budget`: of one that has spent
   its time or energy.
-- `Progress`: the argument of a progress hook.
+- `Progress`: the argument of a progress hook. `Tracking`: a hook that sends curves to TensorBoard, MLflow or Weights & Biases.
 - `History`: the result of a run; `Outcome` is its end, `Best` its best model.
 - `load_params`, `load_state`, `save_params`: models from and to files.
 - `connect_hosts`: use the devices of several hosts.

@@ -117,6 +117,7 @@ from .engine.profiling.profile import profile as profile
 from .engine.round.footprint import footprint as footprint
 from .engine.round.privacy import noise_for as noise_for
 from .engine.round.privacy import privacy_spent as privacy_spent
+from .experiments.running.trackers import Tracking as Tracking
 from .flower.server import Flower as Flower
 from .graphs import Graph as Graph
 from .models.storage import load_params as load_params

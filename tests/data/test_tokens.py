@@ -183,7 +183,7 @@ def test_predictions_are_of_the_token_that_follows():
     examples = {key: jnp.asarray(values) for key, values in task.train.arrays.items()}
     params, x, last = task.start(jax.random.key(0)), examples["x"], task.train.arrays["mask"].sum(1) - 1
     assert set(last) > {2}
-    logits = np.array([task.predict.model(params, x, None)[row, place] for row, place in enumerate(last)])
+    logits = np.array([task.predictor.model(params, x, None)[row, place] for row, place in enumerate(last)])
     chances = np.exp(logits - logits.max(1, keepdims=True))
     found = task.predictions(params, examples, None)
     np.testing.assert_allclose(found, chances / chances.sum(1, keepdims=True), rtol=1e-6)

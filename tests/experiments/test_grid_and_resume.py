@@ -195,6 +195,8 @@ def test_a_diverged_run_counts_as_worst():
     good = [record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10])) for i, label in enumerate(labels)]
     assert selected(by_accuracy, good)["FedProx mu=1"] == labels[2]
     assert [line.split(",")[-1] for line in grid_csv([by_accuracy], good).splitlines()[1:]] == ["0", "0", "1"]
+    heads = [grid_csv([by_accuracy], good, units).splitlines()[0] for units in (True, False)]
+    assert ["test_accuracy (fraction)" in head for head in heads] == [True, False]  # archives of studies keep theirs
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():

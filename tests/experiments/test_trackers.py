@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from fedax.core import FedaxError, SpecError
+import fedax
+from fedax.core import FedaxError, InvalidInput, SpecError, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running import trackers
 from fedax.experiments.running.progress import Display
@@ -92,3 +93,25 @@ def test_a_tracker_that_fails_does_not_end_the_run():
     with pytest.warns(UserWarning, match="Broken failed and is left out: no network"):
         tracking(trackers.Progress(0, 1, 0.0, {}))
     tracking.finish()
+
+
+def test_python_runs_are_tracked(fake, tmp_path):
+    task = fedax.tasks.synthetic(clients=3)
+    options = {"project": "mine", "name": "first", "folder": tmp_path}
+    with fedax.Tracking(["wandb", "tensorboard"], {"mu": 0.1}, **options) as tracking:
+        history = fedax.run(fedax.FedAvg(), task, rounds=2, progress=tracking)
+    (_, started), *_ = fake.named("init")
+    assert (started["project"], started["name"], started["config"]) == ("mine", "first", {"mu": 0.1})
+    live = [(kwargs["step"], args[0]["train_loss"]) for args, kwargs in fake.named("log")]
+    assert live == [(t, pytest.approx(loss)) for t, loss in enumerate(history.metrics["train_loss"])]
+    assert len(fake.named("finish")) == len(fake.named("close")) == 1
+    with fedax.Tracking("mlflow") as tracking:
+        tracking.replay(history)
+    assert [kwargs["step"] for _, kwargs in fake.named("log_metrics")] == [0, 1, 2]
+
+
+def test_unknown_trackers_are_refused():
+    with pytest.raises(UnknownName, match=r"Tracking\(trackers=...\): got 'wandbb'.*Did you mean 'wandb'"):
+        fedax.Tracking("wandbb")
+    with pytest.raises(InvalidInput, match=r"Tracking\(trackers=...\): got 3; allowed: one of tensorboard"):
+        fedax.Tracking([3])

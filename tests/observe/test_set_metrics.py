@@ -75,7 +75,7 @@ def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
 
     monkeypatch.setattr(view, "PIECE", 100)
     params, data = history.params, jax.tree.map(jnp.asarray, dict(digits.test.arrays))
-    whole = digits.predict(params, data, None)
+    whole = digits.predictor(params, data, None)
     np.testing.assert_allclose(view.predictions(digits, params, data), whole, rtol=1e-12)
 
 

@@ -11,6 +11,7 @@ import fedax
 from fedax import cli
 from fedax.core import Outcome
 from fedax.experiments.results.store import RunDirectory
+from fedax.report.record import to_csv as curves_csv
 from fedax.report.tables.comparison import compare_methods, differences_sheet, method_tables, to_csv, to_latex, to_markdown
 from fedax.report.tables.statistics import holm, paired_t
 from samples import record
@@ -147,4 +148,12 @@ def test_data_frames(histories):
     frame = histories["FedAvg"][0].to_pandas()
     assert list(frame.columns[:3]) == ["round", "seconds", "bits"]
     assert frame["train_loss"].tolist() == histories["FedAvg"][0].metrics["train_loss"].tolist()
-    assert frame.attrs["units"]["test_accuracy"] == "fraction"
+    assert (frame["test_accuracy (fraction)"] <= 1).all()
+    assert "test_accuracy" not in frame
+
+
+def test_heads_of_files_name_units():
+    run = record("FedAvg", "T", test_accuracy=np.array([0.1, 0.5, 0.6]))
+    head = curves_csv([run]).splitlines()[0]
+    assert head.startswith("task,algorithm,seed,draw,round,seconds,bits,train_loss")
+    assert head.endswith("test_accuracy (fraction)")

@@ -150,6 +150,7 @@ class History:
         arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
         modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
             observer or task states it.
+        predictor: the function of the task that `predict` calls. It keeps frozen leaves in memory.
     """
 
     algorithm: str
@@ -174,6 +175,7 @@ class History:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     clients: tuple[str, ...] | None = dataclasses.field(repr=False, default=None)
     solver_states: Any = dataclasses.field(repr=False, default=None)
+    predictor: Any = dataclasses.field(repr=False, default=None)
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
@@ -224,6 +226,38 @@ class History:
         return _upper("tasks.own_models.from_torch").state_dict_of(self)
 
     @checked_call
+    def predict(self, x: Any, *, best: bool = False) -> np.ndarray:
+        """Returns the predictions of the final model for new inputs, one row for each example.
+
+        They are the probabilities of all classes for classifiers, else what the task's own function
+        returns.
+
+        Args:
+            x: see `Task.predict`.
+            best: whether the best model predicts, see `History.best`.
+
+        Raises:
+            InvalidInput: a task without predictions, or no best model.
+            DataError: inputs that do not fit the training examples.
+
+        Example:
+            >>> import fedax
+            >>> task = fedax.tasks.synthetic(clients=3)
+            >>> history = fedax.run(fedax.FedAvg(), task, rounds=1)
+            >>> history.predict(task.train.arrays["x"][:5]).argmax(1).shape
+            (5,)
+        """
+        if self.predictor is None:
+            hint = "Use task.predict(history.params, x)."
+            raise InvalidInput.because("History.predict", "this history was not returned by fedax.run", hint)
+        if best and self.best is None:
+            hint = "Pass run(keep_best=...)."
+            raise InvalidInput.because("History.predict(best=True)", "the run kept no best model", hint)
+        if best and self.best is not None:
+            return self.predictor(self.best.params, x, self.best.state)
+        return self.predictor(self.params, x, evaluated_state(self.model_state))
+
+    @checked_call
     def table(self, every: int = 1) -> str:
         """Returns the observations as a text table: rounds, seconds and scalar metrics.
 
@@ -262,7 +296,8 @@ class History:
     def to_pandas(self) -> Any:
         """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics that are one number.
 
-        Accuracies are fractions from 0 to 1, as in `metrics`; `frame.attrs["units"]` names the units. `fedax.table` gives percent.
+        Accuracies are fractions from 0 to 1, as in `metrics`, and their columns say so: `test_accuracy (fraction)`. `fedax.table`
+        gives percent.
         """
         return _upper("report.single").frame_of(self)
 

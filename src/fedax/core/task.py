@@ -1,5 +1,6 @@
 """Tasks: per-example losses and scores, federated data, the starting point."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, takes
 from fedax.core.directions import SCORES, Mode, check_mode
+from fedax.core.prediction import Predictor
 from fedax.core.validation.coupling_check import check_separate
 from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import DataError, InvalidInput, UnknownName, short
@@ -56,7 +58,7 @@ class Task(eqx.Module):
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported example losses). At least 0.
         modes: of scores, `"max"` where more is better and `"min"` where less is; of the loss less is better, of `"accuracy"` more.
         name: for tables and messages.
-        predict: of the signature of `loss`, the model's predictions: the probabilities of all classes, shape (batch, classes), or
+        predictor: of the signature of `loss`, the model's predictions: the probabilities of all classes, shape (batch, classes), or
             anything else with one row per example; None if the task has none.
         validation: the clients' examples for choices made while training, such as among the settings of a grid; in the same
             client order (a client may have none). They are no part of `train`. See `fedax.tasks.with_validation`.
@@ -68,6 +70,7 @@ class Task(eqx.Module):
             is looked at with their mean; `"frozen"`: stays as given.
         names: of the clients, in their order, or None. Traces of availability and results refer to them.
         columns: names of the columns of x, or None. Tables that predictions are made of are read by them.
+        categories: by column, the texts that its cells are in tables, in the order of their numbers; `"y"` has those of labels.
 
     Raises:
         InvalidInput: a loss that is not per-example, or couples the examples of a batch without a state or a mask, or data that do
@@ -82,7 +85,7 @@ class Task(eqx.Module):
     holdout: dict[str, Array | np.ndarray] | None = None
     l2: float = eqx.field(static=True, default=0.0)
     name: str = eqx.field(static=True, default="task")
-    predict: PerExample | None = eqx.field(static=True, default=None)
+    predictor: PerExample | None = eqx.field(static=True, default=None)
     validation: Ragged | None = None
     held_back: "Task | None" = None
     frozen: PyTree = None
@@ -91,6 +94,7 @@ class Task(eqx.Module):
     names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
     columns: tuple[str, ...] | None = eqx.field(static=True, default=None)
     modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
+    categories: dict[str, tuple[str, ...]] = eqx.field(static=True, default_factory=dict[str, tuple[str, ...]])
 
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
@@ -163,11 +167,40 @@ class Task(eqx.Module):
     @property
     def predictions(self) -> Callable[[PyTree, Any, Any], Any] | None:
         """As `functions`: the model's predictions, None if the task has none."""
-        return None if self.predict is None else self._bound(self.predict)
+        return None if self.predictor is None else self._bound(self.predictor)
+
+    def predict(self, params: PyTree, x: Any) -> np.ndarray:
+        """Returns the predictions of a trained model for new inputs, one row for each example.
+
+        They are the probabilities of all classes for classifiers, else what the task's own function returns.
+
+        Args:
+            params: such as `History.params`; `History.predict` takes its own.
+            x: an array of inputs; or a dict of arrays where examples have several, with or without the labels `y`; or a
+                frame of pandas with the columns of the training tables.
+
+        Raises:
+            InvalidInput: a task without predictions.
+            DataError: inputs that do not fit the training examples.
+
+        Example:
+            >>> import fedax
+            >>> task = fedax.tasks.synthetic(clients=3)
+            >>> history = fedax.run(fedax.FedAvg(), task, rounds=1)
+            >>> task.predict(history.params, task.train.arrays["x"][:5]).shape
+            (5, 10)
+        """
+        return self.as_predictor(params, x)
+
+    @property
+    def as_predictor(self) -> Predictor:
+        """What `predict` needs, without the data."""
+        bound = None if self.predictor is None else functools.partial(_bound_at, self.predictor, self.frozen, self.state)
+        like = {name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype) for name, a in self.train.arrays.items()}
+        return Predictor(self.name, bound, like, self.columns, self.categories)
 
     def _bound(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
-        alone = self.frozen is None and self.state is None and not takes(function)
-        return function if alone else Bound(function, self.frozen, self.state)
+        return _bound_at(function, self.frozen, self.state)
 
     @property
     def couples(self) -> bool:
@@ -223,6 +256,14 @@ class Task(eqx.Module):
             return self.total(loss, params, data, weight, key), None
         values, state = loss.update(params, data, key, weight > 0)
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
+
+
+def _bound_at(
+    function: PerExample, frozen: PyTree, state: PyTree, other: PyTree = None
+) -> Callable[[PyTree, Any, Any], Any]:
+    """Returns a function of the trained parameters, in another state than the first one if there is one."""
+    alone = frozen is None and state is None and not takes(function)
+    return function if alone else Bound(function, frozen, state if other is None or state is None else other)
 
 
 def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:

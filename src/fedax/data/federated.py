@@ -49,6 +49,8 @@ class FederatedData:
             them.
         columns: names of the columns of x, or None. Tables that predictions are made of are read by
             them.
+        categories: by column, the texts that its cells are in tables, in the order of their numbers;
+            `"y"` has those of the labels.
 
     Raises:
         DataError: no client, a client without training examples, x or y missing, other arrays than
@@ -69,6 +71,7 @@ class FederatedData:
     validation: Sequence[Labelled] | None = None
     names: Sequence[str] | None = None
     columns: Sequence[str] | None = None
+    categories: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.classes, int | np.integer) or not 1 <= self.classes <= MOST_CLASSES:

@@ -22,7 +22,7 @@ class OnPredictions(Observer):
 
     The global test set counts as `test`.
 
-    The predictions are those of the task (`Task.predict`), and leave the compiled program; they
+    The predictions are those of the task (`Task.predictor`), and leave the compiled program; they
     take examples x classes numbers. Not on engines whose clients keep their predictions. NaN if any
     prediction is NaN.
 
@@ -67,7 +67,7 @@ class OnPredictions(Observer):
         if data is None or "y" not in data:
             got = f"task {task.name!r} without {self.split} examples" if data is None else "examples without labels y"
             raise InvalidInput.of(name, got, "tasks with labelled ones")
-        if task.predict is None:
+        if task.predictor is None:
             raise InvalidInput.because(name, f"task {task.name!r} has no predictions", "Give `predict` to the task.")
 
 
@@ -217,7 +217,7 @@ class CalibrationError(_OnProbabilities):
 
 def predicted_shape(task: Task) -> tuple[int, ...]:
     """Returns the shape of a task's predictions for three examples."""
-    assert task.predict is not None, "a task without predictions"
+    assert task.predictor is not None, "a task without predictions"
     probe = {k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for k, v in task.train.arrays.items()}
     predict = task.predictions
     assert predict is not None

@@ -200,14 +200,29 @@ class Record:
             raise ValueError(str(error) or type(error).__name__) from error
 
 
+def is_percent(metric: str) -> bool:
+    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared fractions."""
+    return "accuracy" in metric and not metric.endswith("_variance")
+
+
+def column_name(metric: str) -> str:
+    """Returns the head of a metric's column in files that keep fractions.
+
+    >>> column_name("test_accuracy"), column_name("client_accuracy_variance"), column_name("train_loss")
+    ('test_accuracy (fraction)', 'client_accuracy_variance (squared fraction)', 'train_loss')
+    """
+    unit = "fraction" if is_percent(metric) else "squared fraction" if metric.endswith("accuracy_variance") else ""
+    return f"{metric} ({unit})" if unit else metric
+
+
 def to_csv(records: Sequence[Record]) -> str:
-    """Returns all scalar metrics of all runs as one long table: one row per run and observation."""
+    """Returns all scalar metrics of all runs as one long table: one row per run and observation. Heads name units."""
     names = list(dict.fromkeys(name for record in records for name in record.scalars))
     # only where a run has devices, so that other tables stay as they are
     clocks = {"clock_seconds": "time", "clock_joules": "energy"} if any(run.time is not None for run in records) else {}
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(["task", "algorithm", "seed", "draw", "round", "seconds", "bits", *clocks, *names])
+    table.writerow(["task", "algorithm", "seed", "draw", "round", "seconds", "bits", *clocks, *map(column_name, names)])
     for record in records:
         scalars = [record.scalars.get(name) for name in names]
         for i, done in enumerate(record.rounds):
@@ -237,7 +252,7 @@ def clients_csv(records: Sequence[Record]) -> str:
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     head, rows = of_clients(records)
-    table.writerows([head, *rows])
+    table.writerows([list(map(column_name, head)), *rows])
     return buffer.getvalue()
 
 

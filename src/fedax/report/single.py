@@ -15,9 +15,8 @@ from fedax.errors import short
 from fedax.report.drawing.charts import Chart
 from fedax.report.drawing.figures import FORMATS, save_charts
 from fedax.report.page import Page, clients_sheet, render
-from fedax.report.record import Record
+from fedax.report.record import Record, column_name
 from fedax.report.tables.comparison import FORMS, differences_sheet, method_tables
-from fedax.report.tables.summary import is_percent
 from fedax.report.versions import versions
 from fedax.utils.arguments import checked_call
 from fedax.utils.files import write, writing
@@ -50,11 +49,7 @@ def frame_of(history: History) -> Any:
     columns = {"round": history.rounds, "seconds": history.seconds, "bits": history.bits.cumulative[history.rounds]}
     clock = history.clock
     columns |= {} if clock is None else {"clock_seconds": clock.seconds, "clock_joules": clock.joules}
-    frame = pd.DataFrame(columns | curves_of(history))
-    fractions = [name for name in frame.columns if is_percent(str(name))]
-    units = {"seconds": "s", "bits": "bit"} | ({} if clock is None else {"clock_seconds": "s", "clock_joules": "J"})
-    frame.attrs["units"] = units | dict.fromkeys(fractions, "fraction")
-    return frame
+    return pd.DataFrame(columns | {column_name(name): values for name, values in curves_of(history).items()})
 
 
 def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:

@@ -183,7 +183,7 @@ def classification(
         scores={"accuracy": Accuracy(model, augment)},
         l2=l2,
         name=data.name if name is None else name,
-        predict=Probabilities(model, augment),
+        predictor=Probabilities(model, augment),
     )
     probe = jax.ShapeDtypeStruct((1, *task.train.arrays["x"].shape[1:]), task.train.arrays["x"].dtype)
     logits = jax.eval_shape(lambda key, x: _logits(model, augment, model.init(key), x, None), jax.random.key(0), probe)

@@ -24,6 +24,7 @@ class Clients(NamedTuple):
         validation: as `test`.
         names: of the clients, or None.
         columns: names of the columns of x, or None.
+        categories: see `FederatedData`.
     """
 
     train: Sequence[Any]
@@ -33,6 +34,7 @@ class Clients(NamedTuple):
     validation: Sequence[Any] | None = None
     names: Sequence[str] | None = None
     columns: Sequence[str] | None = None
+    categories: Mapping[str, Sequence[str]] | None = None
 
 
 def read_clients(clients: Any, test: Any = None, column: str | None = None, validation: Any = None) -> Clients:
@@ -62,7 +64,8 @@ def read_clients(clients: Any, test: Any = None, column: str | None = None, vali
             for part, where in ((own, "test"), (validation, "validation"))
         ]
         own_validation = clients.validation if parts[1] is None else parts[1]
-        return Clients(train, parts[0], clients.holdout, clients.name, own_validation, clients.names, clients.columns)
+        more = clients.names, clients.columns, clients.categories
+        return Clients(train, parts[0], clients.holdout, clients.name, own_validation, *more)
     if isinstance(clients, Mapping) and clients and all(map(is_table, clients.values())):  # the splits of a data set
         splits = dict(clients)
         if "train" not in splits:
@@ -237,6 +240,7 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     train = Ragged.of(named_arrays(data.train, plain, "clients", frames))
     parts: dict[str, Any] = {"train": train, "names": data.names and ClientNames(data.names)}
     parts["columns"] = data.columns and tuple(data.columns)
+    parts["categories"] = {column: tuple(texts) for column, texts in (data.categories or {}).items()}
     for where, clients in (("test", data.test), ("validation", data.validation)):
         if clients is not None:
             parts[where] = Ragged.of(named_arrays(clients, plain, where, frames), where=where, allow_empty=True, like=train)

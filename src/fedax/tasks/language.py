@@ -169,7 +169,7 @@ def language(
         holdout=None if holdout is None else dict(tokens.sequences(_as_list(holdout), length)),
         l2=l2,
         name=name or title,
-        predict=NextTokenProbabilities(chosen),
+        predictor=NextTokenProbabilities(chosen),
         names=ClientNames(pieces) if named else None,
     )
 

@@ -112,7 +112,7 @@ def logistic(federated: FederatedData, *, l2: float | int | None = None, name: s
         scores={"accuracy": LogisticAccuracy()},
         l2=1 / int(federated.sizes.sum()) if l2 is None else l2,
         name=federated.name if name is None else name,
-        predict=LogisticProbabilities(),
+        predictor=LogisticProbabilities(),
     )
 
 

@@ -91,7 +91,7 @@ class FedRoD(Parted):
 
 def generic_gradient(client: Client, w: Vector) -> Any:
     """Returns `(minibatch, params) -> gradient` of the balanced softmax, or of the task's loss where there are no classes."""
-    task, predict, labels = client.task, client.task.predict, client.task.train.arrays.get("y")
+    task, predict, labels = client.task, client.task.predictor, client.task.train.arrays.get("y")
     if predict is None or labels is None or labels.ndim > 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
         return lambda batch, params: batch.gradient(params)
 

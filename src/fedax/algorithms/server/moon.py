@@ -60,7 +60,7 @@ class MOON(Algorithm[ModelAndMemory]):
     )
 
     def check_model(self, task: Task, layout: Layout) -> None:
-        if self.features is None and task.predict is None:
+        if self.features is None and task.predictor is None:
             raise InvalidInput.of("MOON(features=...)", None, "a function, for a task without predictions")
         if task.state is not None:
             raise InvalidInput.found("MOON", "a model with a state", "models without batch statistics")
@@ -84,7 +84,7 @@ class MOON(Algorithm[ModelAndMemory]):
 
     def contrast(self, client: Client, w: Vector, last: Vector) -> Callable[..., Any]:
         """Returns the contrastive loss of an example."""
-        features = self.features or client.task.predict
+        features = self.features or client.task.predictor
         pulling, pushing = (client.task.assembled(client.layout.unravel(model)) for model in (w, last))
 
         def loss(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch"]:

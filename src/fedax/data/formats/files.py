@@ -20,7 +20,7 @@ from fedax.examples.client_names import ClientNames, grouped_by_name, natural
 
 @checked(test_fraction=TEST_FRACTION, seed=SEED, split=SPLIT)
 def client_files(
-    folder: str | Path,
+    folder: Any,
     classes: int | None = None,
     label: str = "y",
     name: str | None = None,
@@ -45,7 +45,7 @@ def client_files(
     name says whose a row is.
 
     Args:
-        folder: see above; with `client`, the path of the table.
+        folder: see above; with `client`, the path of the table, or a frame of pandas.
         classes: labels are 0 to classes - 1; one more than the largest label by default, which is
             then at most 9,999.
         label: the array or column of the labels.
@@ -76,11 +76,15 @@ def client_files(
     >>> data.clients, data.classes, data.train[0]["x"].tolist()
     (2, 2, [[1.5, 60.0], [1.8, 80.0]])
     """
-    folder, dropped = Path(folder), _names(drop, label)
+    dropped = _names(drop, label)
     words = _words(labels, categories, label)
     if client is not None:
         order = Columns(label, dropped, words, client)
         return _from_table(folder, client, order, classes, name, (test_fraction, seed, split))
+    if not isinstance(folder, str | Path):
+        hint = "Of a frame, name the column that says whose a row is: client=..."
+        raise InvalidInput.found("client_files(folder=...)", f"a {type(folder).__name__}", "a path", hint)
+    folder = Path(folder)
     if os.path.isfile(folder):
         hint = "Name the column that says whose a row is: client=..."
         raise DataError.found("client_files(folder=...)", f"the file {folder}", "a folder with one file per client", hint)
@@ -115,18 +119,23 @@ def client_files(
         name=name or folder.name,
         names=ClientNames(train),
         columns=order.names,
+        categories=order.categories,
     )
 
 
 def _from_table(
-    path: Path, client: str, order: "Columns", classes: int | None, name: str | None, held: tuple[float, int, str]
+    table: Any, client: str, order: "Columns", classes: int | None, name: str | None, held: tuple[float, int, str]
 ) -> FederatedData:
     """Returns the clients of one table."""
+    is_path = isinstance(table, str | Path)
+    path = Path(table) if is_path else Path("table")
     suffix = path.suffixes[0] if path.suffix == ".gz" and path.suffixes else path.suffix
-    if suffix not in TABLES or not os.path.isfile(path):
+    if is_path and (suffix not in TABLES or not os.path.isfile(path)):
         allowed = "a file that ends in " + ", ".join(TABLES)
         raise MissingFile.of("client_files(folder=...)", str(path), f"{allowed}, with client={client!r}")
-    columns = TABLES[suffix](path, order)
+    if not is_path and not hasattr(table, "columns"):
+        raise InvalidInput.found("client_files(folder=...)", f"a {type(table).__name__}", "a path, or a frame of pandas")
+    columns = TABLES[suffix](path, order) if is_path else _frame(path, order, table, [str(c) for c in table.columns])
     names, owner = grouped_by_name(columns.pop(client), f"{path.name}, column {client!r}")
     examples = order(path, columns)
     order.check_drop()
@@ -137,7 +146,8 @@ def _from_table(
     y = examples["y"]
     most = int(y.max(initial=0)) if y.dtype.kind in "iu" else 0
     number = classes or max(most + 1, len(order.words.get(order.label, ())))
-    return FederatedData(train, number, tested, name=name or path.stem, names=ClientNames(names), columns=order.names)
+    more = {"names": ClientNames(names), "columns": order.names, "categories": order.categories}
+    return FederatedData(train, number, tested, name=name or path.stem, **more)
 
 
 def _divided(
@@ -194,6 +204,11 @@ class Columns:
         self.label, self.drop, self.words, self.client, self.only = label, drop, words or {}, client, only
         self.names: list[str] | None = None
         self.seen = set[str]()
+
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The texts of columns by name; those of the labels are `"y"`, as in the data."""
+        return {"y" if column == self.label else column: list(texts) for column, texts in self.words.items()}
 
     def check_drop(self) -> None:
         """Refuses names to leave out that no file has."""
@@ -355,13 +370,19 @@ def _parquet(path: Path, order: Columns) -> dict[str, np.ndarray]:
     allowed = "a Parquet table of numbers"
     with reading(path, allowed):
         table = parquet.read_table(path)
-    _check_client(path, order.client, table.column_names)
     with reading(path, allowed):
-        held = {name: table[name].to_numpy() for name, _ in order.kept((name, None) for name in table.column_names)}
+        return _frame(path, order, table, table.column_names)
+
+
+def _frame(path: Path, order: Columns, table: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the columns of a table of Arrow, or of a frame of pandas."""
+    allowed = "a table of numbers"
+    _check_client(path, order.client, names)
+    held = {name: table[name].to_numpy() for name, _ in order.kept((name, None) for name in names)}
     for column, values in held.items():
         if values.dtype.kind in "mM":
             raise DataError.found(path.name, f"dates in the column {column!r}", allowed, f"Pass drop=[{column!r}].")
-    texts = {column for column, values in held.items() if values.dtype.kind == "O"} | {*order.words, order.client}
+    texts = {column for column, values in held.items() if values.dtype.kind not in "fiub"} | {*order.words, order.client}
     return {
         column: order.numbers(path, column, values.tolist()) if column in texts else values.astype(float)
         for column, values in held.items()

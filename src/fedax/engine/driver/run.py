@@ -174,7 +174,8 @@ def run_grid(
     settings, before = dataclasses.replace(RunOptions.of(options), solvers=solvers), list(resume or ())
     with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
         settings = dataclasses.replace(settings, progress=hook)
-        return _run_grid(algorithms, task, seeds, settings, before)
+        histories = _run_grid(algorithms, task, seeds, settings, before)
+    return [dataclasses.replace(history, predictor=task.as_predictor) for history in histories]
 
 
 def _run_grid(

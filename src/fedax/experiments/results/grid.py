@@ -11,6 +11,7 @@ import numpy as np
 from fedax.experiments.config.experiment import Experiment, Member
 from fedax.observe.modes import is_higher_better
 from fedax.report import Record, Sheet
+from fedax.report.record import column_name
 from fedax.report.tables.finals import read_runs
 from fedax.report.tables.reductions import describe_reduction
 from fedax.report.tables.summary import COLUMNS
@@ -91,16 +92,29 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     return found
 
 
-def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> str:
+def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record], units: bool = True) -> str:
     """Returns all members with all their runs as one long table; `selected` is 1 for the members that the reports show.
 
     `purpose` is `selection` for the runs by which a member is selected, else `report`.
+    Heads name the units of metrics, unless the table is kept among earlier ones without.
     """
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     metrics = [column.metric for column in COLUMNS if any(column.metric in run.scalars for run in records)]
     ended = ["rounds", "outcome", "diverged"]
-    table.writerow(["task", "algorithm", "settings", "purpose", "seed", "draw", *ended, *metrics, "selected"])
+    table.writerow(
+        [
+            "task",
+            "algorithm",
+            "settings",
+            "purpose",
+            "seed",
+            "draw",
+            *ended,
+            *(map(column_name, metrics) if units else metrics),
+            "selected",
+        ]
+    )
     for experiment in experiments:
         chosen = set(selected(experiment, records).values())
         for member in experiment.members():

@@ -256,7 +256,7 @@ class RunDirectory:
         """Writes the numbers of all runs, which a recipe with further readings extends."""
         texts = {"runs.csv": runs_csv(self.records, self.shown(), self.study and self.study.readings)}
         if self.grids:
-            texts["grid.csv"] = grid_csv(self.grids, self.records)
+            texts["grid.csv"] = grid_csv(self.grids, self.records, units=self.study is None)
         for name, text in texts.items():
             write(self.path / name, text)
         return [self.path / name for name in texts]

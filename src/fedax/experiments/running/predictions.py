@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Int, PyTree
 
@@ -17,8 +16,6 @@ from fedax.data.formats.files import TABLES, Columns
 
 SPLITS = ("train", "validation", "test", "holdout", "held_back")
 """Examples of a task that predictions can be made of."""
-PIECE = 2048
-"""Examples that pass through the model at once."""
 
 
 class Chosen(NamedTuple):
@@ -65,7 +62,10 @@ def examples_of(task: Task, path: Path) -> Chosen:
         held = read_npz(path)
     elif path.suffix in TABLES:
         # labels and other columns are not needed, and may hold texts
-        read = Columns(only=None if task.columns is None else {*task.columns, "y"})
+        features = {column: texts for column, texts in task.categories.items() if column != "y"}
+        read = Columns(
+            words=features, only=None if task.columns is None else {*task.columns, *({"y"} - task.categories.keys())}
+        )
         columns = TABLES[path.suffix](path, read)
         names = [name for name in columns if name != "y"] if task.columns is None else task.columns
         for name in names:
@@ -87,32 +87,19 @@ def examples_of(task: Task, path: Path) -> Chosen:
     return Chosen(arrays, None)
 
 
-def predicted(task: Task, params: PyTree, examples: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the predictions of a model, one row for each example.
-
-    Raises:
-        InvalidInput: a task without predictions.
-    """
-    predict = task.predictions
-    if predict is None:
-        hint = "Give `predict` to the task."
-        raise InvalidInput.because("predict", f"task {task.name!r} has no predictions", hint)
-    rows = rows_of(examples, "examples")
-    work = jax.jit(lambda params, piece: predict(params, piece, None))
-    pieces = [{name: values[i : i + PIECE] for name, values in examples.items()} for i in range(0, rows, PIECE)]
-    return np.concatenate([np.asarray(work(params, piece)) for piece in pieces])
-
-
 def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
     """Returns a line for each example: its client and true label, where they are known, and the prediction."""
-    values = predicted(task, params, chosen.arrays)
+    values = task.predict(params, chosen.arrays)
     columns: dict[str, Any] = {}
     if chosen.client is not None:
         columns["client"] = chosen.client if chosen.names is None else np.array(chosen.names, dtype=str)[chosen.client]
-    columns |= {"y": chosen.arrays["y"]} if "y" in chosen.arrays and chosen.arrays["y"].ndim == 1 else {}
+    if "y" in chosen.arrays and chosen.arrays["y"].ndim == 1:
+        columns |= {"y": _as_texts(task, chosen.arrays["y"])}
     flat = values.reshape(len(values), -1)
     if values.ndim == 2:
-        columns |= {"label": flat.argmax(1)} | {f"probability_{c}": flat[:, c] for c in range(flat.shape[1])}
+        columns |= {"label": _as_texts(task, flat.argmax(1))} | {
+            f"probability_{c}": flat[:, c] for c in range(flat.shape[1])
+        }
     else:
         columns |= {f"prediction_{c}" if flat.shape[1] > 1 else "prediction": flat[:, c] for c in range(flat.shape[1])}
     buffer = io.StringIO()
@@ -123,3 +110,9 @@ def predictions_csv(task: Task, params: PyTree, chosen: Chosen) -> str:
         [write(value) for write, value in zip(form, row, strict=True)] for row in zip(*columns.values(), strict=True)
     )
     return buffer.getvalue()
+
+
+def _as_texts(task: Task, labels: np.ndarray) -> np.ndarray:
+    """Returns the texts of labels where the task knows them, else the labels."""
+    texts = task.categories.get("y")
+    return labels if texts is None else np.array(texts, dtype=str)[labels]

@@ -141,7 +141,7 @@ def summary_table(title: str, records: list[Record], wide: bool = True, read: st
     """The values of one task as a table for the terminal, of fewer columns unless it is wide; best values are bold."""
     columns, rows = [column for column in columns_of(records) if wide or column.brief], summarize(records, read)
     table = Table(title=Text(title, style="bold"), title_justify="left", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("algorithm")
+    table.add_column("algorithm", overflow="fold")
     table.add_column("rounds", justify="right")
     for column in columns:
         table.add_column(column.title.lower(), justify="right")

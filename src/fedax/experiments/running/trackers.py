@@ -8,10 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedax.core import FedaxError
+from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.engine.driver.run import Progress
 from fedax.errors import install_hint
 from fedax.report import Record
+from fedax.utils.arguments import checked_call
 
 
 @runtime_checkable
@@ -107,11 +108,22 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """The trackers of one run. One that fails is dropped with a warning; the run goes on.
+    """Sends the curve of one run to trackers: `fedax.run(progress=Tracking("wandb"))`.
+
+    It is a context manager, whose end closes the trackers. One that fails is dropped with a warning, and the run goes on. Of
+    `fedax.run_grid` it gets the first member; `replay` takes a finished history.
 
     Args:
-        trackers: where the curve goes.
-        config: what defines the run.
+        trackers: where the curve goes: "tensorboard", "mlflow" or "wandb", an object with the methods `start(config)`,
+            `log(round, metrics)` and `finish()`, or a list of them.
+        config: what defines the run, as plain values.
+        project: the project or experiment that the tracker files the run under.
+        name: of the run.
+        folder: where trackers write their own files.
+
+    Raises:
+        UnknownName: no such tracker.
+        FedaxError: its package is not installed.
 
     Example:
         >>> class Seen:
@@ -126,17 +138,43 @@ class Tracking:
         end
     """
 
-    def __init__(self, trackers: Sequence[Tracker], config: Mapping[str, Any]) -> None:
-        self.trackers = list(trackers)
-        self._each(lambda tracker: tracker.start(config))
+    @checked_call
+    def __init__(
+        self,
+        trackers: Any,
+        config: Mapping[str, Any] | None = None,
+        *,
+        project: str = "fedax",
+        name: str = "run",
+        folder: str | Path = ".",
+    ) -> None:
+        several = list(trackers) if isinstance(trackers, Sequence) and not isinstance(trackers, str) else [trackers]
+        for tracker in several:
+            if isinstance(tracker, str) and tracker not in TRACKERS:
+                raise UnknownName.among("Tracking(trackers=...)", tracker, TRACKERS)
+            if not isinstance(tracker, str | Tracker):
+                allowed = f"one of {', '.join(TRACKERS)}, or an object with start, log and finish"
+                raise InvalidInput.of("Tracking(trackers=...)", tracker, allowed)
+        self.trackers = [
+            TRACKERS[tracker](Path(folder), project, name) if isinstance(tracker, str) else tracker for tracker in several
+        ]
+        self._each(lambda tracker: tracker.start(config or {}))
+
+    def __enter__(self) -> "Tracking":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
 
     def __call__(self, observation: Progress) -> None:
         """Logs the progress of a run; for `fedax.run(progress=...)`."""
         scalars = {name: float(value) for name, value in observation.metrics.items() if np.ndim(value) == 0}
         self._each(lambda tracker: tracker.log(observation.round, scalars | {"seconds": observation.seconds}))
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: Record | History) -> None:
         """Logs all of a finished run."""
+        if isinstance(record, History):
+            record = Record.of(record, task="", label=record.algorithm, seed=0)
         for i, done in enumerate(record.rounds.tolist()):
             metrics = {name: values[i] for name, values in record.scalars.items()}
             self(Progress(done, int(record.rounds[-1]), float(record.seconds[i]), metrics))

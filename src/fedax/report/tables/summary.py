@@ -9,6 +9,7 @@ import numpy as np
 from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
 from fedax.report.record import Record, by_label
+from fedax.report.record import is_percent as is_percent
 from fedax.report.tables.finals import read_runs
 
 
@@ -28,11 +29,6 @@ class Column(NamedTuple):
     def logarithmic(self) -> bool:
         """Whether a logarithmic axis shows more."""
         return self.metric.endswith("loss") or self.metric == "objective_gap"
-
-
-def is_percent(metric: str) -> bool:
-    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared fractions."""
-    return "accuracy" in metric and not metric.endswith("_variance")
 
 
 def scale_of(metric: str) -> float:

@@ -127,7 +127,7 @@ def from_loss(
         state=None if state is None else jax.tree.map(_state_leaf, state),
         state_policy=state_policy,
         modes=dict(modes or {}),
-        predict=None if predictions is None else dataclasses.replace(predictions, types=types),
+        predictor=None if predictions is None else dataclasses.replace(predictions, types=types),
     )
 
 

@@ -130,7 +130,7 @@ def from_network(
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
         predict: the predictions, a function of outputs and examples; by default the softmax of outputs with a column for each
-            class.
+            class, else the outputs.
     """
     if not callable(loss):
         raise InvalidInput.of(f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)")
@@ -153,11 +153,14 @@ def from_network(
         got = f"a model that cannot be made on inputs of shapes {shapes} ({type(error).__name__}: {reason})"
         raise InvalidInput.found(f"{maker}(module=...)", got, "a model that fits the clients' data") from error
     functions = {key: OfOutputs(network, score, inputs, False) for key, score in (scores or {}).items()}
-    columns = _logit_columns(network, two, arguments)
+    form = _output_form(network, arguments)
+    columns = _logit_columns(form, two)
     if columns > 1 and "accuracy" not in functions:
         functions["accuracy"] = OfOutputs(network, accuracy, inputs, False)
     if predict is None and columns > 1:
         predict = probabilities
+    elif predict is None and getattr(form, "shape", ())[:1] == (2,):
+        predict = as_they_are
     made = data._replace(name=name or data.name, holdout=data.holdout if holdout is None else holdout)
     trained = OfOutputs(network, loss, inputs, True)
     if columns:
@@ -186,22 +189,26 @@ def _two_examples(data: Clients) -> Any:
     return two if isinstance(own, Mapping) else two["x"]
 
 
-def _logit_columns(network: Network, two: Any, arguments: tuple[Any, ...]) -> int:
-    """Returns the number of columns of outputs that may be logits, else 0.
-
-    They may be if there are whole labels y, one for each example.
-    """
-    y = two.get("y") if isinstance(two, Mapping) else None
-    if y is None or y.dtype.kind not in "iu" or y.ndim != 1:
-        return 0
+def _output_form(network: Network, arguments: tuple[Any, ...]) -> Any:
+    """Returns the shapes and types of a network's outputs for two examples, None if they cannot be told."""
 
     def outputs() -> Any:
         params = network.start(jax.random.key(0)) if inspect.isroutine(network.start) else network.start
         return network.apply(params, network.state, cast_inputs(arguments, params), None, None)[0]
 
     try:
-        form = jax.eval_shape(outputs)
+        return jax.eval_shape(outputs)
     except Exception:  # said by the probe of the loss, which tells more
+        return None
+
+
+def _logit_columns(form: Any, two: Any) -> int:
+    """Returns the number of columns of outputs that may be logits, else 0.
+
+    They may be if there are whole labels y, one for each example.
+    """
+    y = two.get("y") if isinstance(two, Mapping) else None
+    if y is None or y.dtype.kind not in "iu" or y.ndim != 1:
         return 0
     return form.shape[1] if getattr(form, "ndim", None) == 2 else 0
 
@@ -230,6 +237,11 @@ def _check_labels(maker: str, loss: OfOutputs, data: Clients, columns: int) -> N
 def probabilities(outputs: Any, examples: Any) -> Any:
     """Returns the probabilities of all classes, of outputs that are logits."""
     return jax.nn.softmax(outputs, axis=1)
+
+
+def as_they_are(outputs: Any, examples: Any) -> Any:
+    """Returns the outputs, which are the predictions of a model that is no classifier."""
+    return outputs
 
 
 def accuracy(outputs: Any, examples: Any) -> Any:

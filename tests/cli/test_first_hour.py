@@ -1,0 +1,153 @@
+"""A stranger's first hour, by the documented commands alone: own table, model and method in one file, everywhere."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedax
+
+pytestmark = pytest.mark.slow
+MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
+STUDY = """\
+name = "hospitals"
+rounds = 5
+observe_every = 5
+seeds = [0, 1, 2, 3, 4]
+observe = ["train_loss", "validation_loss", "test_accuracy", "client_accuracy"]
+
+[task]
+name = "client_files"
+folder = "hospitals.csv"
+client = "hospital"
+label = "diagnosis"
+labels = ["healthy", "ill"]
+categories = {sex = ["f", "m"]}
+test_fraction = 0.25
+validation = 0.25
+model = "net.py:Net"
+
+[schedule]
+batch_size = 10
+
+[[algorithm]]
+name = "fedavg"
+
+[[algorithm]]
+name = "half.py:FedHalf"
+
+[grid]
+select = "validation_loss"
+seeds = [10]
+
+[grid.solver]
+learning_rate = [0.01, 0.1, 1.0]
+"""
+NET = """\
+from flax import nnx
+
+
+class Net(nnx.Module):
+    def __init__(self, features, classes, rngs):
+        self.hidden = nnx.Linear(features, 8, rngs=rngs)
+        self.out = nnx.Linear(8, classes, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(nnx.relu(self.hidden(x)))
+"""
+HALF = """\
+from fedax.core import Algorithm, Upload
+
+
+class FedHalf(Algorithm):
+    def round(self, fed, w):
+        return (w + fed.average(self.train, fed.sample(), w)) / 2
+
+    def train(self, client, w):
+        return Upload(client.minimize(start=w), reference=w)
+"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    pytest.importorskip("flax")
+    for name, text in (("study.toml", STUDY), ("net.py", NET), ("half.py", HALF)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def write_table(path, hospitals):
+    rng, rows = np.random.default_rng(0), ["hospital,age,dose,sex,diagnosis"]
+    for k, name in enumerate(hospitals):
+        for _ in range(40):
+            dose, age, sex = rng.normal(), rng.normal() + k, "fm"[int(rng.integers(2))]
+            ill = dose + 0.3 * age + (sex == "m") > 0.5
+            rows.append(f"{name},{age:.3f},{dose:.3f},{sex},{'ill' if ill else 'healthy'}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+def command(here, *words, before=()):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
+    line = [*map(str, before), sys.executable, "-m", "fedax", *map(str, words)]
+    done = subprocess.run(line, cwd=here, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_grid_seeds_table_figure_and_prediction(here):
+    write_table(here / "hospitals.csv", ["north", "east", "west"])
+    said = command(here, "run", "study.toml", "--out", "runs/study")
+    assert "2 algorithms, 6 settings, 1 task, 16 runs" in said
+    command(here, "table", "runs/study", "--metric", "test_accuracy", "--latex", "--out", "table.tex")
+    table = (here / "table.tex").read_text()
+    assert r"\toprule" in table
+    assert "FedHalf" in table
+    command(here, "figures", "runs/study")
+    assert list(here.rglob("*.pdf"))
+    assert "north" in (here / "runs/study/clients.csv").read_text()
+    (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
+    summary = json.loads((here / "runs/study/summary.json").read_text())["runs"]
+    number = next(int(run["file"][5:9]) for run in summary if run["algorithm"].startswith("FedHalf") and run["seed"] == 0)
+    lines = command(here, "predict", "runs/study", "--run", number, "--data", "new.csv").splitlines()
+    assert lines[0] == "label,probability_0,probability_1"
+    assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
+
+
+def test_the_same_file_on_three_clients_with_tls(here):
+    pytest.importorskip("flwr")
+    from fedax.flower.deploy.processes import free_port
+
+    write_table(here / "hospitals.csv", ["north", "east", "west"])
+    small = ["--set", "rounds=2", "--set", "seeds=[0]", "--set", "grid.solver.learning_rate=[0.1, 1.0]"]
+    command(here, "deploy", "init", "site", "--experiment", "study.toml", "--clients", 3, "--port", free_port(), *small)
+    command(here, "deploy", "run", "site", "--trial")
+    (made,) = (here / "site" / "runs").iterdir()
+    command(here, "run", "study.toml", "--out", "alone", *small)
+    check_same_models(made, here / "alone")
+
+
+def test_the_same_file_with_mpi(here):
+    pytest.importorskip("mpi4py")
+    if not MPIEXEC.exists():
+        pytest.skip("no mpiexec beside Python")
+    write_table(here / "hospitals.csv", ["north", "east"])
+    small = ["--set", "rounds=2", "--set", "seeds=[0]", "--set", "grid.solver.learning_rate=[0.1, 1.0]"]
+    ranks = [MPIEXEC, "-n", "2", "--allow-run-as-root", "--oversubscribe"]
+    command(here, "run", "study.toml", "--out", "peers", "--engine", "mpi", *small, before=ranks)
+    command(here, "run", "study.toml", "--out", "alone", *small)
+    check_same_models(here / "peers", here / "alone")
+
+
+def check_same_models(one, other):
+    paths = sorted((one / "models").glob("*.safetensors"))
+    assert [path.name for path in paths] == sorted(path.name for path in (other / "models").glob("*.safetensors"))
+    assert len(paths) == 4  # the final and the best model of each method
+    for path in paths:
+        ours, theirs = fedax.load_params(path), fedax.load_params(other / "models" / path.name)
+        for name, values in ours.items():
+            np.testing.assert_allclose(values, theirs[name], atol=1e-5)
