@@ -29,7 +29,7 @@ def test_a_built_in_task_predicts_probabilities():
 
 
 def test_more_examples_than_pass_at_once(monkeypatch):
-    monkeypatch.setattr("fedax.core.prediction.PIECE", 4)
+    monkeypatch.setattr("fedax.core.validation.prediction.PIECE", 4)
     task = fedax.tasks.synthetic(clients=3)
     params = fedax.run(fedax.FedAvg(), task, rounds=1).params
     x = task.train.arrays["x"][:10]

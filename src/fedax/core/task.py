@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, takes
 from fedax.core.directions import SCORES, Mode, check_mode
-from fedax.core.prediction import Predictor
 from fedax.core.validation.coupling_check import check_separate
+from fedax.core.validation.prediction import Predictor
 from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import DataError, InvalidInput, UnknownName, short
 from fedax.examples.arrays import as_array

@@ -70,8 +70,8 @@ def checked_arguments(owner: Owner) -> Owner:
         return make(cls) if make is object.__new__ else make(cls, *values, **options)
 
     owner.__new__ = staticmethod(new)
-    if not issubclass(owner, tuple):  # a tuple is made of its values again
-        owner.__reduce_ex__ = _reduce
+    if tuple not in owner.__mro__:  # a tuple is made of its values again
+        setattr(owner, "__reduce_ex__", _reduce)  # noqa: B010, as type checkers know another signature
     if type(owner) in (type, ABCMeta):  # other metaclasses define a signature
         owner.__signature__ = _SignatureOf(constructor)
     return owner
@@ -80,7 +80,8 @@ def checked_arguments(owner: Owner) -> Owner:
 def _reduce(self: Any, protocol: Any) -> Any:
     """Describes an object for `pickle` and `copy`, which make it without arguments and then fill it."""
     made = object.__reduce_ex__(self, protocol)
-    if isinstance(made, tuple) and made[:2] == (copyreg.__newobj__, (type(self),)):
+    make: Any = getattr(copyreg, "__newobj__")  # noqa: B009, which type checkers do not know
+    if isinstance(made, tuple) and made[:2] == (make, (type(self),)):
         return (_unfilled, *made[1:])
     return made
 

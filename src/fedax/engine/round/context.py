@@ -90,7 +90,6 @@ class RoundContext(Federation):
         *,
         downlinks: PyTree = None,
         solver_states: Memory | None = None,
-        *,
         arrivals: Arrivals | None = None,
     ) -> None:
         self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root

@@ -1,6 +1,6 @@
 """Mutation testing: changes one operator or number of the package at a time, and runs the tests of its module.
 
-    python tests/mutation/mutate.py --count 400 --seed 0 --out mutants.jsonl
+    python benchmarks/mutants.py --count 400 --seed 0 --out mutants.jsonl
 
 Works on a copy of the repository, so that the working tree does not change. Each line of the output is a mutant: its file, line,
 change, and whether its tests `caught` it, let it `survive`, or ran into the `timeout`, which counts as caught. With the same
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[1]
 LAWS = "tests/laws/test_laws.py"
 FORMS = "tests/closed_forms"
 TESTS = {
