@@ -143,7 +143,7 @@ def test_bands_are_deviations_within_the_range_of_the_values():
 
 def test_csv_has_a_row_per_observation_and_quotes_labels():
     lines = to_csv([record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]).splitlines()
-    assert lines[0] == "task,algorithm,seed,draw,round,seconds,bits,train_loss,test_accuracy,extra"
+    assert lines[0] == "task,algorithm,seed,draw,round,seconds,bits,train_loss,test_accuracy (fraction),extra"
     assert lines[1] == 'T,"a,""b""",0,0,0,0.0000,0,2,0.1,1'
     assert lines[2].endswith(",nan")
     assert lines[4].endswith(",")

@@ -213,6 +213,7 @@ class History:
         """
         _upper("models.storage").save_params(self.params, path, about=self.about, state=evaluated_state(self.model_state))
 
+    @checked_call
     def state_dict(self) -> dict[str, Any]:
         """Returns parameters and buffers of a task of `from_torch` as tensors, by PyTorch's names.
 

@@ -169,7 +169,7 @@ def _with_adapters(task: Task, trained: Adapted, frozen: Adapted) -> Task:
         start=Given(trained),
         loss=OnMerged(task.loss),
         scores={name: OnMerged(score) for name, score in task.scores.items()},
-        predict=None if task.predict is None else OnMerged(task.predict),
+        predictor=None if task.predictor is None else OnMerged(task.predictor),
         frozen=frozen,
         held_back=None if task.held_back is None else _with_adapters(task.held_back, trained, frozen),
         name=f"{task.name}, LoRA",

@@ -83,7 +83,7 @@ def client_files(
         return _from_table(folder, client, order, classes, name, (test_fraction, seed, split))
     if not isinstance(folder, str | Path):
         hint = "Of a frame, name the column that says whose a row is: client=..."
-        raise InvalidInput.found("client_files(folder=...)", f"a {type(folder).__name__}", "a path", hint)
+        raise InvalidInput.found("client_files(folder=...)", f"a {type(folder).__name__}", "text or a path", hint)
     folder = Path(folder)
     if os.path.isfile(folder):
         hint = "Name the column that says whose a row is: client=..."
