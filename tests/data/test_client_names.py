@@ -65,7 +65,7 @@ def test_tables_and_pages_name_the_clients(runs, tmp_path):
     assert again.clients == NAMES
     head, *rows = csv.reader(io.StringIO(clients_csv([again])))
     assert [row[head.index("client")] for row in rows] == NAMES
-    values = [float(row[head.index("client_accuracy")]) for row in rows]
+    values = [float(row[head.index("client_accuracy (fraction)")]) for row in rows]
     np.testing.assert_allclose(values, history.metrics["client_accuracy"][-1], rtol=1e-6)
     history.report(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

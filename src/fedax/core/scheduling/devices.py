@@ -462,7 +462,7 @@ def uniform(seed: int, name: str, *counts: Any) -> Numbers:
     A draw of one client therefore costs the same in any population, and does not depend on who else is asked. The numbers are
     hashed by the finalizer of SplitMix64.
 
-    >>> uniform(0, "speed", np.array([3, 4]))[1] == uniform(0, "speed", np.array([4]))[0]
+    >>> bool(uniform(0, "speed", np.array([3, 4]))[1] == uniform(0, "speed", np.array([4]))[0])
     True
 
     Source: Steele et al., Fast Splittable Pseudorandom Number Generators, OOPSLA 2014, Fig. 15.
