@@ -62,8 +62,8 @@ class Asynchronous:
     [1.0, 1.0, 0.091]
 
     Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Alg. 1; Xie et al.,
-    Asynchronous Federated Optimization, OPT 2020, Alg. 1 and Sec. 5. Both papers were read in part only: algorithm and weights are
-    checked against the code that the first one's authors released (FLSim).
+    Asynchronous Federated Optimization, OPT 2020, Alg. 1 and Sec. 5. Papers not read: FedBuff and the polynomial weights are
+    checked against the code that its authors released (FLSim), the hinge and FedAsync's defaults against nothing.
     """
 
     devices: Any
