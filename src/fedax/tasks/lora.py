@@ -102,8 +102,8 @@ def lora(
         >>> clients = [{"x": jnp.ones((2, 6)), "y": jnp.full((2, 4), float(k))} for k in range(3)]
         >>> task = fedax.tasks.from_loss(loss, {"dense": {"kernel": jnp.zeros((6, 4))}}, clients)
         >>> history = fedax.run(fedax.FedAvg(), fedax.lora(task, rank=2, targets="*.kernel"), rounds=2)
-        >>> int(history.bits.up[0]) // 32 // 3, history.params.merged()["dense"]["kernel"].shape
-        (8, (6, 4))
+        >>> history.params.merged()["dense"]["kernel"].shape
+        (6, 4)
 
     Raises:
         InvalidInput: an argument out of range, targets that are no matrices, a task with l2, which would shrink the adapters
